@@ -1,0 +1,5 @@
+"""`python -m segcal` is `segcal`; torchrun needs it."""
+
+from segcal.cli import main
+
+main()
