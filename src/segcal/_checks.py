@@ -1,10 +1,16 @@
 """Argument checks shared by every room. Knows nobody."""
 
+from __future__ import annotations
+
 import importlib
+import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -72,3 +78,56 @@ def require(module: str) -> ModuleType:
         extra = _EXTRA_OF.get(top)
         package = f"'segcal[{extra}]'" if extra else top
         raise ImportError(f"This needs the package {top!r}: pip install {package}") from error
+
+
+def values_can_be_read(tensor: Tensor) -> bool:
+    """Whether looking at the values of `tensor` is free of side effects.
+
+    On a GPU a look waits for all queued work, so it happens only if SEGCAL_CHECK_LABELS is set;
+    while torch.compile traces there are no values.
+    """
+    import torch
+
+    if torch.compiler.is_compiling():
+        return False
+    return tensor.device.type == "cpu" or bool(os.environ.get("SEGCAL_CHECK_LABELS"))
+
+
+def check_labels(name: str, labels: Tensor, num_classes: int, ignore_index: int | None) -> bool:
+    """Raise if a label is neither in 0..K−1 nor the ignored one; return whether any is ignored.
+
+    Where the values cannot be read, nothing is raised and the answer is True ("maybe").
+    """
+    if not values_can_be_read(labels):
+        return ignore_index is not None
+    low, high = (int(bound) for bound in labels.aminmax())
+    if low < 0 or high >= num_classes:
+        strange = labels[(labels < 0) | (labels >= num_classes)]
+        strange = strange[strange != ignore_index] if ignore_index is not None else strange
+        if strange.numel():
+            found = sorted(set(strange.tolist()))
+            shown = ", ".join(map(str, found[:5])) + (", …" if len(found) > 5 else "")
+            ignored = f" or the ignored {ignore_index}" if ignore_index is not None else ""
+            raise ValueError(
+                f"Expected argument `{name}` to hold labels 0 to {num_classes - 1}{ignored}, "
+                f"but got {shown}."
+            )
+    return ignore_index is not None and low <= ignore_index <= high
+
+
+def check_soft_labels(name: str, soft: Tensor, num_classes: int) -> None:
+    """Raise if soft labels (B, K, *S) lack a class, are negative, or do not sum to 1 over K."""
+    if soft.shape[1] != num_classes:
+        raise ValueError(
+            f"Expected argument `{name}` to be soft labels with {num_classes} classes on axis 1, "
+            f"but got shape {tuple(soft.shape)}."
+        )
+    if not values_can_be_read(soft):
+        return
+    off = float((soft.sum(1) - 1).abs().max())
+    low = float(soft.min())
+    if not (off <= 1e-3 and low >= -1e-6):  # written so that NaN raises too
+        raise ValueError(
+            f"Expected argument `{name}` to be soft labels: not negative, summing to 1 over the "
+            f"classes; but the smallest value is {low:.4g} and a sum is off by {off:.4g}."
+        )

@@ -1,0 +1,154 @@
+"""The contract of a loss, and the sum of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from segcal._checks import check_number
+from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions
+
+Weights = Sequence[float] | Tensor | None
+
+
+class SegmentationLoss(nn.Module):
+    """A loss: `loss(logits, target, image=None)` is a tensor, and `loss.terms(...)` its parts.
+
+    The parts are named, carry their weights, and add up to the loss.
+
+    Logits are (B, K, *S); the target is (B, *S) or (B, 1, *S) labels, or (B, K, *S) soft labels
+    that sum to 1. K and the dimension (2-D or 3-D) come from the tensors. Half-precision logits
+    are upcast to float32. NaN or infinite logits are not looked for: they come out as a NaN loss.
+
+    Args:
+        ignore_index: pixels with this label leave the loss and their neighbours' priors. Soft
+            targets cannot mark a pixel as ignored.
+        class_weights: K weights w_k of the true class, for the cross-entropy part; the mean then
+            divides by the summed weight of the targets, as torch does.
+        reduction: "mean" over the pixels that count, "sum" over them, or "none": (B, *S), 0 where
+            ignored. A batch with nothing to count has loss 0 and gradient 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        class_weights: Weights = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_reductions(reduction)
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.class_weights: Tensor | None
+        self.register_buffer("class_weights", as_weights(class_weights), persistent=False)
+
+    def terms(
+        self, logits: Tensor, target: Tensor, image: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """The named, weighted parts whose sum is the loss."""
+        return self._terms(Pixels(logits, target, self.ignore_index, self.class_weights))
+
+    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
+        return add_up(self.terms(logits, target, image))
+
+    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        settings = {k: v for k, v in vars(self).items() if not k.startswith("_")}
+        settings.pop("training")
+        return ", ".join(f"{key}={value!r}" for key, value in settings.items())
+
+
+class PenalisedLoss(SegmentationLoss):
+    """Cross-entropy + λ · a penalty over the classes of every pixel.
+
+    Args:
+        penalty_weight: λ; 0 is cross-entropy, to the last bit. It may be set anew at any time.
+        class_reduction: "mean" or "sum" of the penalty over the K classes.
+        options: those of `SegmentationLoss`.
+    """
+
+    def __init__(self, penalty_weight: float, class_reduction: str, **options: Any) -> None:
+        super().__init__(**options)
+        check_reductions("mean", class_reduction)
+        self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)
+        self.class_reduction = class_reduction
+
+    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        ce = pixels.reduce(pixels.nll(pixels.log_probs), self.reduction, weighted=True)
+        if self.penalty_weight == 0:
+            return {"ce": ce, "penalty": torch.zeros_like(ce)}
+        penalty = pixels.reduce(self._penalty_map(pixels), self.reduction)
+        return {"ce": ce, "penalty": self.penalty_weight * penalty}
+
+    def _penalty_map(self, pixels: Pixels) -> Tensor:
+        """The penalty of every pixel, (B, *S); 0 where ignored."""
+        raise NotImplementedError
+
+
+class WeightedSum(nn.Module):
+    """Σ_i w_i · loss_i. `WeightedSum(NACLLoss(), DiceLoss())` is NACL + Dice.
+
+    Args:
+        losses: two or more losses, sums included.
+        weights: one per loss; 1 for each by default.
+
+    The parts of `terms` carry the weights; where two losses name a part alike, the position of
+    the loss goes in front (`0.ce`, `1.ce`).
+    """
+
+    def __init__(
+        self, *losses: SegmentationLoss | WeightedSum, weights: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        if not losses:
+            raise ValueError("Expected at least one loss to add up, but got none.")
+        weights = [1.0] * len(losses) if weights is None else weights
+        if len(weights) != len(losses):
+            raise ValueError(
+                f"Expected argument `weights` to have one value per loss ({len(losses)}), "
+                f"but got {len(weights)}."
+            )
+        self.losses = nn.ModuleList(losses)
+        self.weights = [check_number("weights", weight) for weight in weights]
+
+    def terms(
+        self, logits: Tensor, target: Tensor, image: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        parts = [cast(SegmentationLoss, loss).terms(logits, target, image) for loss in self.losses]
+        names = [name for part in parts for name in part]
+        total: dict[str, Tensor] = {}
+        for position, (weight, part) in enumerate(zip(self.weights, parts, strict=True)):
+            for name, value in part.items():
+                key = name if names.count(name) == 1 else f"{position}.{name}"
+                total[key] = weight * value
+        return total
+
+    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
+        return add_up(self.terms(logits, target, image))
+
+
+def add_up(terms: dict[str, Tensor]) -> Tensor:
+    first, *others = terms.values()
+    for value in others:
+        first = first + value
+    return first
+
+
+def as_weights(class_weights: Weights) -> Tensor | None:
+    if class_weights is None:
+        return None
+    weights = torch.as_tensor(class_weights, dtype=torch.float32)
+    good = weights.ndim == 1 and all(math.isfinite(w) and w >= 0 for w in weights.tolist())
+    if not good:
+        raise ValueError(
+            "Expected argument `class_weights` to be K finite weights that are not negative, "
+            f"but got {class_weights!r}."
+        )
+    return weights

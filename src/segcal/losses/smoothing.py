@@ -1,0 +1,123 @@
+"""Losses that soften the label: uniformly (LS) or by the labels around it (SVLS)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from segcal._checks import check_number
+from segcal.losses._base import SegmentationLoss, Weights, as_weights
+from segcal.losses._pixels import IGNORE_INDEX, Pixels, along_classes, check_reductions
+from segcal.losses.cross_entropy import ce_map
+from segcal.priors import check_prior, neighbourhood_prior
+
+
+def label_smoothing(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    alpha: float = 0.1,
+    class_weights: Weights = None,
+    ignore_index: int = IGNORE_INDEX,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Label smoothing (Szegedy et al., 2016).
+
+    .. math:: -(1-\alpha) \sum_k w_k y^k \log s^k - \frac{\alpha}{K} \sum_k w_k \log s^k
+
+    The label gives α of its weight to all K classes alike. It equals torch's `label_smoothing`.
+
+    Args: `alpha` in [0, 1]; 0 is cross-entropy. The others: see `SegmentationLoss`.
+    """
+    check_reductions(reduction)
+    check_number("alpha", alpha, low=0, high=1)
+    pixels = Pixels(logits, target, ignore_index, as_weights(class_weights))
+    return pixels.reduce(smoothing_map(pixels, alpha), reduction, weighted=True)
+
+
+def svls(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    sigma: float = 2.0,
+    patch_size: int | Sequence[int] = 3,
+    border: str = "replicate",
+    class_weights: Weights = None,
+    ignore_index: int = IGNORE_INDEX,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Spatially varying label smoothing (Islam and Glocker, 2021).
+
+    .. math:: -\sum_k w_k τ_k \log s^k
+
+    τ is the "gaussian" `neighbourhood_prior`: half of it is the pixel's own label, half those of
+    its neighbours, so labels soften at boundaries and nowhere else. Up to a constant it is half of
+    CE + KL(τ'‖s), τ' the neighbours' share.
+
+    Args: `sigma`, `patch_size`, `border`: see `neighbourhood_prior`; a patch of 1 is
+        cross-entropy. The others: see `SegmentationLoss`.
+    """
+    check_reductions(reduction)
+    check_prior("gaussian", patch_size, sigma, border)
+    pixels = Pixels(logits, target, ignore_index, as_weights(class_weights))
+    per_pixel = svls_map(pixels, sigma, patch_size, border)
+    return pixels.reduce(per_pixel, reduction, weighted=True)
+
+
+def smoothing_map(pixels: Pixels, alpha: float) -> Tensor:
+    """Label-smoothed cross-entropy of every pixel."""
+    ce = ce_map(pixels)
+    if alpha == 0:
+        return ce
+    uniform = -along_classes(pixels.log_probs, pixels.class_weights).mean(1)
+    return (1 - alpha) * ce + alpha * pixels.silence(uniform)
+
+
+def svls_map(pixels: Pixels, sigma: float, patch_size: int | Sequence[int], border: str) -> Tensor:
+    """Cross-entropy of every pixel with its SVLS-smoothed label."""
+    smoothed = neighbourhood_prior(
+        pixels.target,
+        pixels.num_classes,
+        kind="gaussian",
+        patch_size=patch_size,
+        sigma=sigma,
+        border=border,
+        ignore_index=pixels.ignored,
+        dtype=pixels.logits.dtype,
+    )
+    weighted = along_classes(pixels.log_probs, pixels.class_weights)
+    return pixels.silence(-(smoothed * weighted).sum(1))
+
+
+class LabelSmoothingLoss(SegmentationLoss):
+    """`label_smoothing` as a module. The paper searched α in {0.1, 0.2, 0.3} and used 0.1."""
+
+    def __init__(self, alpha: float = 0.1, **options: Any) -> None:
+        super().__init__(**options)
+        self.alpha = check_number("alpha", alpha, low=0, high=1)
+
+    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        per_pixel = smoothing_map(pixels, self.alpha)
+        return {"ls": pixels.reduce(per_pixel, self.reduction, weighted=True)}
+
+
+class SVLSLoss(SegmentationLoss):
+    """`svls` as a module. The paper used 3×3 and searched σ in {0.5, 1, 2}, taking 2."""
+
+    def __init__(
+        self,
+        sigma: float = 2.0,
+        patch_size: int | Sequence[int] = 3,
+        *,
+        border: str = "replicate",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_prior("gaussian", patch_size, sigma, border)
+        self.sigma = sigma
+        self.patch_size = patch_size
+        self.border = border
+
+    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        per_pixel = svls_map(pixels, self.sigma, self.patch_size, self.border)
+        return {"svls": pixels.reduce(per_pixel, self.reduction, weighted=True)}

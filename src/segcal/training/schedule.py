@@ -1,0 +1,126 @@
+"""How a penalty weight changes over the epochs.
+
+A schedule is a small object: `schedule(epoch)` is the weight in that epoch, counted from 0. The
+training loop hands it to the loss with `set_penalty_weight`; the losses know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from segcal._checks import check_choice, check_number
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class WeightSchedule(Protocol):
+    """The weight in an epoch, counted from 0."""
+
+    def __call__(self, epoch: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same weight in every epoch."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        check_number("value", self.value, low=0)
+
+    def __call__(self, epoch: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class LinearRamp:
+    """From `start` in epoch 0 straight to `end` in epoch `epochs`, and `end` from then on."""
+
+    start: float
+    end: float
+    epochs: int
+
+    def __post_init__(self) -> None:
+        check_number("start", self.start, low=0)
+        check_number("end", self.end, low=0)
+        check_number("epochs", self.epochs, low=1)
+
+    def __call__(self, epoch: int) -> float:
+        done = min(max(epoch, 0) / self.epochs, 1.0)
+        return (1 - done) * self.start + done * self.end
+
+
+@dataclass(frozen=True)
+class Step:
+    """`start`, then from each epoch named in `changes` on, the weight given there.
+
+    Example:
+        >>> weight = Step(0.0, {20: 0.1, 80: 0.05})
+        >>> [weight(epoch) for epoch in (19, 20, 79, 80)]
+        [0.0, 0.1, 0.1, 0.05]
+    """
+
+    start: float
+    changes: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_number("start", self.start, low=0)
+        for epoch, weight in self.changes.items():
+            check_number("changes", epoch, low=0)
+            check_number(f"changes[{epoch}]", weight, low=0)
+
+    def __call__(self, epoch: int) -> float:
+        passed = [first for first in self.changes if first <= epoch]
+        return self.changes[max(passed)] if passed else self.start
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """`start`, times `factor` after every `every` epochs, never above `cap`."""
+
+    start: float
+    factor: float
+    every: int = 1
+    cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("start", self.start, low=0)
+        check_number("factor", self.factor, low=0, open_low=True)
+        check_number("every", self.every, low=1)
+        check_number("cap", self.cap, low=0)
+
+    def __call__(self, epoch: int) -> float:
+        weight = self.start
+        for _ in range(max(epoch, 0) // self.every):
+            weight = min(weight * self.factor, self.cap)  # step by step: a power may overflow
+        return min(weight, self.cap)
+
+
+SCHEDULES: dict[str, type[Constant] | type[LinearRamp] | type[Step] | type[Multiply]] = {
+    "constant": Constant,
+    "linear": LinearRamp,
+    "step": Step,
+    "multiply": Multiply,
+}
+
+
+def make_schedule(name: str, **options: Any) -> WeightSchedule:
+    """The schedule of that name in `SCHEDULES`, with these options."""
+    check_choice("name", name, SCHEDULES)
+    return SCHEDULES[name](**options)
+
+
+def set_penalty_weight(loss: nn.Module, weight: float) -> None:
+    """Give `weight` to every penalty in `loss`, also inside a `WeightedSum`."""
+    penalised = [module for module in loss.modules() if hasattr(module, "penalty_weight")]
+    if not penalised:
+        raise ValueError(
+            "Expected argument `loss` to have a penalty weight, "
+            f"but {type(loss).__name__} has none."
+        )
+    check_number("weight", weight, low=0)
+    for module in penalised:
+        setattr(module, "penalty_weight", float(weight))  # noqa: B010 (nn.Module's own type forbids =)
