@@ -142,22 +142,25 @@ def _normalise(sums: Tensor, total: float | None) -> Tensor:
 def _pad_labels(
     target: Tensor, num_classes: int, margins: list[int], border: str, ignore_index: int | None
 ) -> Tensor:
-    """Labels with the border around them; the label K stands for "does not vote"."""
-    small = torch.uint8 if num_classes < 256 else torch.int32
+    """Labels with the border around them, small; the label K stands for "does not vote"."""
     silent = num_classes
-    labels = target if ignore_index is None else target.masked_fill(target == ignore_index, 0)
-    labels = labels.to(small)
-    if ignore_index is not None:
-        labels = labels.masked_fill(target == ignore_index, silent)
-    if border == "replicate":
-        for axis, margin in enumerate(margins, start=1):
-            if margin:
-                n = labels.shape[axis]
-                index = torch.arange(-margin, n + margin, device=labels.device).clamp(0, n - 1)
-                labels = labels.index_select(axis, index)
-        return labels
     outside = silent if border == "valid" or ignore_index == 0 else 0
-    return F.pad(labels, _both_sides(margins), value=outside)
+    sizes = [n + 2 * margin for n, margin in zip(target.shape[1:], margins, strict=True)]
+    small = torch.uint8 if num_classes < 256 else torch.int32
+    padded = torch.full((len(target), *sizes), outside, dtype=small, device=target.device)
+    inside = padded
+    for axis, margin in enumerate(margins, start=1):
+        inside = inside.narrow(axis, margin, target.shape[axis])
+    inside.copy_(target)
+    if ignore_index is not None:
+        inside.masked_fill_(target == ignore_index, silent)
+    if border == "replicate":
+        for axis, (margin, n) in enumerate(zip(margins, target.shape[1:], strict=True), start=1):
+            if margin:
+                padded.narrow(axis, 0, margin).copy_(padded.narrow(axis, margin, 1))
+                last = padded.narrow(axis, margin + n - 1, 1)
+                padded.narrow(axis, margin + n, margin).copy_(last)
+    return padded
 
 
 def _both_sides(margins: list[int]) -> list[int]:
@@ -177,9 +180,13 @@ def _pad_soft(target: Tensor, margins: list[int], border: str) -> Tensor:
 
 def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """(B, *S) → (B, K, *S) in one byte a value; the silent label K sets no class."""
-    classes = torch.arange(num_classes, device=labels.device, dtype=labels.dtype)
-    classes = classes.view(1, -1, *(1,) * (labels.ndim - 1))
-    return (labels.unsqueeze(1) == classes).view(torch.uint8)
+    return (labels.unsqueeze(1) == _class_axis(num_classes, labels)).view(torch.uint8)
+
+
+def _class_axis(num_classes: int, like: Tensor) -> Tensor:
+    """0 … K−1 along axis 1, in the type of `like` (B, *S)."""
+    classes = torch.arange(num_classes, device=like.device, dtype=like.dtype)
+    return classes.view(1, -1, *(1,) * (like.ndim - 1))
 
 
 def _box_sums(votes: Tensor, patch: Sequence[int]) -> Tensor:
@@ -226,14 +233,17 @@ def _gaussian_sums(
 def _order_statistic(counts: Tensor, kind: str) -> Tensor:
     """One-hot of the largest, smallest, middle or most frequent label, from counts per label."""
     num_classes = counts.shape[1]
-    if kind == "mode":
-        index = counts.argmax(1)  # the first of equals
+    counts = counts.int()
+    voted = counts.sum(1, dtype=torch.int32)
+    rising = _class_axis(num_classes, voted)
+    falling = num_classes - 1 - rising
+    # argmax is slow over this axis; the winner is read off the largest score instead.
+    if kind == "max":
+        index = ((counts > 0) * rising).amax(1)
     elif kind == "min":
-        index = (counts > 0).byte().argmax(1)
-    elif kind == "max":
-        index = num_classes - 1 - (counts > 0).byte().flip(1).argmax(1)
+        index = num_classes - 1 - ((counts > 0) * falling).amax(1)
+    elif kind == "mode":  # the count decides, and among equals the smallest label
+        index = num_classes - 1 - (counts * num_classes + falling).amax(1) % num_classes
     else:
-        below = counts.cumsum(1, dtype=torch.int32)
-        index = (2 * below < below[:, -1:]).sum(1)
-    one_hot = _one_hot(index, num_classes)
-    return one_hot.mul_((counts > 0).any(1, keepdim=True))
+        index = (2 * counts.cumsum(1, dtype=torch.int32) < voted.unsqueeze(1)).sum(1)
+    return _one_hot(index, num_classes).mul_((voted > 0).unsqueeze(1))
