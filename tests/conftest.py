@@ -1,7 +1,13 @@
 """What several test files share."""
 
+import os
+
 import pytest
 import torch
+
+# Without a GPU the kernels are tested in Triton's interpreter; it must know before it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

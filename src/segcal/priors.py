@@ -180,7 +180,7 @@ def _pad_soft(target: Tensor, margins: list[int], border: str) -> Tensor:
 
 def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
     """(B, *S) → (B, K, *S) in one byte a value; the silent label K sets no class."""
-    return (labels.unsqueeze(1) == _class_axis(num_classes, labels)).view(torch.uint8)
+    return (labels.unsqueeze(1) == _class_axis(num_classes, labels)).to(torch.uint8)
 
 
 def _class_axis(num_classes: int, like: Tensor) -> Tensor:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from segcal._checks import check_number
-from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions
+from segcal._checks import check_choice, check_labels, check_number
+from segcal.losses._pixels import (
+    IGNORE_INDEX,
+    Pixels,
+    check_reductions,
+    check_shapes,
+    fit_weights,
+)
+
+if TYPE_CHECKING:
+    from segcal.kernels import Recipe
+
 
 Weights = Sequence[float] | Tensor | None
 
@@ -31,7 +41,12 @@ class SegmentationLoss(nn.Module):
             divides by the summed weight of the targets, as torch does.
         reduction: "mean" over the pixels that count, "sum" over them, or "none": (B, *S), 0 where
             ignored. A batch with nothing to count has loss 0 and gradient 0.
+        fused: "auto" uses the Triton kernels where they apply (a GPU, labels, up to 128 classes)
+            and the plain functions elsewhere; False never does; True raises where they do not.
+            Both compute the same. In the kernels a label out of range gives a NaN loss.
     """
+
+    parts: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -39,9 +54,13 @@ class SegmentationLoss(nn.Module):
         ignore_index: int = IGNORE_INDEX,
         class_weights: Weights = None,
         reduction: str = "mean",
+        fused: bool | str = "auto",
     ) -> None:
         super().__init__()
         check_reductions(reduction)
+        if not isinstance(fused, bool):
+            check_choice("fused", fused, ("auto",))
+        self.fused = fused
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.class_weights: Tensor | None
@@ -51,10 +70,46 @@ class SegmentationLoss(nn.Module):
         self, logits: Tensor, target: Tensor, image: Tensor | None = None
     ) -> dict[str, Tensor]:
         """The named, weighted parts whose sum is the loss."""
+        fused = self._run_fused(logits, target, split=True)
+        if fused is not None:
+            return dict(zip(self.parts, fused, strict=False))
         return self._terms(Pixels(logits, target, self.ignore_index, self.class_weights))
 
     def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
-        return add_up(self.terms(logits, target, image))
+        fused = self._run_fused(logits, target, split=False)
+        if fused is not None:
+            return fused[0]
+        return add_up(self._terms(Pixels(logits, target, self.ignore_index, self.class_weights)))
+
+    def _run_fused(
+        self, logits: Tensor, target: Tensor, *, split: bool
+    ) -> tuple[Tensor, ...] | None:
+        """The kernels' answer, or None where the plain functions are to be used."""
+        target = check_shapes(logits, target)
+        if self.fused is False or (self.fused == "auto" and not logits.is_cuda):
+            return None
+        recipe = self._recipe(logits.ndim - 2)
+        from segcal import kernels
+
+        reason = "it has no kernel" if recipe is None else kernels.why_not(logits, target, recipe)
+        if recipe is None or reason is not None:
+            if self.fused is True:
+                raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
+            return None
+        check_labels("target", target, logits.shape[1], self.ignore_index)
+        return kernels.fused_terms(
+            logits,
+            target,
+            recipe,
+            ignore_index=self.ignore_index,
+            class_weights=fit_weights(self.class_weights, logits),
+            reduction=self.reduction,
+            split=split,
+        )
+
+    def _recipe(self, axes: int) -> Recipe | None:
+        """What the kernels are to compute on images of that many axes, or None: plain only."""
+        return None
 
     def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
         raise NotImplementedError
@@ -74,6 +129,8 @@ class PenalisedLoss(SegmentationLoss):
         options: those of `SegmentationLoss`.
     """
 
+    parts = ("ce", "penalty")
+
     def __init__(self, penalty_weight: float, class_reduction: str, **options: Any) -> None:
         super().__init__(**options)
         check_reductions("mean", class_reduction)
@@ -86,6 +143,16 @@ class PenalisedLoss(SegmentationLoss):
             return {"ce": ce, "penalty": torch.zeros_like(ce)}
         penalty = pixels.reduce(self._penalty_map(pixels), self.reduction)
         return {"ce": ce, "penalty": self.penalty_weight * penalty}
+
+    def _penalised_recipe(self, kind: str, **options: Any) -> Recipe:
+        if self.penalty_weight == 0:
+            return kernel_recipe("ce")
+        return kernel_recipe(
+            kind,
+            penalty_weight=self.penalty_weight,
+            class_reduction=self.class_reduction,
+            **options,
+        )
 
     def _penalty_map(self, pixels: Pixels) -> Tensor:
         """The penalty of every pixel, (B, *S); 0 where ignored."""
@@ -131,14 +198,25 @@ class WeightedSum(nn.Module):
         return total
 
     def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
-        return add_up(self.terms(logits, target, image))
+        values = (
+            (str(position), weight * loss(logits, target, image))
+            for position, (weight, loss) in enumerate(zip(self.weights, self.losses, strict=True))
+        )
+        return add_up(dict(values))
+
+
+def kernel_recipe(kind: str, **options: Any) -> Recipe:
+    """What the kernels are to compute; they are imported only here and where they run."""
+    from segcal.kernels import Recipe
+
+    return Recipe(kind, **options)
 
 
 def add_up(terms: dict[str, Tensor]) -> Tensor:
-    first, *others = terms.values()
+    total, *others = terms.values()
     for value in others:
-        first = first + value
-    return first
+        total = total + value
+    return total
 
 
 def as_weights(class_weights: Weights) -> Tensor | None:

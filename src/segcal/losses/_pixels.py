@@ -30,7 +30,7 @@ class Pixels:
         ignore_index: int = IGNORE_INDEX,
         class_weights: Tensor | None = None,
     ) -> None:
-        _check_logits(logits)
+        target = check_shapes(logits, target)
         half = logits.dtype in (torch.float16, torch.bfloat16)
         self.logits = logits.float() if half else logits
         self.ignore_index = ignore_index
@@ -38,8 +38,7 @@ class Pixels:
         self.soft: Tensor | None = None
         self.counted: Tensor | None = None
         self._log_probs: Tensor | None = None
-        self.class_weights = _fit_weights(class_weights, self.logits)
-        target = _drop_channel(logits, target)
+        self.class_weights = fit_weights(class_weights, self.logits)
         if target.ndim == logits.ndim:
             self.soft = target.to(self.logits.dtype)
             check_soft_labels("target", self.soft, self.num_classes)
@@ -127,6 +126,12 @@ class Pixels:
         return total / self.counted.sum().clamp_min(1)
 
 
+def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
+    """Refuse logits and targets that do not go together; drop a target's channel axis of 1."""
+    _check_logits(logits)
+    return _drop_channel(logits, target)
+
+
 def reduce_classes(per_class: Tensor, class_reduction: str) -> Tensor:
     """(B, K, *S) → (B, *S), by mean or sum over the classes."""
     return per_class.mean(1) if class_reduction == "mean" else per_class.sum(1)
@@ -144,7 +149,8 @@ def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:
     return values * class_weights.view(1, -1, *(1,) * (values.ndim - 2))
 
 
-def _fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
+def fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
+    """The weights where the logits are, in float32 or wider; refused unless one per class."""
     if class_weights is None:
         return None
     if class_weights.shape != logits.shape[1:2]:
@@ -152,7 +158,8 @@ def _fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
             f"Expected argument `class_weights` to have {logits.shape[1]} values, one per class of "
             f"the logits, but got {class_weights.numel()}."
         )
-    return class_weights.to(logits)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return class_weights.to(logits.device, wide)
 
 
 def _check_logits(logits: Tensor) -> None:

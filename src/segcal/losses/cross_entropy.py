@@ -1,12 +1,17 @@
 """Cross-entropy and its two pixel-wise relatives: the focal loss and the entropy penalty."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from segcal._checks import check_number
-from segcal.losses._base import PenalisedLoss, SegmentationLoss, Weights, as_weights
+from segcal.losses._base import PenalisedLoss, SegmentationLoss, Weights, as_weights, kernel_recipe
 from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
+
+if TYPE_CHECKING:
+    from segcal.kernels import Recipe
 
 
 def cross_entropy(
@@ -108,6 +113,11 @@ def entropy_map(pixels: Pixels, class_reduction: str) -> Tensor:
 class CrossEntropyLoss(SegmentationLoss):
     """`cross_entropy` as a module."""
 
+    parts = ("ce",)
+
+    def _recipe(self, axes: int) -> Recipe:
+        return kernel_recipe("ce")
+
     def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
         return {"ce": pixels.reduce(ce_map(pixels), self.reduction, weighted=True)}
 
@@ -115,9 +125,14 @@ class CrossEntropyLoss(SegmentationLoss):
 class FocalLoss(SegmentationLoss):
     """`focal` as a module. The paper searched γ in {1, 2, 3} and used 3."""
 
+    parts = ("focal",)
+
     def __init__(self, gamma: float = 3.0, **options: Any) -> None:
         super().__init__(**options)
         self.gamma = check_number("gamma", gamma, low=0)
+
+    def _recipe(self, axes: int) -> Recipe:
+        return kernel_recipe("focal" if self.gamma else "ce", parameter=self.gamma)
 
     def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
         per_pixel = focal_map(pixels, self.gamma)
@@ -139,6 +154,9 @@ class ECPLoss(PenalisedLoss):
         self, penalty_weight: float = 0.1, *, class_reduction: str = "mean", **options: Any
     ) -> None:
         super().__init__(penalty_weight, class_reduction, **options)
+
+    def _recipe(self, axes: int) -> Recipe:
+        return self._penalised_recipe("ecp")
 
     def _penalty_map(self, pixels: Pixels) -> Tensor:
         return entropy_map(pixels, self.class_reduction)

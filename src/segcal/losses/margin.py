@@ -1,12 +1,17 @@
 """Margin-based label smoothing: logits may differ, but not by more than a margin."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from segcal._checks import check_number
 from segcal.losses._base import PenalisedLoss
 from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
+
+if TYPE_CHECKING:
+    from segcal.kernels import Recipe
 
 
 def margin_penalty(
@@ -61,6 +66,9 @@ class MbLSLoss(PenalisedLoss):
     ) -> None:
         super().__init__(penalty_weight, class_reduction, **options)
         self.margin = check_number("margin", margin, low=0)
+
+    def _recipe(self, axes: int) -> Recipe:
+        return self._penalised_recipe("mbls", parameter=self.margin)
 
     def _penalty_map(self, pixels: Pixels) -> Tensor:
         return margin_map(pixels, self.margin, self.class_reduction)

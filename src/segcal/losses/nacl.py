@@ -1,14 +1,19 @@
 """Neighbour-aware calibration: logits are drawn to what the labels around the pixel say."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from segcal._checks import check_choice
+from segcal._checks import check_choice, per_axis
 from segcal.losses._base import PenalisedLoss
 from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
 from segcal.priors import check_prior, neighbourhood_prior
+
+if TYPE_CHECKING:
+    from segcal.kernels import Recipe
 
 PENALTIES = ("l1", "l2")
 SPACES = ("logits", "softmax")
@@ -141,6 +146,17 @@ class NACLLoss(PenalisedLoss):
         self.constrain = constrain
         self.border = border
         self.sigma = sigma
+
+    def _recipe(self, axes: int) -> Recipe:
+        return self._penalised_recipe(
+            "nacl",
+            prior=self.prior,
+            patch=per_axis("patch_size", self.patch_size, axes),
+            sigma=self.sigma,
+            border=self.border,
+            square=self.penalty == "l2",
+            softmax=self.constrain == "softmax",
+        )
 
     def _penalty_map(self, pixels: Pixels) -> Tensor:
         return neighbour_map(

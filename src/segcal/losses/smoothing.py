@@ -1,15 +1,20 @@
 """Losses that soften the label: uniformly (LS) or by the labels around it (SVLS)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from segcal._checks import check_number
-from segcal.losses._base import SegmentationLoss, Weights, as_weights
+from segcal._checks import check_number, per_axis
+from segcal.losses._base import SegmentationLoss, Weights, as_weights, kernel_recipe
 from segcal.losses._pixels import IGNORE_INDEX, Pixels, along_classes, check_reductions
 from segcal.losses.cross_entropy import ce_map
 from segcal.priors import check_prior, neighbourhood_prior
+
+if TYPE_CHECKING:
+    from segcal.kernels import Recipe
 
 
 def label_smoothing(
@@ -92,9 +97,14 @@ def svls_map(pixels: Pixels, sigma: float, patch_size: int | Sequence[int], bord
 class LabelSmoothingLoss(SegmentationLoss):
     """`label_smoothing` as a module. The paper searched α in {0.1, 0.2, 0.3} and used 0.1."""
 
+    parts = ("ls",)
+
     def __init__(self, alpha: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
         self.alpha = check_number("alpha", alpha, low=0, high=1)
+
+    def _recipe(self, axes: int) -> Recipe:
+        return kernel_recipe("ls" if self.alpha else "ce", parameter=self.alpha)
 
     def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
         per_pixel = smoothing_map(pixels, self.alpha)
@@ -103,6 +113,8 @@ class LabelSmoothingLoss(SegmentationLoss):
 
 class SVLSLoss(SegmentationLoss):
     """`svls` as a module. The paper used 3×3 and searched σ in {0.5, 1, 2}, taking 2."""
+
+    parts = ("svls",)
 
     def __init__(
         self,
@@ -117,6 +129,15 @@ class SVLSLoss(SegmentationLoss):
         self.sigma = sigma
         self.patch_size = patch_size
         self.border = border
+
+    def _recipe(self, axes: int) -> Recipe:
+        return kernel_recipe(
+            "svls",
+            prior="gaussian",
+            patch=per_axis("patch_size", self.patch_size, axes),
+            sigma=self.sigma,
+            border=self.border,
+        )
 
     def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
         per_pixel = svls_map(pixels, self.sigma, self.patch_size, self.border)
