@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral
 from types import ModuleType
 from typing import TypeVar
 
@@ -47,6 +48,22 @@ def check_number(
         raise ValueError(
             f"Expected argument `{name}` to be a finite number{' ' if bounds else ''}{bounds}, "
             f"but got {value!r}."
+        )
+    return number
+
+
+def check_int(
+    name: str, value: object, *, low: int | None = None, high: int | None = None
+) -> int:
+    """Return `value` as an int if it is a whole number (numpy's too) in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"Expected argument `{name}` to be an integer, but got {value!r}.")
+    number = int(value)
+    if (low is not None and number < low) or (high is not None and number > high):
+        bounds = [f"at least {low}"] if low is not None else []
+        bounds += [f"at most {high}"] if high is not None else []
+        raise ValueError(
+            f"Expected argument `{name}` to be an integer {' and '.join(bounds)}, but got {value!r}."
         )
     return number
 

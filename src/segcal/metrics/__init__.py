@@ -1,0 +1,1 @@
+from segcal.metrics.calibration import CalibrationBins

@@ -1,0 +1,311 @@
+"""Probability maps and targets of any kind, as a stream of small, checked chunks of voxels.
+
+Every statistic of this room reads its voxels here, so that all of them accept the same inputs, refuse the
+same mistakes with the same words, and need the same bounded memory.
+"""
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = Any  # numpy array or torch tensor: torch is not imported to say so
+
+# Probabilities held at once, whatever the size of the volume: they fit a CPU's cache; a GPU wants more.
+_CHUNK_CPU = 1 << 20
+_CHUNK_GPU = 1 << 25
+# Interpolated maps overshoot [0, 1] by rounding; logits do not stay this close to it.
+_RANGE_SLACK = 1e-6
+# Rounding of a row's K terms is relative to the terms, hence to 1, whatever K is.
+_SUM_SLACK = {"float16": 2e-3, "bfloat16": 1e-2}
+_SUM_SLACK_DEFAULT = 1e-3
+# Fewer voxels than this could all be uncertain by chance.
+_SECOND_SOFTMAX_VOXELS = 1024
+
+
+@dataclass
+class Chunk:
+    """Some voxels. `probs` (K, n); `target` (n,) int64 or (K, n) soft; `group` (n,) int64 or None."""
+
+    probs: Array
+    target: Array
+    group: Array | None
+
+
+def is_tensor(array: object) -> bool:
+    """Whether `array` is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+    """The array on the CPU, as numpy; half precision becomes float32, since numpy has no bfloat16."""
+    if is_tensor(array):
+        tensor = array.detach()
+        if tensor.is_floating_point() and tensor.element_size() < 4:
+            tensor = tensor.float()
+        return np.asarray(tensor.cpu().numpy())
+    out = np.asarray(array)
+    return out.astype(np.float32) if out.dtype == np.float16 else out
+
+
+def _dtype_name(array: Array) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _is_floating(array: Array) -> bool:
+    return bool(array.is_floating_point()) if is_tensor(array) else array.dtype.kind == "f"
+
+
+def _is_integer(array: Array) -> bool:
+    name = _dtype_name(array)
+    return name.startswith(("int", "uint"))
+
+
+def _as_array(name: str, value: Array) -> Array:
+    if is_tensor(value):
+        return value.detach()
+    if not isinstance(value, np.ndarray):
+        raise TypeError(
+            f"Expected argument `{name}` to be a numpy array or a torch tensor, "
+            f"but got {type(value).__name__}."
+        )
+    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+
+
+def _readings(probs: Array, target: Array, num_classes: int) -> list[bool]:
+    """Which of (K, *S) [False] and (B, K, *S) [True] the two shapes allow."""
+    shape, wanted = tuple(probs.shape), tuple(target.shape)
+    fits = []
+    if len(shape) >= 2 and shape[0] == num_classes and wanted in (shape, shape[1:]):
+        fits.append(False)
+    if len(shape) >= 3 and shape[1] == num_classes and wanted in (shape, shape[:1] + shape[2:]):
+        fits.append(True)
+    return fits
+
+
+def _is_batched(probs: Array, target: Array, num_classes: int, batched: bool | None) -> bool:
+    fits = _readings(probs, target, num_classes)
+    if batched is not None and batched in fits:
+        return batched
+    if batched is None and len(fits) == 1:
+        return fits[0]
+    shapes = f"`probs` {tuple(probs.shape)} with `target` {tuple(target.shape)}"
+    if batched is None and fits:
+        raise ValueError(
+            "Expected argument `batched` to be True or False where the shapes allow both (K, *S) "
+            f"and (B, K, *S), but got None for {shapes}."
+        )
+    raise ValueError(
+        f"Expected argument `probs` to have shape (K, *S) or (B, K, *S) with K = {num_classes}, and "
+        f"`target` (*S) or (B, *S), or the shape of `probs` if soft, but got {shapes}"
+        f"{'' if batched is None else f' and batched={batched}'}."
+    )
+
+
+def _check_kinds(probs: Array, target: Array, mask: Array | None, soft: bool) -> None:
+    if not _is_floating(probs):
+        raise TypeError(
+            f"Expected argument `probs` to be floating point, but got {_dtype_name(probs)}."
+        )
+    if soft and not _is_floating(target):
+        raise TypeError(
+            "Expected argument `target` to be floating point where it is soft (the shape of "
+            f"`probs`), but got {_dtype_name(target)}."
+        )
+    if not soft and not _is_integer(target):
+        raise TypeError(
+            f"Expected argument `target` to hold integer labels, but got {_dtype_name(target)}."
+        )
+    if mask is not None and _dtype_name(mask) != "bool":
+        raise TypeError(f"Expected argument `mask` to be boolean, but got {_dtype_name(mask)}.")
+
+
+def _flat(array: Array, *shape: int) -> Array:
+    """A view where the strides allow one. The voxel order must be the same for all arrays."""
+    return array.reshape(*shape)
+
+
+def iter_chunks(
+    probs: Array,
+    target: Array,
+    num_classes: int,
+    *,
+    mask: Array | None = None,
+    group: Array | None = None,
+    ignore_index: int = -100,
+    batched: bool | None = None,
+) -> Iterator[Chunk]:
+    """Checked chunks of the voxels that count: in `mask` and not `ignore_index`.
+
+    Voxels left out are not checked: padding may hold anything. Chunks of a CUDA tensor stay on its device.
+    Everything is checked before the last chunk is given: a caller that adds up into fresh tables and keeps
+    them only at the end is never left with half an update.
+    """
+    probs, target = _as_array("probs", probs), _as_array("target", target)
+    mask = None if mask is None else _as_array("mask", mask)
+    batch = _is_batched(probs, target, num_classes, batched)
+    soft = target.ndim == probs.ndim
+    _check_kinds(probs, target, mask, soft)
+    space = tuple(probs.shape[:1] + probs.shape[2:]) if batch else tuple(probs.shape[1:])
+    for name, array in (("mask", mask), ("group", group)):
+        if array is not None and tuple(array.shape) != space:
+            raise ValueError(
+                f"Expected argument `{name}` to have shape {space}, one value per voxel, "
+                f"but got {tuple(array.shape)}."
+            )
+    if not batch:
+        probs, target = probs[None], target[None]
+        mask = None if mask is None else mask[None]
+        group = None if group is None else group[None]
+    seen = _Seen(num_classes, _SUM_SLACK.get(_dtype_name(probs), _SUM_SLACK_DEFAULT))
+    on_gpu = is_tensor(probs) and probs.device.type != "cpu"
+    step = max((_CHUNK_GPU if on_gpu else _CHUNK_CPU) // num_classes, 1)
+    for b in range(probs.shape[0]):
+        p = _flat(probs[b], num_classes, -1)
+        t = _flat(target[b], num_classes, -1) if soft else _flat(target[b], -1)
+        m = None if mask is None else _flat(mask[b], -1)
+        g = None if group is None else _flat(group[b], -1)
+        for start in range(0, p.shape[1], step):
+            cut = slice(start, start + step)
+            chunk = Chunk(p[:, cut], t[..., cut], None if g is None else g[cut])
+            chunk = _settle(chunk, on_gpu)
+            chunk = _keep(chunk, None if m is None else m[cut], ignore_index, soft)
+            if chunk.probs.shape[1]:
+                seen.check(chunk, soft)
+                yield chunk
+    seen.warn_of_second_softmax()
+
+
+def _settle(chunk: Chunk, on_gpu: bool) -> Chunk:
+    """Bring a chunk to where its probabilities are, in a dtype to compute with."""
+    if not on_gpu:
+        target = to_numpy(chunk.target)
+        return Chunk(
+            np.ascontiguousarray(to_numpy(chunk.probs)),
+            target if target.dtype.kind == "f" else target.astype(np.int64),
+            None if chunk.group is None else to_numpy(chunk.group).astype(np.int64),
+        )
+    import torch
+
+    def move(array: Array, integer: bool) -> Array:
+        tensor = torch.as_tensor(array, device=chunk.probs.device)
+        if integer:
+            return tensor.long()
+        return tensor.float() if tensor.element_size() < 4 else tensor
+
+    return Chunk(
+        move(chunk.probs, False).contiguous(),
+        move(chunk.target, not _is_floating(chunk.target)),
+        None if chunk.group is None else move(chunk.group, True),
+    )
+
+
+def _keep(chunk: Chunk, mask: Array | None, ignore_index: int, soft: bool) -> Chunk:
+    """Only the voxels that count."""
+    keep = None if soft else chunk.target != ignore_index
+    if mask is not None:
+        if is_tensor(chunk.probs):
+            import torch
+
+            inside = torch.as_tensor(mask, device=chunk.probs.device)
+        else:
+            inside = to_numpy(mask)
+        keep = inside if keep is None else keep & inside
+    if keep is None or bool(keep.all()):
+        return chunk
+    return Chunk(
+        chunk.probs[:, keep],
+        chunk.target[..., keep],
+        None if chunk.group is None else chunk.group[keep],
+    )
+
+
+class _Seen:
+    """Checks chunks in one pass each, and remembers the extremes to judge the whole by."""
+
+    def __init__(self, num_classes: int, sum_slack: float) -> None:
+        self.num_classes = num_classes
+        self.sum_slack = sum_slack
+        self.low, self.high, self.voxels = math.inf, -math.inf, 0
+
+    def check(self, chunk: Chunk, soft: bool) -> None:
+        probs = chunk.probs
+        low, high = float(probs.min()), float(probs.max())
+        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK):  # NaN comes here too
+            raise ValueError(_out_of_range(probs, low, high))
+        off = float(abs(probs.sum(0) - 1).max())
+        if off > self.sum_slack:
+            raise ValueError(
+                "Expected argument `probs` to sum to 1 over the classes of every voxel, but got "
+                f"sums that miss it by up to {off:.3g}. It looks not normalised: sigmoid outputs, a "
+                "(second) softmax over another axis than the class axis, or classes left out."
+            )
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.voxels += int(probs.shape[1])
+        if soft:
+            self._check_soft(chunk.target)
+        else:
+            self._check_labels(chunk.target)
+
+    def _check_soft(self, target: Array) -> None:
+        low, high = float(target.min()), float(target.max())
+        off = float(abs(target.sum(0) - 1).max())
+        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK and off <= self.sum_slack):
+            raise ValueError(
+                "Expected argument `target` to hold, where it is soft, values in [0, 1] that sum to "
+                f"1 over the classes, but got values in [{low:.4g}, {high:.4g}] and sums that miss "
+                f"1 by up to {off:.3g}."
+            )
+
+    def _check_labels(self, target: Array) -> None:
+        if int(target.min()) >= 0 and int(target.max()) < self.num_classes:
+            return
+        wrong = target[(target < 0) | (target >= self.num_classes)]
+        raise ValueError(label_message("target", np.unique(to_numpy(wrong)), self.num_classes))
+
+    def warn_of_second_softmax(self) -> None:
+        """A softmax of probabilities stays in [1/(e+K−1), e/(e+K−1)]: no voxel can be confident.
+
+        Each such map is also a possible map of a very unsure network, so this cannot be an error.
+        Over many voxels it is unlikely: trained networks are sure of some background.
+        """
+        spread = math.e + self.num_classes - 1
+        narrow = self.low >= 1 / spread - 1e-6 and self.high <= math.e / spread + 1e-6
+        if self.num_classes > 1 and narrow and self.voxels >= _SECOND_SOFTMAX_VOXELS:
+            warnings.warn(
+                f"All {self.voxels} voxels have probabilities in [{self.low:.3f}, {self.high:.3f}]. "
+                "It looks like a second softmax: a softmax of probabilities over "
+                f"{self.num_classes} classes cannot leave [{1 / spread:.3f}, "
+                f"{math.e / spread:.3f}]. If the network is just this unsure, ignore this.",
+                stacklevel=4,
+            )
+
+
+def label_message(
+    name: str, values: "np.ndarray[Any, Any] | list[int]", num_classes: int
+) -> str:
+    """The words for labels outside 0..K-1."""
+    found = [int(value) for value in values]
+    shown = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+    return (
+        f"Expected argument `{name}` to hold labels in 0..{num_classes - 1} (or `ignore_index`), "
+        f"but got {shown}."
+    )
+
+
+def _out_of_range(probs: Array, low: float, high: float) -> str:
+    expected = "Expected argument `probs` to hold probabilities in [0, 1], but got "
+    if math.isnan(low) or math.isnan(high):
+        count = int((probs != probs).sum())
+        return f"{expected}NaN at {count} of {int(np.prod(tuple(probs.shape)))} values."
+    values = f"{expected}values in [{low:.4g}, {high:.4g}]. "
+    if high <= _RANGE_SLACK:
+        total = np.exp(to_numpy(probs).astype(np.float64)).sum(0)
+        if float(abs(total - 1).max()) < 1e-2:
+            return f"{values}It looks like log-probabilities: apply exp."
+    return f"{values}It looks like logits: apply softmax over the class axis, once."
