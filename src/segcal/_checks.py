@@ -52,9 +52,7 @@ def check_number(
     return number
 
 
-def check_int(
-    name: str, value: object, *, low: int | None = None, high: int | None = None
-) -> int:
+def check_int(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int if it is a whole number (numpy's too) in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"Expected argument `{name}` to be an integer, but got {value!r}.")
@@ -63,7 +61,8 @@ def check_int(
         bounds = [f"at least {low}"] if low is not None else []
         bounds += [f"at most {high}"] if high is not None else []
         raise ValueError(
-            f"Expected argument `{name}` to be an integer {' and '.join(bounds)}, but got {value!r}."
+            f"Expected argument `{name}` to be an integer {' and '.join(bounds)}, "
+            f"but got {value!r}."
         )
     return number
 

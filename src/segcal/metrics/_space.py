@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal._checks import check_number, per_axis
-from segcal.metrics._voxels import Array, to_numpy
+from segcal.metrics._arrays import Array, to_numpy
 
 Mask = npt.NDArray[np.bool_]
 LabelMap = npt.NDArray[Any]
@@ -24,7 +24,7 @@ def check_labels(name: str, value: Array) -> LabelMap:
         )
     if not 1 <= labels.ndim <= 3:
         raise ValueError(
-            f"Expected argument `{name}` to be the label map of one case, with 1 to 3 spatial axes, "
+            f"Expected argument `{name}` to be the label map of one case, with 1 to 3 axes, "
             f"but got shape {labels.shape}."
         )
     return labels
@@ -32,11 +32,12 @@ def check_labels(name: str, value: Array) -> LabelMap:
 
 def check_spacing(spacing_mm: float | Sequence[float], axes: int) -> tuple[float, ...]:
     """The voxel size along each axis, every one above 0."""
-    if isinstance(spacing_mm, np.ndarray):
-        spacing_mm = spacing_mm.tolist()
-    values = per_axis("spacing_mm", spacing_mm, axes)
+    plain = spacing_mm.tolist() if hasattr(spacing_mm, "tolist") else spacing_mm  # numpy, torch
+    values = per_axis("spacing_mm", plain, axes)
     return tuple(
-        check_number("spacing_mm", v.item() if isinstance(v, np.generic) else v, low=0, open_low=True)
+        check_number(
+            "spacing_mm", v.item() if isinstance(v, np.generic) else v, low=0, open_low=True
+        )
         for v in values
     )
 

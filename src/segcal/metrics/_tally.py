@@ -1,22 +1,24 @@
 """The counting behind calibration: one chunk of voxels in, small additive tables out.
 
-Two kernels, one rule. `numpy` serves the CPU (measured: its bincount on one core is faster and steadier than
-torch's on two), `torch` serves CUDA, where only the tables leave the device.
+Two kernels, one rule. `numpy` serves the CPU (measured: its bincount on one core is faster and
+steadier than torch's on two), `torch` serves CUDA, where only the tables leave the device.
 
-The rule of the bins. Bin b of M is (b/M, (b+1)/M], the first one also holds 0. The edges are b/M rounded to
-the dtype of the probabilities (float32 or float64; half precision is widened to float32, which is exact), and
-membership is decided by comparing with them, never by the rounding of a product: the number nearest to b/M
-closes bin b-1 in either dtype and on every device. Widening a float32 map to float64 beforehand can therefore
-move values that lie exactly on an edge, and only those.
+The rule of the bins. Bin b of M is (b/M, (b+1)/M], the first one also holds 0. The edges are b/M
+rounded to the dtype of the probabilities (float32 or float64; half precision is widened to float32,
+which is exact), and
+membership is decided by comparing with them, never by the rounding of a product: the number nearest
+to b/M closes bin b-1 in either dtype and on every device. Widening a float32 map to float64
+beforehand can therefore move values that lie exactly on an edge, and only those.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from segcal.metrics._voxels import Array, Chunk, is_tensor, to_numpy
+from segcal.metrics._arrays import Array, is_tensor, to_numpy
+from segcal.metrics._voxels import Chunk
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -38,16 +40,19 @@ class BinTables:
     class_frequency: Floats
 
     def __iadd__(self, other: "BinTables") -> "BinTables":
-        for name in self.__dataclass_fields__:
-            getattr(self, name).__iadd__(getattr(other, name))
+        for field in fields(self):
+            total = getattr(self, field.name)
+            total += getattr(other, field.name)
         return self
 
 
 def empty_tables(groups: int, num_classes: int, num_bins: int) -> BinTables:
     """Tables of nothing."""
     shape = (groups, num_classes, num_bins)
-    ints, floats = (lambda: np.zeros(shape, np.int64)), (lambda: np.zeros(shape, np.float64))
-    return BinTables(ints(), floats(), floats(), ints(), floats(), floats())
+    return BinTables(
+        np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape),
+        np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape),
+    )  # fmt: skip
 
 
 def bin_edges(num_bins: int) -> Floats:
@@ -55,8 +60,8 @@ def bin_edges(num_bins: int) -> Floats:
     return np.arange(num_bins + 1, dtype=np.float64) / num_bins
 
 
-# Makes p·M reach b for every p that is at least fl(b/M), in float32 as in float64; it may reach b too early,
-# by far less than a bin, which the comparison with the edge then takes back.
+# Makes p·M reach b for every p that is at least fl(b/M), in float32 as in float64; it may reach b
+# too early, by far less than a bin, which the comparison with the edge then takes back.
 _OVERSHOOT = 1 + 1e-6
 
 
@@ -79,8 +84,10 @@ def bin_index(probs: Array, num_bins: int) -> Array:
 
 def tally(chunk: Chunk, num_bins: int, groups: int = 1) -> BinTables:
     """Count one chunk."""
-    return _tally_torch(chunk, num_bins, groups) if is_tensor(chunk.probs) else _tally_numpy(
-        chunk, num_bins, groups
+    return (
+        _tally_torch(chunk, num_bins, groups)
+        if is_tensor(chunk.probs)
+        else _tally_numpy(chunk, num_bins, groups)
     )
 
 
@@ -109,7 +116,8 @@ def _tally_numpy(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
         return np.bincount(index, minlength=size).astype(np.int64).reshape(shape)
 
     def total(index: Ints, weights: npt.NDArray[Any]) -> Floats:
-        return np.bincount(index, weights=weights, minlength=size).reshape(shape)
+        sums: Floats = np.bincount(index, weights=weights, minlength=size).astype(np.float64)
+        return sums.reshape(shape)
 
     confidence, label = top_label(probs)
     top = flat.take(label * n + voxel)

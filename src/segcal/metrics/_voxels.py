@@ -1,56 +1,30 @@
 """Probability maps and targets of any kind, as a stream of small, checked chunks of voxels.
 
-Every statistic of this room reads its voxels here, so that all of them accept the same inputs, refuse the
-same mistakes with the same words, and need the same bounded memory.
+Every statistic of this room reads its voxels here, so that all of them accept the same inputs,
+refuse the same mistakes with the same words, and need the same bounded memory.
 """
 
-import math
-import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = Any  # numpy array or torch tensor: torch is not imported to say so
+from segcal.metrics._arrays import Array, is_tensor, to_numpy
+from segcal.metrics._inspect import Inspector
 
-# Probabilities held at once, whatever the size of the volume: they fit a CPU's cache; a GPU wants more.
+# Probabilities held at once, whatever the size of the volume: they fit a CPU's cache; a GPU wants
+# more.
 _CHUNK_CPU = 1 << 20
 _CHUNK_GPU = 1 << 25
-# Interpolated maps overshoot [0, 1] by rounding; logits do not stay this close to it.
-_RANGE_SLACK = 1e-6
-# Rounding of a row's K terms is relative to the terms, hence to 1, whatever K is.
-_SUM_SLACK = {"float16": 2e-3, "bfloat16": 1e-2}
-_SUM_SLACK_DEFAULT = 1e-3
-# Fewer voxels than this could all be uncertain by chance.
-_SECOND_SOFTMAX_VOXELS = 1024
 
 
 @dataclass
 class Chunk:
-    """Some voxels. `probs` (K, n); `target` (n,) int64 or (K, n) soft; `group` (n,) int64 or None."""
+    """Some voxels. `probs` (K, n); `target` (n,) int64 or (K, n) soft; `group` (n,) or None."""
 
     probs: Array
     target: Array
     group: Array | None
-
-
-def is_tensor(array: object) -> bool:
-    """Whether `array` is a torch tensor; does not import torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
-
-
-def to_numpy(array: Array) -> np.ndarray[Any, Any]:
-    """The array on the CPU, as numpy; half precision becomes float32, since numpy has no bfloat16."""
-    if is_tensor(array):
-        tensor = array.detach()
-        if tensor.is_floating_point() and tensor.element_size() < 4:
-            tensor = tensor.float()
-        return np.asarray(tensor.cpu().numpy())
-    out = np.asarray(array)
-    return out.astype(np.float32) if out.dtype == np.float16 else out
 
 
 def _dtype_name(array: Array) -> str:
@@ -101,8 +75,8 @@ def _is_batched(probs: Array, target: Array, num_classes: int, batched: bool | N
             f"and (B, K, *S), but got None for {shapes}."
         )
     raise ValueError(
-        f"Expected argument `probs` to have shape (K, *S) or (B, K, *S) with K = {num_classes}, and "
-        f"`target` (*S) or (B, *S), or the shape of `probs` if soft, but got {shapes}"
+        f"Expected argument `probs` to have shape (K, *S) or (B, K, *S) with K = {num_classes}, "
+        f"and `target` (*S) or (B, *S), or the shape of `probs` if soft, but got {shapes}"
         f"{'' if batched is None else f' and batched={batched}'}."
     )
 
@@ -142,9 +116,10 @@ def iter_chunks(
 ) -> Iterator[Chunk]:
     """Checked chunks of the voxels that count: in `mask` and not `ignore_index`.
 
-    Voxels left out are not checked: padding may hold anything. Chunks of a CUDA tensor stay on its device.
-    Everything is checked before the last chunk is given: a caller that adds up into fresh tables and keeps
-    them only at the end is never left with half an update.
+    Voxels left out are not checked: padding may hold anything. Chunks of a CUDA tensor stay on its
+    device.
+    Everything is checked before the last chunk is given: a caller that adds up into fresh tables
+    and keeps them only at the end is never left with half an update.
     """
     probs, target = _as_array("probs", probs), _as_array("target", target)
     mask = None if mask is None else _as_array("mask", mask)
@@ -162,7 +137,7 @@ def iter_chunks(
         probs, target = probs[None], target[None]
         mask = None if mask is None else mask[None]
         group = None if group is None else group[None]
-    seen = _Seen(num_classes, _SUM_SLACK.get(_dtype_name(probs), _SUM_SLACK_DEFAULT))
+    seen = Inspector(num_classes, _dtype_name(probs))
     on_gpu = is_tensor(probs) and probs.device.type != "cpu"
     step = max((_CHUNK_GPU if on_gpu else _CHUNK_CPU) // num_classes, 1)
     for b in range(probs.shape[0]):
@@ -176,7 +151,7 @@ def iter_chunks(
             chunk = _settle(chunk, on_gpu)
             chunk = _keep(chunk, None if m is None else m[cut], ignore_index, soft)
             if chunk.probs.shape[1]:
-                seen.check(chunk, soft)
+                seen.check(chunk.probs, chunk.target)
                 yield chunk
     seen.warn_of_second_softmax()
 
@@ -212,7 +187,7 @@ def _keep(chunk: Chunk, mask: Array | None, ignore_index: int, soft: bool) -> Ch
         if is_tensor(chunk.probs):
             import torch
 
-            inside = torch.as_tensor(mask, device=chunk.probs.device)
+            inside: Array = torch.as_tensor(mask, device=chunk.probs.device)
         else:
             inside = to_numpy(mask)
         keep = inside if keep is None else keep & inside
@@ -223,89 +198,3 @@ def _keep(chunk: Chunk, mask: Array | None, ignore_index: int, soft: bool) -> Ch
         chunk.target[..., keep],
         None if chunk.group is None else chunk.group[keep],
     )
-
-
-class _Seen:
-    """Checks chunks in one pass each, and remembers the extremes to judge the whole by."""
-
-    def __init__(self, num_classes: int, sum_slack: float) -> None:
-        self.num_classes = num_classes
-        self.sum_slack = sum_slack
-        self.low, self.high, self.voxels = math.inf, -math.inf, 0
-
-    def check(self, chunk: Chunk, soft: bool) -> None:
-        probs = chunk.probs
-        low, high = float(probs.min()), float(probs.max())
-        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK):  # NaN comes here too
-            raise ValueError(_out_of_range(probs, low, high))
-        off = float(abs(probs.sum(0) - 1).max())
-        if off > self.sum_slack:
-            raise ValueError(
-                "Expected argument `probs` to sum to 1 over the classes of every voxel, but got "
-                f"sums that miss it by up to {off:.3g}. It looks not normalised: sigmoid outputs, a "
-                "(second) softmax over another axis than the class axis, or classes left out."
-            )
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        self.voxels += int(probs.shape[1])
-        if soft:
-            self._check_soft(chunk.target)
-        else:
-            self._check_labels(chunk.target)
-
-    def _check_soft(self, target: Array) -> None:
-        low, high = float(target.min()), float(target.max())
-        off = float(abs(target.sum(0) - 1).max())
-        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK and off <= self.sum_slack):
-            raise ValueError(
-                "Expected argument `target` to hold, where it is soft, values in [0, 1] that sum to "
-                f"1 over the classes, but got values in [{low:.4g}, {high:.4g}] and sums that miss "
-                f"1 by up to {off:.3g}."
-            )
-
-    def _check_labels(self, target: Array) -> None:
-        if int(target.min()) >= 0 and int(target.max()) < self.num_classes:
-            return
-        wrong = target[(target < 0) | (target >= self.num_classes)]
-        raise ValueError(label_message("target", np.unique(to_numpy(wrong)), self.num_classes))
-
-    def warn_of_second_softmax(self) -> None:
-        """A softmax of probabilities stays in [1/(e+K−1), e/(e+K−1)]: no voxel can be confident.
-
-        Each such map is also a possible map of a very unsure network, so this cannot be an error.
-        Over many voxels it is unlikely: trained networks are sure of some background.
-        """
-        spread = math.e + self.num_classes - 1
-        narrow = self.low >= 1 / spread - 1e-6 and self.high <= math.e / spread + 1e-6
-        if self.num_classes > 1 and narrow and self.voxels >= _SECOND_SOFTMAX_VOXELS:
-            warnings.warn(
-                f"All {self.voxels} voxels have probabilities in [{self.low:.3f}, {self.high:.3f}]. "
-                "It looks like a second softmax: a softmax of probabilities over "
-                f"{self.num_classes} classes cannot leave [{1 / spread:.3f}, "
-                f"{math.e / spread:.3f}]. If the network is just this unsure, ignore this.",
-                stacklevel=4,
-            )
-
-
-def label_message(
-    name: str, values: "np.ndarray[Any, Any] | list[int]", num_classes: int
-) -> str:
-    """The words for labels outside 0..K-1."""
-    found = [int(value) for value in values]
-    shown = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
-    return (
-        f"Expected argument `{name}` to hold labels in 0..{num_classes - 1} (or `ignore_index`), "
-        f"but got {shown}."
-    )
-
-
-def _out_of_range(probs: Array, low: float, high: float) -> str:
-    expected = "Expected argument `probs` to hold probabilities in [0, 1], but got "
-    if math.isnan(low) or math.isnan(high):
-        count = int((probs != probs).sum())
-        return f"{expected}NaN at {count} of {int(np.prod(tuple(probs.shape)))} values."
-    values = f"{expected}values in [{low:.4g}, {high:.4g}]. "
-    if high <= _RANGE_SLACK:
-        total = np.exp(to_numpy(probs).astype(np.float64)).sum(0)
-        if float(abs(total - 1).max()) < 1e-2:
-            return f"{values}It looks like log-probabilities: apply exp."
-    return f"{values}It looks like logits: apply softmax over the class axis, once."

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal._checks import check_choice, check_int
+from segcal.metrics._arrays import Array
 from segcal.metrics._tally import BinTables, Floats, Ints, bin_edges, empty_tables, tally
-from segcal.metrics._voxels import Array, iter_chunks
+from segcal.metrics._voxels import iter_chunks
 
 _INTS = ("top_count", "class_count")
 _FLOATS = ("top_confidence", "top_accuracy", "class_confidence", "class_frequency")
@@ -32,14 +33,15 @@ class Reliability:
 class CalibrationBins:
     """Additive calibration statistics over equal-width, right-closed bins.
 
-    Voxels are counted in M bins (b/M, (b+1)/M], probability 0 in the first and 1 in the last, twice: by the
-    largest probability (top label) and, for each class k, by p_k. Each bin b keeps its count n_b (int64), the sum
-    of its probabilities (mean: conf_b) and the sum of its outcomes (mean: acc_b), float64. These add: batches,
-    cases, processes and machines merge exactly in counts, in any order, and memory does not grow with voxels.
+    Voxels are counted in M bins (b/M, (b+1)/M], probability 0 in the first and 1 in the last,
+    twice: by the largest probability (top label) and, for each class k, by p_k. Each bin b keeps
+    its count n_b (int64), the sum of its probabilities (mean: conf_b) and the sum of its outcomes
+    (mean: acc_b), float64. These add: batches, cases, processes and machines merge exactly in
+    counts, in any order, and memory does not grow with voxels.
 
-    Soft targets t enter as expected outcomes: t of the predicted class for the top label, t_k for class k. Ties for
-    the top label go to the smaller class. Edges are compared in the dtype of `probs`; half precision is
-    widened to float32.
+    Soft targets t enter as expected outcomes: t of the predicted class for the top label, t_k for
+    class k. Ties for the top label go to the smaller class. Edges are compared in the dtype of
+    `probs`; half precision is widened to float32.
 
     Args:
         num_classes: K, the classes of the model, whether or not they occur.
@@ -88,22 +90,24 @@ class CalibrationBins:
     ) -> "CalibrationBins":
         """Count the voxels of one volume or batch; returns itself.
 
-        Nothing is counted if anything is refused. Volumes of any size are read in chunks; on CUDA the counting
-        happens on the device and only the tables come back.
+        Nothing is counted if anything is refused. Volumes of any size are read in chunks; on CUDA
+        the counting happens on the device and only the tables come back.
 
         Args:
             probs: (K, *S) or (B, K, *S), numpy or torch, floating point, after softmax.
             target: integer labels (*S) or (B, *S), or soft ones of the shape of `probs`.
             mask: boolean (*S) or (B, *S): the voxels that count. None counts all.
             ignore_index: integer label of voxels that do not count.
-            batched: whether `probs` is (B, K, *S); needed only where the shapes allow both readings.
+            batched: whether `probs` is (B, K, *S); needed only where the shapes allow both
+                readings.
 
         Raises:
-            ValueError: shapes that do not fit, labels outside 0..K-1, NaN, values outside [0, 1] (logits),
-                or rows that do not sum to 1 (not normalised).
+            ValueError: shapes that do not fit, labels outside 0..K-1, NaN, values outside [0, 1]
+                (logits), or rows that do not sum to 1 (not normalised).
 
         Warns:
-            UserWarning: all of 1,024 or more voxels lie in [1/(e+K−1), e/(e+K−1)], as after a second softmax.
+            UserWarning: all of 1,024 or more voxels lie in [1/(e+K−1), e/(e+K−1)], as after a
+                second softmax.
         """
         tables = empty_tables(1, self.num_classes, self.num_bins)
         for chunk in iter_chunks(
@@ -121,7 +125,8 @@ class CalibrationBins:
         ours, theirs = (self.num_classes, self.num_bins), (other.num_classes, other.num_bins)
         if ours != theirs:
             raise ValueError(
-                f"Expected argument `other` to have (num_classes, num_bins) = {ours}, but got {theirs}."
+                f"Expected argument `other` to have (num_classes, num_bins) = {ours}, "
+                f"but got {theirs}."
             )
         for name in _INTS + _FLOATS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -141,7 +146,9 @@ class CalibrationBins:
         """Bins from what `state` gave (a dict, or an opened npz file)."""
         missing = sorted(set(_INTS + _FLOATS) - set(state))
         if missing:
-            raise ValueError(f"Expected argument `state` to hold {missing}, but got {sorted(state)}.")
+            raise ValueError(
+                f"Expected argument `state` to hold {missing}, but got {sorted(state)}."
+            )
         arrays = {name: np.asarray(state[name]) for name in _INTS + _FLOATS}
         shape = arrays["class_count"].shape
         if len(shape) != 2:
@@ -177,8 +184,8 @@ class CalibrationBins:
     def ace(self) -> float:
         """Average calibration error of the top label: mean of |acc_b − conf_b| over non-empty bins.
 
-        Each bin weighs the same, so rare confidences matter as much as common ones. (Adaptive calibration error
-        is `adaptive_ece`.)
+        Each bin weighs the same, so rare confidences matter as much as common ones. (Adaptive
+        calibration error is `adaptive_ece`.)
         """
         return float(_ace(self.top_count, self.top_confidence, self.top_accuracy))
 
@@ -239,18 +246,24 @@ def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
 
 
 def _ece(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    return _divide(np.abs(accuracy - confidence).sum(-1), count.sum(-1))
+    gap: Floats = np.abs(accuracy - confidence)
+    return _divide(gap.sum(-1), count.sum(-1))
 
 
 def _signed_gap(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    return _divide((confidence - accuracy).sum(-1), count.sum(-1))
+    gap: Floats = confidence - accuracy
+    return _divide(gap.sum(-1), count.sum(-1))
 
 
 def _ace(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    gap = np.divide(np.abs(accuracy - confidence), count, out=np.zeros(count.shape), where=count > 0)
+    gap = np.divide(
+        np.abs(accuracy - confidence), count, out=np.zeros(count.shape), where=count > 0
+    )
     return _divide(gap.sum(-1), (count > 0).sum(-1))
 
 
 def _mce(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    gap = np.divide(np.abs(accuracy - confidence), count, out=np.zeros(count.shape), where=count > 0)
-    return np.where(count.sum(-1) > 0, gap.max(-1), np.nan)
+    gap = np.divide(
+        np.abs(accuracy - confidence), count, out=np.zeros(count.shape), where=count > 0
+    )
+    return np.asarray(np.where(count.sum(-1) > 0, gap.max(-1), np.nan))

@@ -1,4 +1,4 @@
-"""All metrics of one case, as rows of the long table, in as few passes over its voxels as possible."""
+"""All metrics of one case, as rows of the long table, in few passes over its voxels."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal._checks import check_choice, check_int, check_number
+from segcal.metrics._arrays import Array, to_numpy
 from segcal.metrics._space import check_labels, check_spacing
 from segcal.metrics._tally import empty_tables, tally, top_label
-from segcal.metrics._voxels import Array, Chunk, iter_chunks, to_numpy
+from segcal.metrics._voxels import Chunk, iter_chunks
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.overlap import EMPTY, check_groups, confusion, dsc_of
 from segcal.metrics.regions import REGIONS
@@ -55,8 +56,8 @@ def evaluate_case(
 ) -> CaseResult:
     """Segmentation and calibration metrics of one case.
 
-    Probabilities are read once for all regions: each voxel carries the set of regions it is in, one tally is made per
-    set, and a region adds up the sets that hold it.
+    Probabilities are read once for all regions: each voxel carries the set of regions it is in, one
+    tally is made per set, and a region adds up the sets that hold it.
 
     Args:
         probs: (K, *S), numpy or torch, after softmax. On CUDA, the counting happens there.
@@ -127,7 +128,7 @@ def evaluate_case(
 
 
 def predicted_labels(probs: Array) -> npt.NDArray[np.int64]:
-    """The class of the largest probability of each voxel, (K, *S) -> (*S); ties to the smaller class."""
+    """The class of the largest probability, (K, *S) -> (*S); ties go to the smaller class."""
     flat = probs.reshape(probs.shape[0], -1)
     if getattr(flat, "is_cuda", False):
         return to_numpy(flat.argmax(0)).reshape(tuple(probs.shape[1:]))

@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal._checks import check_choice, check_int
+from segcal.metrics._arrays import Array
+from segcal.metrics._inspect import label_message
 from segcal.metrics._space import LabelMap, check_labels
-from segcal.metrics._voxels import Array, label_message
 
 EMPTY = ("nan", "diagonal", "paper")
 
@@ -35,7 +36,7 @@ def check_pair(
 def confusion(
     labels: Array, target: Array, num_classes: int, *, ignore_index: int = -100
 ) -> npt.NDArray[np.int64]:
-    """(K, K) int64: how many voxels have true label i (row) and predicted label j (column). Additive."""
+    """(K, K) counts of voxels with true label i (row) and predicted label j (column). Additive."""
     predicted, truth = check_pair(labels, target, num_classes, ignore_index)
     predicted, truth = predicted.ravel(), truth.ravel()
     if truth.size and (truth == ignore_index).any():
@@ -56,13 +57,14 @@ def dsc(
 ) -> dict[str, float]:
     """Dice similarity coefficient 2|A∩B| / (|A|+|B|) of each structure, A predicted and B true.
 
-    Both empty scores 1 and one empty 0. `empty="paper"` scores 1 whenever the truth is empty, even with false
-    positives; `"nan"` and `"diagonal"` differ for surface distances only.
+    Both empty scores 1 and one empty 0. `empty="paper"` scores 1 whenever the truth is empty, even
+    with false positives; `"nan"` and `"diagonal"` differ for surface distances only.
 
     Args:
         labels, target: integer label maps of one case, of one shape.
         num_classes: K; labels are 0..K-1.
-        groups: name -> labels merged into one structure, such as {"WT": (1, 2, 3)}; None is each class but 0.
+        groups: name -> labels merged into one structure, such as {"WT": (1, 2, 3)}; None is each
+            class but 0.
 
     Example:
         >>> import numpy as np
@@ -107,6 +109,7 @@ def check_groups(
         )
         if not out[str(name)] or len(set(out[str(name)])) < len(out[str(name)]):
             raise ValueError(
-                f"Expected argument `groups[{name!r}]` to hold distinct labels, but got {members!r}."
+                f"Expected argument `groups[{name!r}]` to hold distinct labels, "
+                f"but got {members!r}."
             )
     return out

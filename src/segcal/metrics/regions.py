@@ -1,7 +1,8 @@
 """Where calibration is measured: label maps in, a mask of voxels out.
 
-Every region is `region(target, labels, spacing_mm=…, …) -> mask`: `target` is the truth, `labels` the prediction. Voxels
-with `ignore_index` are in none. Distances are between voxel centres, in millimetres.
+Every region is `region(target, labels, spacing_mm=…, …) -> mask`: `target` is the truth, `labels`
+the prediction. Voxels with `ignore_index` are in none. Distances are between voxel centres, in
+millimetres.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,14 +10,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from segcal._checks import check_number
+from segcal.metrics._arrays import Array
 from segcal.metrics._space import Mask, bounding_box, check_labels, check_spacing, grow, within_mm
-from segcal.metrics._voxels import Array
 
 Spacing = float | Sequence[float]
 
 
 def all_voxels(
-    target: Array, labels: Array | None = None, *, spacing_mm: Spacing = 1.0, ignore_index: int = -100
+    target: Array,
+    labels: Array | None = None,
+    *,
+    spacing_mm: Spacing = 1.0,
+    ignore_index: int = -100,
 ) -> Mask:
     """Every voxel: the only region in which a calibrated model is sure to score 0.
 
@@ -24,20 +29,25 @@ def all_voxels(
     """
     truth = check_labels("target", target)
     check_spacing(spacing_mm, truth.ndim)
-    return truth != ignore_index
+    return np.asarray(truth != ignore_index)
 
 
 def foreground(
-    target: Array, labels: Array | None = None, *, spacing_mm: Spacing = 1.0, ignore_index: int = -100
+    target: Array,
+    labels: Array | None = None,
+    *,
+    spacing_mm: Spacing = 1.0,
+    ignore_index: int = -100,
 ) -> Mask:
     """Voxels whose true label is not 0: the region of the NACL and SVLS papers.
 
-    It conditions on the truth: a voxel that says 70 % organ and is right 70 % of the time is organ in every voxel
-    that is kept, so a perfectly calibrated model looks under-confident. Use it to compare with those papers.
+    It conditions on the truth: a voxel that says 70 % organ and is right 70 % of the time is organ
+    in every voxel that is kept, so a perfectly calibrated model looks under-confident. Use it to
+    compare with those papers.
     """
     truth = check_labels("target", target)
     check_spacing(spacing_mm, truth.ndim)
-    return (truth != 0) & (truth != ignore_index)
+    return np.asarray((truth != 0) & (truth != ignore_index))
 
 
 def union(
@@ -64,7 +74,8 @@ def union(
     spacing = check_spacing(spacing_mm, truth.ndim)
     reach = check_number("dilate_mm", dilate_mm, low=0)
     valid = truth != ignore_index
-    return within_mm(valid & ((truth != 0) | (predicted != 0)), reach, spacing) & valid
+    core = valid & ((truth != 0) | (predicted != 0))
+    return np.asarray(within_mm(core, reach, spacing) & valid)
 
 
 def boundary(
@@ -75,10 +86,10 @@ def boundary(
     width_mm: float = 3.0,
     ignore_index: int = -100,
 ) -> Mask:
-    """The band around the true surfaces: voxels with a differently labelled voxel within `width_mm`.
+    """The band around true surfaces: voxels with a differently labelled voxel within `width_mm`.
 
-    Surfaces between two structures count like those to the background. It is symmetric: both sides of a surface
-    belong. A width below the finest spacing gives an empty region.
+    Surfaces between two structures count like those to the background. It is symmetric: both sides
+    of a surface belong. A width below the finest spacing gives an empty region.
     """
     truth = check_labels("target", target)
     spacing = check_spacing(spacing_mm, truth.ndim)
@@ -91,7 +102,7 @@ def boundary(
     # Outside this box there is one label only, and nothing else within reach.
     box = grow(box, [int(width / s + 1e-9) for s in spacing], truth.shape)
     band[box] = _near_other_label(truth[box], valid[box], width, spacing)
-    return band & valid
+    return np.asarray(band & valid)
 
 
 def _most_common(labels: Array) -> int:

@@ -1,4 +1,4 @@
-"""Proper scores (Brier, NLL), the parts of the Brier score, and the equal-mass calibration error."""
+"""Proper scores (Brier, NLL), the parts of the Brier score, and equal-mass calibration error."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal._checks import check_int, check_number
+from segcal.metrics._arrays import Array, is_tensor, to_numpy
 from segcal.metrics._tally import Floats, top_label
-from segcal.metrics._voxels import Array, Chunk, is_tensor, iter_chunks, to_numpy
+from segcal.metrics._voxels import Chunk, iter_chunks
 from segcal.metrics.calibration import CalibrationBins
 
 CLIP = 1e-12
@@ -21,8 +22,9 @@ class ProperScores:
 
     Args:
         num_classes: K, the classes of the model.
-        clip: probabilities below it count as it in the logarithm, so that one voxel adds at most −log(clip)
-            (27.6 for 1e-12). A network can say exactly 0 in float32; its honest NLL would be infinite.
+        clip: probabilities below it count as it in the logarithm, so that one voxel adds at most
+            −log(clip) (27.6 for 1e-12). A network can say exactly 0 in float32; its honest NLL
+            would be infinite.
 
     Example:
         >>> import numpy as np
@@ -48,7 +50,7 @@ class ProperScores:
         ignore_index: int = -100,
         batched: bool | None = None,
     ) -> "ProperScores":
-        """Add the voxels of one volume or batch; arguments and errors as `CalibrationBins.update`."""
+        """Add the voxels of a volume or batch; arguments and errors as `CalibrationBins.update`."""
         fresh = ProperScores(self.num_classes, self.clip)
         for chunk in iter_chunks(
             probs, target, self.num_classes, mask=mask, ignore_index=ignore_index, batched=batched
@@ -79,7 +81,9 @@ class ProperScores:
 
     def classwise_brier(self) -> Floats:
         """(K,): the mean of (p_k − t_k)² of each class; `brier` is their sum."""
-        return self.squared_error / self.voxels if self.voxels else np.full(self.num_classes, np.nan)
+        return (
+            self.squared_error / self.voxels if self.voxels else np.full(self.num_classes, np.nan)
+        )
 
     def nll(self) -> float:
         """Mean over voxels of −Σ_k t_k log p_k, natural logarithm, clipped. NaN without voxels."""
@@ -88,9 +92,11 @@ class ProperScores:
 
 def score_groups(chunk: Chunk, num_classes: int, groups: int, clip: float) -> list[ProperScores]:
     """The sums of one chunk, for each group of its voxels."""
-    squared, loss, count = _score_torch(chunk, groups, clip) if is_tensor(
-        chunk.probs
-    ) else _score_numpy(chunk, groups, clip)
+    squared, loss, count = (
+        _score_torch(chunk, groups, clip)
+        if is_tensor(chunk.probs)
+        else _score_numpy(chunk, groups, clip)
+    )
     out = []
     for g in range(groups):
         scores = ProperScores(num_classes, clip)
@@ -114,15 +120,16 @@ def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Sums:
     else:
         loss = -(target * np.log(np.clip(error, clip, 1.0))).sum(0)
         error -= target
-    if chunk.group is None:
+    group = chunk.group
+    if group is None:
         squared = np.einsum("kn,kn->k", error, error)[:, None]
         return squared, np.array([loss.sum()]), np.array([n])
 
     def total(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.bincount(chunk.group, weights=weights, minlength=groups)
+        return np.bincount(group, weights=weights, minlength=groups)
 
     squared = np.stack([total(row * row) for row in error])
-    return squared, total(loss), np.bincount(chunk.group, minlength=groups)
+    return squared, total(loss), np.bincount(group, minlength=groups)
 
 
 def _score_torch(chunk: Chunk, groups: int, clip: float) -> Sums:
@@ -154,8 +161,8 @@ def brier(
 ) -> float:
     """Brier score, mean over voxels of Σ_k (p_k − t_k)² (the class sum: [0, 2]).
 
-    Mergeable: `ProperScores` adds it over batches and cases. Twice the two-class form of some libraries.
-    Arguments as `CalibrationBins.update`.
+    Mergeable: `ProperScores` adds it over batches and cases. Twice the two-class form of some
+    libraries. Arguments as `CalibrationBins.update`.
     """
     scores = ProperScores(num_classes)
     return scores.update(probs, target, mask, ignore_index=ignore_index).brier()
@@ -183,7 +190,8 @@ class BrierParts:
     """Brier ≈ reliability − resolution + uncertainty, each summed over the classes.
 
     reliability: Σ_k Σ_b n_kb/N (conf_kb − freq_kb)², the miscalibration; 0 is best.
-    resolution: Σ_k Σ_b n_kb/N (freq_kb − freq_k)², how far the bins tell voxels apart; more is better.
+    resolution: Σ_k Σ_b n_kb/N (freq_kb − freq_k)², how far the bins tell voxels apart; more is
+    better.
     uncertainty: Σ_k freq_k (1 − freq_k), the data's own, whatever the model.
     """
 
@@ -200,9 +208,10 @@ class BrierParts:
 def brier_parts(bins: CalibrationBins) -> BrierParts:
     """The three parts of the Brier score, from the classwise bins; mergeable because the bins are.
 
-    Binning loses what happens inside a bin: `total` differs from the Brier score by the within-bin variance of p_k
-    minus twice its covariance with the outcome, small with narrow bins. With soft targets, `uncertainty` also holds
-    the targets' own softness, which the Brier score of `brier` does not count.
+    Binning loses what happens inside a bin: `total` differs from the Brier score by the within-bin
+    variance of p_k minus twice its covariance with the outcome, small with narrow bins. With soft
+    targets, `uncertainty` also holds the targets' own softness, which the Brier score of `brier`
+    does not count.
     """
     n = bins.voxels
     if n == 0:
@@ -230,11 +239,12 @@ def adaptive_ece(
 ) -> float:
     """Calibration error over bins of equal mass, Σ_b n_b/N · |acc_b − conf_b|.
 
-    The edges are quantiles of the confidences themselves, right-closed; equal confidences share a bin, so the
-    order of voxels does not matter, and a map that saturates at 1.0 fills fewer bins than asked.
+    The edges are quantiles of the confidences themselves, right-closed; equal confidences share a
+    bin, so the order of voxels does not matter, and a map that saturates at 1.0 fills fewer bins
+    than asked.
 
-    NOT mergeable: quantiles of two sets do not give those of their union. It keeps one confidence and one outcome
-    per voxel and sorts them; the mean over cases is not the pooled value.
+    NOT mergeable: quantiles of two sets do not give those of their union. It keeps one confidence
+    and one outcome per voxel and sorts them; the mean over cases is not the pooled value.
 
     Args:
         label: None for the top label, or a class k for p_k against the frequency of class k.

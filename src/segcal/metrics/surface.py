@@ -1,7 +1,7 @@
 """Distances between surfaces: measured once, read out as HD95, HD, ASSD and surface Dice.
 
-A surface voxel is a voxel of the structure with a face neighbour outside it; beyond the image is outside, so a
-structure cut by the border has a surface there. Distances are between voxel centres.
+A surface voxel is a voxel of the structure with a face neighbour outside it; beyond the image is
+outside, so a structure cut by the border has a surface there. Distances are between voxel centres.
 """
 
 import math
@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from segcal._checks import check_choice, check_number
+from segcal.metrics._arrays import Array, to_numpy
+from segcal.metrics._nearest import Points, nearest
 from segcal.metrics._space import Box, LabelMap, Mask, bounding_box, check_spacing, join
 from segcal.metrics._tally import Floats
-from segcal.metrics._voxels import Array, to_numpy
 from segcal.metrics.overlap import EMPTY, check_groups, check_pair
 
 UNITS = ("mm", "voxel")
-Points = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,10 @@ class SurfaceDistances:
         to_target: from each surface voxel of the prediction to the nearest of the truth.
         to_labels: from each surface voxel of the truth to the nearest of the prediction.
         diagonal: the diagonal of the image, the value of `empty="diagonal"`.
-        empty: what distances say where a mask is empty. Neither is defined: `"nan"` says NaN. `"diagonal"`
-            says the diagonal where one mask is empty; where both are, nothing was missed, and it stays NaN.
-            `"paper"` says 0 (and 1 for `nsd`) whenever the truth is empty, even with false positives, and NaN
-            for a missed structure.
+        empty: what distances say where a mask is empty. Neither is defined: `"nan"` says NaN.
+            `"diagonal"` says the diagonal where one mask is empty; where both are, nothing was
+            missed, and it stays NaN. `"paper"` says 0 (and 1 for `nsd`) whenever the truth is
+            empty, even with false positives, and NaN for a missed structure.
     """
 
     to_target: Floats
@@ -56,8 +55,8 @@ class SurfaceDistances:
     def hausdorff(self, percentile: float = 100.0, method: str = "pooled") -> float:
         """A percentile of the distances; 100 is the Hausdorff distance, 95 is HD95.
 
-        `"pooled"` takes it over both directions together, `"max"` takes the larger of the two directed ones;
-        at 100 they agree. Linear interpolation between ranks.
+        `"pooled"` takes it over both directions together, `"max"` takes the larger of the two
+        directed ones; at 100 they agree. Linear interpolation between ranks.
         """
         check_choice("method", method, ("pooled", "max"))
         q = check_number("percentile", percentile, low=0, high=100)
@@ -81,7 +80,8 @@ class SurfaceDistances:
     def nsd(self, tolerance: float) -> float:
         """Normalised surface Dice: the share of both surfaces within `tolerance` of the other.
 
-        `tolerance` is in the units of the distances (mm, or voxels). Each surface voxel counts once. One mask
+        `tolerance` is in the units of the distances (mm, or voxels). Each surface voxel counts
+        once. One mask
         empty scores 0: nothing of the other surface is near. Both empty is NaN.
         """
         limit = check_number("tolerance", tolerance, low=0)
@@ -133,7 +133,10 @@ def surface_distances(
         )
     scale = _scale(spacing_mm, units, masks[0].ndim)
     check_choice("empty", empty, EMPTY)
-    points = [_surface_points(mask, bounding_box(mask)) for mask in masks]
+    boxes = [bounding_box(mask) for mask in masks]
+    points = [
+        _surface_points(m if b is None else m[b], b) for m, b in zip(masks, boxes, strict=True)
+    ]
     return _measure(points[0], points[1], masks[0].shape, scale, empty)
 
 
@@ -150,8 +153,9 @@ def all_surface_distances(
 ) -> dict[str, SurfaceDistances]:
     """Surface distances of every structure of a label map, each worked on in its own bounding box.
 
-    The boxes of all labels come from one pass over each map, so a hundred small structures cost about as much as
-    a few. Ignored voxels belong to no structure. Arguments as `dsc` and `surface_distances`.
+    The boxes of all labels come from one pass over each map, so a hundred small structures cost
+    about as much as a few. Ignored voxels belong to no structure. Arguments as `dsc` and
+    `surface_distances`.
     """
     check_choice("empty", empty, EMPTY)
     named = check_groups(groups, num_classes)
@@ -170,14 +174,12 @@ def all_surface_distances(
             box: Box | None = None
             for k in members:
                 box = join(box, box_of[k])
-            points.append(_surface_points(_members(array, members, box), None, box))
+            points.append(_surface_points(_members(array, members, box), box))
         out[name] = _measure(points[0], points[1], truth.shape, scale, empty)
     return out
 
 
-def _scale(
-    spacing_mm: float | Sequence[float], units: str, axes: int
-) -> tuple[float, ...]:
+def _scale(spacing_mm: float | Sequence[float], units: str, axes: int) -> tuple[float, ...]:
     check_choice("units", units, UNITS)
     spacing = check_spacing(spacing_mm, axes)
     return spacing if units == "mm" else (1.0,) * axes
@@ -190,13 +192,15 @@ def _boxes(array: LabelMap, num_classes: int) -> list[Box | None]:
     whole = tuple(slice(0, n) for n in array.shape)
     outer = bounding_box(array != 0)
     if outer is None:
-        return [whole] + [None] * (num_classes - 1)
+        return [whole, *[None] * (num_classes - 1)]
     # find_objects leaves 0 out; the background is needed only where a group names it.
     found = find_objects(array[outer], max_label=num_classes - 1) if num_classes > 1 else []
-    return [whole] + [
-        box and tuple(slice(s.start + o.start, s.stop + o.start) for s, o in zip(box, outer))
-        for box in found
-    ]
+    return [whole, *(None if box is None else _shift(box, outer) for box in found)]
+
+
+def _shift(box: Box, outer: Box) -> Box:
+    pairs = zip(box, outer, strict=True)
+    return tuple(slice(s.start + o.start, s.stop + o.start) for s, o in pairs)
 
 
 def _members(array: LabelMap, members: Sequence[int], box: Box | None) -> Mask:
@@ -209,14 +213,13 @@ def _members(array: LabelMap, members: Sequence[int], box: Box | None) -> Mask:
     return mask
 
 
-def _surface_points(
-    mask: Mask, crop: Box | None, origin: Box | None = None
-) -> Points:
-    """(n, axes) voxel indices of the surface, in the image. Beyond `mask` there is nothing of it."""
-    box = crop if crop is not None else origin
-    inside = mask[crop] if crop is not None else mask
-    if box is None or inside.size == 0:
-        return np.zeros((0, mask.ndim), dtype=np.int64)
+def _surface_points(inside: Mask, box: Box | None) -> Points:
+    """(n, axes) indices in the image of the surface of a mask that was cropped to `box`.
+
+    Nothing of the mask lies beyond its box, so beyond the box is outside, as beyond the image.
+    """
+    if box is None:
+        return np.zeros((0, inside.ndim), dtype=np.int64)
     core = inside.copy()
     for axis in range(inside.ndim):
         ahead, behind = np.moveaxis(core, axis, 0), np.moveaxis(inside, axis, 0)
@@ -225,7 +228,8 @@ def _surface_points(
         ahead[0] = ahead[-1] = False
     # As np.argwhere, which is several times slower on sparse masks.
     places = np.unravel_index(np.flatnonzero(inside & ~core), inside.shape)
-    return np.stack(places, axis=1) + np.array([s.start for s in box])
+    origin = np.array([s.start for s in box])
+    return np.asarray(np.stack(places, axis=1) + origin)
 
 
 def _measure(
@@ -242,60 +246,5 @@ def _measure(
             np.full(len(labels), np.inf), np.full(len(target), np.inf), diagonal, empty
         )
     return SurfaceDistances(
-        _nearest(labels, target, scale), _nearest(target, labels, scale), diagonal, empty
+        nearest(labels, target, scale), nearest(target, labels, scale), diagonal, empty
     )
-
-
-# Most surfaces of a useful prediction lie within this many voxels of the truth.
-_NEAR = 3
-
-
-def _nearest(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
-    """Distance of each point to the nearest of the others: the near ones by looking, the rest by a tree.
-
-    Both are exact. Measured: a tree over surface voxels is several times faster than a distance transform of the
-    box, and looking at a few neighbours first is twice as fast again where the surfaces are close.
-    """
-    from scipy.spatial import KDTree
-
-    distances, far = _look_around(points, others, scale)
-    if far.size:
-        size: Floats = np.asarray(scale)
-        tree = KDTree(others * size, leafsize=32, balanced_tree=False, compact_nodes=False)
-        distances[far] = tree.query(points[far] * size)[0]
-    return distances
-
-
-def _look_around(
-    points: Points, others: Points, scale: tuple[float, ...]
-) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """Distances to others within `_NEAR` of the finest spacing, and the indices of the points without."""
-    low, high = others.min(0) - _NEAR, others.max(0) + _NEAR
-    shape = tuple(high - low + 1 + 2 * _NEAR)  # a point in the box may look beyond it
-    there = np.zeros(shape, dtype=bool)
-    there[tuple((others - low + _NEAR).T)] = True
-    there = there.ravel()
-    distances = np.full(len(points), np.inf)
-    left = np.flatnonzero(((points >= low) & (points <= high)).all(1))
-    place = np.ravel_multi_index(tuple((points[left] - low + _NEAR).T), shape)
-    for distance, step in _steps(shape, scale):
-        hit = there.take(place + step)
-        distances[left[hit]] = distance
-        left, place = left[~hit], place[~hit]
-        if left.size == 0:
-            break
-    return distances, np.flatnonzero(np.isinf(distances))
-
-
-def _steps(shape: tuple[int, ...], scale: tuple[float, ...]) -> list[tuple[float, int]]:
-    """The voxels within reach, nearest first: distance, and step in a flat array of this shape.
-
-    The reach is `_NEAR` times the finest spacing: no voxel that near is further than `_NEAR` along any axis.
-    """
-    axes = len(shape)
-    offsets = np.indices((2 * _NEAR + 1,) * axes).reshape(axes, -1).T - _NEAR
-    distance = np.sqrt(((offsets * np.asarray(scale)) ** 2).sum(1))
-    strides = np.array([math.prod(shape[axis + 1 :]) for axis in range(axes)])
-    near = np.flatnonzero(distance <= _NEAR * min(scale))
-    near = near[np.argsort(distance[near], kind="stable")]
-    return list(zip(distance[near].tolist(), (offsets[near] @ strides).tolist(), strict=True))

@@ -64,8 +64,9 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
 def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
     """The table with names as strings and values as floats; what is wrong is said with its column.
 
-    `run`, `seed`, `label` and `region` may be missing from a table made elsewhere: there is then one run of each
-    method, and one value per case that stands for all labels, in whatever region is asked for.
+    `run`, `seed`, `label` and `region` may be missing from a table made elsewhere: there is then
+    one run of each method, and one value per case that stands for all labels, in whatever region is
+    asked for.
     """
     import pandas as pd
 
@@ -82,13 +83,16 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
         if name in table.columns:
             if table[name].isna().any() and name in needed:
                 where = int(table[name].isna().to_numpy().argmax()) + 1
-                raise ValueError(f"Expected column `{name}` of {source} to be filled, but row {where} is empty.")
+                raise ValueError(
+                    f"Expected column `{name}` of {source} to be filled, but row {where} is empty."
+                )
             out[name] = table[name].astype(str)
     values = pd.to_numeric(table["value"], errors="coerce")
     wrong = values.isna() & table["value"].notna()
     if wrong.any():
         raise ValueError(
-            f"Expected column `value` of {source} to hold numbers, but got {table['value'][wrong].iloc[0]!r}."
+            f"Expected column `value` of {source} to hold numbers, "
+            f"but got {table['value'][wrong].iloc[0]!r}."
         )
     unknown = sorted(set(out["metric"]) - set(DIRECTIONS))
     if unknown:
@@ -103,8 +107,9 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
 def summarize(table: "pd.DataFrame") -> "pd.DataFrame":
     """Mean of each metric over cases, with how many values it rests on and how many were undefined.
 
-    One row per method, dataset, label, region and metric: `mean` and `std` of the defined values, `count` of them,
-    and `undefined`. A mean beside many undefined values flatters: read the two together.
+    One row per method, dataset, label, region and metric: `mean` and `std` of the defined values,
+    `count` of them, and `undefined`. A mean beside many undefined values flatters: read the two
+    together.
     """
     table = check_table(table)
     keys = [c for c in ("method", "dataset", "label", "region", "metric") if c in table.columns]
