@@ -4,14 +4,13 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from segcal import __version__
 
-if TYPE_CHECKING:
-    import pandas as pd
+Frame = Any  # pandas.DataFrame, which is not imported to say so
 
 app = typer.Typer(
     name="segcal",
@@ -74,7 +73,7 @@ def rank(
     _write_csvs(out or cases.parent, tables)
 
 
-def _read_cases(path: Path) -> "pd.DataFrame":
+def _read_cases(path: Path) -> Frame:
     import pandas as pd
 
     from segcal.metrics.table import check_table
@@ -90,7 +89,7 @@ def _read_cases(path: Path) -> "pd.DataFrame":
     return check_table(table, str(path))
 
 
-def _show(title: str, table: "pd.DataFrame") -> None:
+def _show(title: str, table: Frame) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -102,7 +101,7 @@ def _show(title: str, table: "pd.DataFrame") -> None:
     Console().print(grid)
 
 
-def _write_csvs(folder: Path, tables: "dict[str, pd.DataFrame]") -> None:
+def _write_csvs(folder: Path, tables: dict[str, Frame]) -> None:
     """Each file whole or not at all: all exist under temporary names before any is renamed."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".segcal-") as draft:

@@ -137,7 +137,7 @@ def iter_chunks(
         probs, target = probs[None], target[None]
         mask = None if mask is None else mask[None]
         group = None if group is None else group[None]
-    seen = Inspector(num_classes, _dtype_name(probs))
+    seen = Inspector(num_classes)
     on_gpu = is_tensor(probs) and probs.device.type != "cpu"
     step = max((_CHUNK_GPU if on_gpu else _CHUNK_CPU) // num_classes, 1)
     for b in range(probs.shape[0]):

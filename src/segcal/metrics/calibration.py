@@ -242,7 +242,8 @@ class CalibrationBins:
 
 def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
     """total / count, NaN where the count is 0."""
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+    out = np.full(np.shape(total), np.nan)
+    return np.asarray(np.divide(total, count, out=out, where=count > 0))
 
 
 def _ece(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
