@@ -96,9 +96,10 @@ def test_edges_close_their_bin_in_every_dtype_and_kernel(dtype: type, num_bins: 
     assert bin_index(above[:-1], num_bins).tolist() == list(range(num_bins))
     assert bin_index(below[1:], num_bins).tolist() == list(range(num_bins))
     for values in (edges, above, below):
-        assert bin_index(torch.from_numpy(values), num_bins).tolist() == bin_index(
-            values, num_bins
-        ).tolist()
+        assert (
+            bin_index(torch.from_numpy(values), num_bins).tolist()
+            == bin_index(values, num_bins).tolist()
+        )
 
 
 def test_zero_is_in_the_first_bin_and_one_in_the_last() -> None:
@@ -389,7 +390,7 @@ def test_one_huge_volume_is_read_in_chunks() -> None:
 
 
 def test_calibrated_by_construction_scores_zero_in_all_and_not_in_foreground() -> None:
-    """The region of the papers keeps only true foreground, and so only the voxels that came true."""
+    """The region of the papers keeps true foreground only: the voxels that came true."""
     rng = np.random.default_rng(9)
     p = rng.beta(0.3, 0.6, 1_000_000)
     target = (rng.random(p.size) < p).astype(int)

@@ -23,7 +23,7 @@ def second_softmax(probs: np.ndarray) -> np.ndarray:
         (torch.from_numpy(LOGITS), "looks like logits"),
         (np.log(PROBS), "looks like log-probabilities: apply exp"),
         (-abs(LOGITS), "looks like logits"),
-        (np.where(PROBS == PROBS.max(), np.nan, PROBS), "NaN at 1 of 6000 values"),
+        (np.where(PROBS.max() == PROBS, np.nan, PROBS), "NaN at 1 of 6000 values"),
         (1 / (1 + np.exp(-LOGITS)), "looks not normalised"),
         (PROBS[:, ::-1] * 0.5, "sums that miss it by up to 0.5"),
         (PROBS / PROBS.sum(1, keepdims=True), "softmax over another axis"),
@@ -57,7 +57,7 @@ def test_nothing_is_counted_when_a_late_chunk_is_wrong() -> None:
     target = np.tile(TARGET.ravel(), 400)
     target[-1] = 7
     bins = CalibrationBins(3)
-    with pytest.raises(ValueError, match="labels in 0..2 .* but got 7"):
+    with pytest.raises(ValueError, match=r"labels in 0..2 .* but got 7"):
         bins.update(probs, target)
     assert bins.voxels == 0
 
@@ -65,7 +65,7 @@ def test_nothing_is_counted_when_a_late_chunk_is_wrong() -> None:
 def test_labels_outside_are_named() -> None:
     target = TARGET.copy()
     target[0, :3] = [3, 200, -1]
-    with pytest.raises(ValueError, match="`target` to hold labels in 0..2 .*but got -1, 3, 200"):
+    with pytest.raises(ValueError, match=r"`target` to hold labels in 0..2 .*but got -1, 3, 200"):
         CalibrationBins(3).update(PROBS, target)
     with pytest.raises(ValueError, match=r"but got .*, …\."):
         CalibrationBins(3).update(PROBS, np.arange(2000).reshape(40, 50))

@@ -40,7 +40,8 @@ def _is_integer(array: Array) -> bool:
     return name.startswith(("int", "uint"))
 
 
-def _as_array(name: str, value: Array) -> Array:
+def check_array(name: str, value: Array) -> Array:
+    """A numpy array in native byte order, or a tensor without its gradient."""
     if is_tensor(value):
         return value.detach()
     if not isinstance(value, np.ndarray):
@@ -121,8 +122,8 @@ def iter_chunks(
     Everything is checked before the last chunk is given: a caller that adds up into fresh tables
     and keeps them only at the end is never left with half an update.
     """
-    probs, target = _as_array("probs", probs), _as_array("target", target)
-    mask = None if mask is None else _as_array("mask", mask)
+    probs, target = check_array("probs", probs), check_array("target", target)
+    mask = None if mask is None else check_array("mask", mask)
     batch = _is_batched(probs, target, num_classes, batched)
     soft = target.ndim == probs.ndim
     _check_kinds(probs, target, mask, soft)

@@ -11,7 +11,7 @@ from segcal._checks import check_choice, check_int, check_number
 from segcal.metrics._arrays import Array, to_numpy
 from segcal.metrics._space import check_labels, check_spacing
 from segcal.metrics._tally import empty_tables, tally, top_label
-from segcal.metrics._voxels import Chunk, iter_chunks
+from segcal.metrics._voxels import Chunk, check_array, iter_chunks
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.overlap import EMPTY, check_groups, confusion, dsc_of
 from segcal.metrics.regions import REGIONS
@@ -91,14 +91,15 @@ def evaluate_case(
     check_number("nsd_tolerance", nsd_tolerance, low=0)
     truth = check_labels("target", target)
     spacing = check_spacing(spacing_mm, truth.ndim)
+    probs = check_array("probs", probs)
     num_classes = int(probs.shape[0])
     structures = check_groups(groups, num_classes)
-    labels = predicted_labels(probs)
-    if labels.shape != truth.shape:
+    if tuple(probs.shape[1:]) != truth.shape:
         raise ValueError(
             f"Expected argument `probs` to have shape (K, *S) with S = {truth.shape}, the shape of "
             f"`target`, but got {tuple(probs.shape)}."
         )
+    labels = predicted_labels(probs)
     options = {"union": {"dilate_mm": dilate_mm}, "boundary": {"width_mm": width_mm}}
     masks = {
         name: REGIONS[name](
