@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metric_samples import random_case, random_probs
 from segcal.metrics import CalibrationBins
 from segcal.metrics._tally import _tally_numpy, _tally_torch, bin_index
 from segcal.metrics._voxels import Chunk
-from tests_metrics import random_case, random_probs
 
 QUICK = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -206,27 +206,6 @@ def test_the_two_kernels_count_alike(soft: bool, groups: int) -> None:
         other = getattr(theirs, name)
         assert table.dtype == other.dtype
         np.testing.assert_allclose(table, other, rtol=0, atol=0 if "count" in name else 1e-9)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_cuda_counts_like_the_cpu(dtype: torch.dtype, deterministic: bool) -> None:
-    rng = np.random.default_rng(7)
-    probs, target = random_case(rng, 4, 20, 64, 64)
-    edges = np.arange(16) / 15
-    probs[0].flat[:16], probs[1].flat[:16] = edges, 1 - edges
-    probs[2:].reshape(2, -1)[:, :16] = 0
-    tensor = torch.from_numpy(probs).to(dtype)
-    expected = CalibrationBins(4).update(tensor, target)
-    torch.use_deterministic_algorithms(deterministic)
-    try:
-        bins = CalibrationBins(4).update(tensor.cuda(), torch.from_numpy(target).cuda())
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert (bins.class_count == expected.class_count).all()
-    assert (bins.top_count == expected.top_count).all()
-    assert bins.ece() == pytest.approx(expected.ece(), abs=1e-12)
 
 
 # Algebra

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from metric_samples import make_case
 from segcal.metrics import (
     COLUMNS,
     DIRECTIONS,
@@ -19,20 +20,8 @@ from segcal.metrics import (
     summarize,
     to_frame,
 )
-from tests_metrics import ellipsoid
 
 SPACING = (8.0, 1.5, 1.5)
-
-
-def make_case(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    target = np.zeros((6, 40, 44), np.int64)
-    target[ellipsoid(target.shape, (3, 20, 22), (3, 14, 15))] = 1
-    target[ellipsoid(target.shape, (3, 20, 25), (3, 7, 8))] = 2
-    near = np.eye(3)[np.roll(target, 2, 1)].transpose(3, 0, 1, 2)
-    logits = 4 * near + rng.normal(size=near.shape)
-    probs = np.exp(logits) / np.exp(logits).sum(0)
-    return probs.astype(np.float32), target
 
 
 def value(result: CaseResult, metric: str, region: str = "all", label: str = "all") -> float:
@@ -181,14 +170,3 @@ def test_logits_are_refused() -> None:
     probs, target = make_case()
     with pytest.raises(ValueError, match="looks like logits"):
         evaluate_case(np.log(probs) + 9, target, SPACING, case="c")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_rows_equal_the_cpu_ones() -> None:
-    probs, target = make_case()
-    here = evaluate_case(probs, target, SPACING, case="c")
-    tensors = (torch.from_numpy(probs).cuda(), torch.from_numpy(target).cuda())
-    there = evaluate_case(*tensors, SPACING, case="c")
-    for a, b in zip(here.rows, there.rows, strict=True):
-        assert a.metric == b.metric
-        assert a.value == pytest.approx(b.value, abs=1e-9)

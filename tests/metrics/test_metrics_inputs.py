@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from metric_samples import random_case, random_probs
 from segcal.metrics import CalibrationBins, ProperScores
-from tests_metrics import random_case, random_probs
 
 RNG = np.random.default_rng(0)
 PROBS, TARGET = random_case(RNG, 3, 40, 50)

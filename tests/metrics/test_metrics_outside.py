@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from metric_samples import ellipsoid, random_case
 from segcal.metrics import (
     CalibrationBins,
     all_surface_distances,
@@ -12,7 +13,6 @@ from segcal.metrics import (
     nll,
     surface_distances,
 )
-from tests_metrics import ellipsoid, random_case
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

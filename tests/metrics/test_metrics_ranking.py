@@ -192,9 +192,7 @@ def test_wrong_tables() -> None:
         check_table(table.drop(columns="case"))
     with pytest.raises(ValueError, match="to have rows, but got none"):
         check_table(table[:0])
-    with pytest.raises(
-        ValueError, match=r"column `value` of x.csv to hold numbers, but got 'high'"
-    ):
+    with pytest.raises(ValueError, match=r"`value` of x.csv to hold numbers, but got 'high'"):
         check_table(table.assign(value="high"), "x.csv")
     with pytest.raises(ValueError, match=r"column `metric` of table .* but got dice"):
         check_table(table.assign(metric="dice"))

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metric_samples import random_case, random_probs
 from segcal.metrics import (
     CalibrationBins,
     ProperScores,
@@ -18,7 +19,6 @@ from segcal.metrics import (
 )
 from segcal.metrics._voxels import Chunk
 from segcal.metrics.scores import _score_numpy, _score_torch
-from tests_metrics import random_case, random_probs
 
 PROBS = np.array([[0.7, 0.1], [0.2, 0.6], [0.1, 0.3]])
 TARGET = np.array([0, 2])
@@ -151,14 +151,3 @@ def test_adaptive_ece_soft_equals_hard() -> None:
     for label in (None, 2):
         hard = adaptive_ece(probs, target, 3, label=label)
         assert adaptive_ece(probs, soft, 3, label=label) == pytest.approx(hard)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_scores_like_the_cpu() -> None:
-    rng = np.random.default_rng(4)
-    probs, target = (torch.from_numpy(a) for a in random_case(rng, 4, 10, 32, 32))
-    here = ProperScores(4).update(probs, target)
-    there = ProperScores(4).update(probs.cuda(), target.cuda())
-    assert there.brier() == pytest.approx(here.brier(), abs=1e-12)
-    assert there.nll() == pytest.approx(here.nll(), abs=1e-12)
-    assert adaptive_ece(probs.cuda(), target, 4) == pytest.approx(adaptive_ece(probs, target, 4))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.ndimage import binary_erosion
 from scipy.spatial.distance import cdist
 
+from metric_samples import ellipsoid
 from segcal.metrics import all_surface_distances, confusion, dsc, surface_distances
-from tests_metrics import ellipsoid
 
 EMPTY = np.zeros((6, 8), dtype=bool)
 

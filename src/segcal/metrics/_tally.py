@@ -77,7 +77,7 @@ def bin_index(probs: Array, num_bins: int) -> Array:
         return index.sub_((probs <= edges.take(index)).long())
     scale = probs.dtype.type(num_bins * _OVERSHOOT)
     index = (probs * scale).astype(np.int64)
-    np.clip(index, 0, num_bins - 1, out=index)
+    np.minimum(index, num_bins - 1, out=index)
     index -= probs <= lower.astype(probs.dtype).take(index)
     return index
 

@@ -12,9 +12,9 @@ import numpy as np
 from segcal.metrics._arrays import Array, is_tensor, to_numpy
 from segcal.metrics._inspect import Inspector
 
-# Probabilities held at once, whatever the size of the volume: they fit a CPU's cache; a GPU wants
-# more.
-_CHUNK_CPU = 1 << 20
+# Probabilities held at once, whatever the size of the volume. Measured: on a CPU, tables of 2^16
+# stay in its cache and take 0.6 of the time of 2^20; a GPU wants large steps.
+_CHUNK_CPU = 1 << 16
 _CHUNK_GPU = 1 << 25
 
 

@@ -26,3 +26,15 @@ def ellipsoid(
 ) -> npt.NDArray[np.bool_]:
     axes = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
     return sum(((x - c) / r) ** 2 for x, c, r in zip(axes, centre, radii, strict=True)) < 1
+
+
+def make_case(seed: int = 0) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Three classes, two nested structures, a prediction two voxels off."""
+    rng = np.random.default_rng(seed)
+    target = np.zeros((6, 40, 44), np.int64)
+    target[ellipsoid(target.shape, (3, 20, 22), (3, 14, 15))] = 1
+    target[ellipsoid(target.shape, (3, 20, 25), (3, 7, 8))] = 2
+    near = np.eye(3)[np.roll(target, 2, 1)].transpose(3, 0, 1, 2)
+    logits = 4 * near + rng.normal(size=near.shape)
+    probs = np.exp(logits) / np.exp(logits).sum(0)
+    return probs.astype(np.float32), target
