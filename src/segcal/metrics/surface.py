@@ -13,7 +13,15 @@ import numpy as np
 from segcal._checks import check_choice, check_number
 from segcal.metrics._arrays import Array, to_numpy
 from segcal.metrics._nearest import Points, nearest
-from segcal.metrics._space import Box, LabelMap, Mask, bounding_box, check_spacing, join
+from segcal.metrics._space import (
+    Box,
+    LabelMap,
+    Mask,
+    bounding_box,
+    check_labels,
+    check_spacing,
+    join,
+)
 from segcal.metrics._tally import Floats
 from segcal.metrics.overlap import EMPTY, check_groups, check_pair
 
@@ -159,8 +167,14 @@ def all_surface_distances(
     """
     check_choice("empty", empty, EMPTY)
     named = check_groups(groups, num_classes)
-    predicted, truth = check_pair(labels, target, num_classes, ignore_index)
-    scale = _scale(spacing_mm, units, truth.ndim)
+    predicted, truth = check_labels("labels", labels), check_labels("target", target)
+    scale, shape = _scale(spacing_mm, units, truth.ndim), truth.shape
+    if predicted.shape == shape and not any(0 in members for members in named.values()):
+        # Around this box both maps are background: nothing to look at, and no distance changes.
+        box = join(bounding_box(predicted != 0), bounding_box(truth != 0))
+        box = box or tuple(slice(0, 0) for _ in shape)
+        predicted, truth = predicted[box], truth[box]
+    predicted, truth = check_pair(predicted, truth, num_classes, ignore_index)
     ignored = truth == ignore_index if truth.size and truth.min() <= ignore_index else None
     if ignored is not None and ignored.any():
         # Label K is nobody's: an ignored voxel is outside every structure, in both maps.
@@ -171,11 +185,11 @@ def all_surface_distances(
     for name, members in named.items():
         points = []
         for array, box_of in zip((predicted, truth), boxes, strict=True):
-            box: Box | None = None
+            own: Box | None = None
             for k in members:
-                box = join(box, box_of[k])
-            points.append(_surface_points(_members(array, members, box), box))
-        out[name] = _measure(points[0], points[1], truth.shape, scale, empty)
+                own = join(own, box_of[k])
+            points.append(_surface_points(_members(array, members, own), own))
+        out[name] = _measure(points[0], points[1], shape, scale, empty)
     return out
 
 
@@ -186,21 +200,13 @@ def _scale(spacing_mm: float | Sequence[float], units: str, axes: int) -> tuple[
 
 
 def _boxes(array: LabelMap, num_classes: int) -> list[Box | None]:
-    """The bounding box of each label 0..K-1, from one pass over the box of all of them."""
+    """The bounding box of each label 0..K-1, from one pass."""
     from scipy.ndimage import find_objects
 
-    whole = tuple(slice(0, n) for n in array.shape)
-    outer = bounding_box(array != 0)
-    if outer is None:
-        return [whole, *[None] * (num_classes - 1)]
     # find_objects leaves 0 out; the background is needed only where a group names it.
-    found = find_objects(array[outer], max_label=num_classes - 1) if num_classes > 1 else []
-    return [whole, *(None if box is None else _shift(box, outer) for box in found)]
-
-
-def _shift(box: Box, outer: Box) -> Box:
-    pairs = zip(box, outer, strict=True)
-    return tuple(slice(s.start + o.start, s.stop + o.start) for s, o in pairs)
+    found = find_objects(array, max_label=num_classes - 1) if array.size and num_classes > 1 else []
+    boxes: list[Box | None] = [tuple(slice(0, n) for n in array.shape), *found]
+    return boxes + [None] * (num_classes - len(boxes))
 
 
 def _members(array: LabelMap, members: Sequence[int], box: Box | None) -> Mask:
