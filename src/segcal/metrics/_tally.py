@@ -78,7 +78,8 @@ def bin_index(probs: Array, num_bins: int) -> Array:
     scale = probs.dtype.type(num_bins * _OVERSHOOT)
     index = (probs * scale).astype(np.int64)
     np.minimum(index, num_bins - 1, out=index)
-    index -= probs <= lower.astype(probs.dtype).take(index)
+    too_high = probs <= lower.astype(probs.dtype).take(index)
+    np.subtract(index, 1, out=index, where=too_high)
     return index
 
 
@@ -94,11 +95,13 @@ def tally(chunk: Chunk, num_bins: int, groups: int = 1) -> BinTables:
 def top_label(probs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
     """Largest probability and its class; ties go to the smaller class. One pass over each class."""
     confidence = probs[0].copy()
-    label = np.zeros(probs.shape[1], np.int64)
-    for k in range(1, probs.shape[0]):
-        label[probs[k] > confidence] = k
+    small = np.uint8 if len(probs) <= 256 else np.int64  # bytes are several times faster here
+    label = np.zeros(probs.shape[1], small)
+    for k in range(1, len(probs)):
+        # Where p_k is larger, k is larger than any label so far: a maximum is an assignment.
+        np.maximum(label, (probs[k] > confidence) * small(k), out=label)
         np.maximum(confidence, probs[k], out=confidence)
-    return confidence, label
+    return confidence, label.astype(np.int64)
 
 
 def _tally_numpy(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
