@@ -1,4 +1,4 @@
-"""What every benchmark needs: where it ran, medians, and a file that is written whole."""
+"""What every benchmark needs: where it ran, how long it took, and a file that says so."""
 
 import json
 import os
@@ -14,58 +14,60 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+PACKAGES = (
+    "segcal", "torch", "triton", "numpy", "scipy", "monai", "MedPy", "torchmetrics", "blosc2",
+    "nibabel",
+)  # fmt: skip
 
 
-def environment(*packages: str) -> dict[str, Any]:
-    """Device, versions and commit, to be kept beside the numbers."""
-    found = {"python": platform.python_version()}
-    for package in ("torch", "numpy", *packages):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
+def environment() -> dict[str, Any]:
+    """Device, versions and commit: what a reader needs to judge a number."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "versions": found,
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def time_median(
-    run: Callable[[], object], repeats: int = 9, warmup: int = 2, device: str = "cpu"
-) -> dict[str, float]:
-    """Median and spread (quartiles) of `run` in milliseconds."""
-    for _ in range(warmup):
-        run()
-    times = [time_once(run, device) for _ in range(repeats)]
-    low, middle, high = statistics.quantiles(times, n=4)
-    return {"median_ms": middle, "low_ms": low, "high_ms": high}
-
-
-def write_results(path: Path, payload: dict[str, Any]) -> None:
-    """Write JSON whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".tmp")
-    half.write_text(json.dumps(payload, indent=1) + "\n")
-    half.replace(path)
-
-
-def time_once(run: Callable[[], object], device: str) -> float:
-    """Milliseconds of one run; on a GPU between two events."""
+def time_once(run: Callable[[], object], device: str = "cpu") -> float:
+    """Seconds of one run; on a GPU between two events."""
     if device == "cpu":
         start = time.perf_counter()
         run()
-        return 1e3 * (time.perf_counter() - start)
+        return time.perf_counter() - start
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     before.record()
     run()
     after.record()
     torch.cuda.synchronize()
-    return before.elapsed_time(after)
+    return 1e-3 * before.elapsed_time(after)
+
+
+def time_median(
+    run: Callable[[], object], repeats: int = 7, warmup: int = 1, device: str = "cpu"
+) -> dict[str, float]:
+    """Median and quartiles of `repeats` runs in seconds, after `warmup` untimed ones."""
+    for _ in range(warmup):
+        run()
+    return summary([time_once(run, device) for _ in range(repeats)])
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Median and quartiles of times."""
+    low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+    return {"median_s": middle, "q1_s": low, "q3_s": high}
+
+
+def write_results(path: Path, payload: dict[str, Any]) -> None:
+    """Write JSON whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(json.dumps(payload, indent=1) + "\n")
+    draft.replace(path)
 
 
 def _cpu_name() -> str:
@@ -73,14 +75,23 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "unknown")
+    return next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), "CPU")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _commit() -> str:
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
+    """The commit, marked if the sources differ from it; from $SEGCAL_COMMIT outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if head.returncode:
+        return os.environ.get("SEGCAL_COMMIT", "unknown")
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "../src"], capture_output=True, text=True
     )
-    return done.stdout.strip() or os.environ.get("SEGCAL_COMMIT", "unknown")
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")

@@ -1,6 +1,7 @@
 """What several test files share."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,3 +21,13 @@ def _seed() -> None:
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of the real volumes: $SEGCAL_DATA, or `shared/data` beside the checkout."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    root = Path(os.environ.get("SEGCAL_DATA", beside))
+    if not root.is_dir():
+        pytest.skip(f"no real data: set SEGCAL_DATA to its folder (looked in {root})")
+    return root

@@ -6,6 +6,7 @@ import importlib
 import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Integral
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -52,6 +53,21 @@ def check_number(
     if not finite or too_low or too_high:
         raise ValueError(
             f"Expected argument `{name}` to be a finite number{' ' if bounds else ''}{bounds}, "
+            f"but got {value!r}."
+        )
+    return number
+
+
+def check_int(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
+    """Return `value` as an int if it is a whole number (numpy's too) in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"Expected argument `{name}` to be an integer, but got {value!r}.")
+    number = int(value)
+    if (low is not None and number < low) or (high is not None and number > high):
+        bounds = [f"at least {low}"] if low is not None else []
+        bounds += [f"at most {high}"] if high is not None else []
+        raise ValueError(
+            f"Expected argument `{name}` to be an integer {' and '.join(bounds)}, "
             f"but got {value!r}."
         )
     return number

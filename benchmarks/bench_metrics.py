@@ -1,0 +1,196 @@
+"""The metrics against MONAI, MedPy and torchmetrics, and their cost per voxel. One run:
+
+python benchmarks/bench_metrics.py
+
+Prints a table and writes benchmarks/results/metrics_<cpu or cuda>.json. Other libraries get their
+input in the form they like best, made outside the timing.
+"""
+
+import argparse
+import gc
+import tracemalloc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _common import environment, time_median, write_results
+from rich.console import Console
+from rich.table import Table
+
+from segcal.metrics import CalibrationBins, ProperScores, all_surface_distances, evaluate_case
+
+warnings.filterwarnings("ignore")
+SHAPE = (128, 192, 192)
+PACKAGES = ("numpy", "scipy", "torch", "monai", "medpy", "torchmetrics")
+
+
+def ellipsoid(shape: tuple[int, ...], centre: tuple[float, ...], radii: tuple[float, ...]) -> Any:
+    axes = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
+    return sum(((x - c) / r) ** 2 for x, c, r in zip(axes, centre, radii, strict=True)) < 1
+
+
+def label_map(shift: int) -> np.ndarray:
+    """Three structures, the size of a tumour and its parts; `shift` moves and deforms them."""
+    labels = np.zeros(SHAPE, np.int64)
+    s = shift
+    labels[ellipsoid(SHAPE, (60 + s, 90, 90 - s), (45, 60 + s, 60))] = 1
+    labels[ellipsoid(SHAPE, (60, 80 + s, 90), (20 + s, 30, 30))] = 2
+    labels[ellipsoid(SHAPE, (70 + s, 120, 100 - s), (15, 20, 25 + s))] = 3
+    return labels
+
+
+def bench_hd95(shift: int, repeats: int) -> dict[str, Any]:
+    """HD95 of the three classes; `shift` voxels of disagreement."""
+    from medpy.metric.binary import hd95
+    from monai.metrics import compute_hausdorff_distance
+
+    target, labels = label_map(0), label_map(shift)
+    spread = [
+        torch.nn.functional.one_hot(torch.from_numpy(x), 4).movedim(-1, 0)[None]
+        for x in (labels, target)
+    ]
+    masks = [(labels == k, target == k) for k in (1, 2, 3)]
+
+    def ours() -> Any:
+        return all_surface_distances(labels, target, 4)
+
+    def monai() -> Any:
+        return compute_hausdorff_distance(*spread, percentile=95)
+
+    def medpy() -> Any:
+        return [hd95(a, b) for a, b in masks]
+
+    found = ours()
+    np.testing.assert_allclose([d.hd95("max") for d in found.values()], monai()[0], rtol=1e-5)
+    np.testing.assert_allclose([d.hd95() for d in found.values()], medpy(), rtol=1e-9)
+    both = {"segcal": lambda: [(d.hd95(), d.hd95("max")) for d in ours().values()], "monai": monai}
+    times = {name: time_median(fn, repeats) for name, fn in both.items()}
+    times["medpy"] = time_median(medpy, max(repeats // 3, 1), warmup=0)
+    return with_ratios(times)
+
+
+def random_probs(voxels: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.softmax(3 * torch.randn((4, *voxels), generator=generator), 0)
+    return probs, torch.randint(0, 4, voxels, generator=generator)
+
+
+def bench_calibration(repeats: int) -> dict[str, Any]:
+    """ECE, CECE, Brier and NLL together, against the ECE of torchmetrics alone."""
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    probs, target = random_probs(SHAPE)
+
+    def ours() -> Any:
+        bins, scores = (
+            CalibrationBins(4).update(probs, target),
+            ProperScores(4).update(probs, target),
+        )
+        return bins.ece(), bins.cece(), scores.brier(), scores.nll()
+
+    def theirs() -> Any:
+        return multiclass_calibration_error(probs[None], target[None], 4, n_bins=15)
+
+    return with_ratios(
+        {"segcal": time_median(ours, repeats), "torchmetrics": time_median(theirs, repeats)}
+    )
+
+
+def bench_case(repeats: int) -> dict[str, Any]:
+    """All metrics in all regions of one cardiac volume, 10×224×224."""
+    shape = (10, 224, 224)
+    target = np.zeros(shape, np.int64)
+    target[ellipsoid(shape, (5, 110, 90), (5, 35, 30))] = 1
+    target[ellipsoid(shape, (5, 110, 130), (5, 40, 40))] = 2
+    target[ellipsoid(shape, (5, 110, 130), (5, 28, 28))] = 3
+    near = np.eye(4)[np.roll(target, 2, 1)].transpose(3, 0, 1, 2)
+    logits = 6 * near + np.random.default_rng(0).normal(size=near.shape)
+    probs = torch.softmax(torch.from_numpy(logits).float(), 0)
+    run = lambda: evaluate_case(probs, target, (10.0, 1.5, 1.5), case="bench")  # noqa: E731
+    return {"segcal": time_median(run, repeats)}
+
+
+def bench_scaling(device: str, millions: list[int], repeats: int) -> list[dict[str, Any]]:
+    """Time and memory of CalibrationBins + ProperScores, 1 to 64 million voxels of 4 classes."""
+    out = []
+    for million in millions:
+        probs, target = (x.to(device) for x in random_probs((million * 1_000_000,)))
+
+        def update(probs: torch.Tensor = probs, target: torch.Tensor = target) -> None:
+            CalibrationBins(4).update(probs, target)
+            ProperScores(4).update(probs, target)
+
+        times = time_median(update, repeats)
+        tracemalloc.start()
+        update()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        out.append({
+            "million_voxels": million,
+            **times,
+            "ns_per_voxel": 1e3 * times["median_s"] / million,
+            "peak_host_mib": peak / 2**20,
+        })  # fmt: skip
+        del probs, target, update
+        gc.collect()
+    return out
+
+
+def with_ratios(times: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """The times, and how many times longer the others took (at the medians)."""
+    ours = times["segcal"]["median_s"]
+    ratios = {name: t["median_s"] / ours for name, t in times.items() if name != "segcal"}
+    return {**times, "times_slower": ratios}
+
+
+def show(results: dict[str, Any]) -> None:
+    grid = Table("what", "who", "median s", "min–max s", "× segcal")
+    for what, entry in results.items():
+        if isinstance(entry, list):
+            for row in entry:
+                grid.add_row(
+                    f"{what}, {row['million_voxels']} M voxels",
+                    f"{row['peak_host_mib']:.0f} MiB",
+                    f"{row['median_s']:.3f}",
+                    f"{row['min_s']:.3f}–{row['max_s']:.3f}",
+                    f"{row['ns_per_voxel']:.0f} ns/voxel",
+                )
+            continue
+        for who, t in entry.items():
+            if who != "times_slower":
+                ratio = entry.get("times_slower", {}).get(who)
+                grid.add_row(
+                    what,
+                    who,
+                    f"{t['median_s']:.3f}",
+                    f"{t['min_s']:.3f}–{t['max_s']:.3f}",
+                    f"{ratio:.1f}" if ratio else "",
+                )
+    Console().print(grid)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="of the scaling curve: cpu or cuda")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--millions", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    if options.device == "cpu":
+        results["hd95, surfaces 2 voxels apart"] = bench_hd95(2, options.repeats)
+        results["hd95, surfaces 8 voxels apart"] = bench_hd95(8, options.repeats)
+        results["ece+cece+brier+nll"] = bench_calibration(options.repeats)
+        results["evaluate_case 10×224×224"] = bench_case(options.repeats)
+    results["scaling"] = bench_scaling(
+        options.device, options.millions, max(options.repeats // 2, 1)
+    )
+    show(results)
+    out = options.out or Path(__file__).parent / "results" / f"metrics_{options.device}.json"
+    write_results(out, {"environment": environment(PACKAGES), "shape": SHAPE, "results": results})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Metrics over arrays: calibration, proper scores, regions, overlap, surfaces, rankings."""
+
+from segcal.metrics.calibration import CalibrationBins, Reliability
+from segcal.metrics.case import CaseResult, evaluate_case
+from segcal.metrics.overlap import confusion, dsc
+from segcal.metrics.ranking import CaseScores, collect, mean_case_rank, sum_rank
+from segcal.metrics.regions import REGIONS, all_voxels, boundary, foreground, union
+from segcal.metrics.scores import (
+    BrierParts,
+    ProperScores,
+    adaptive_ece,
+    brier,
+    brier_parts,
+    nll,
+)
+from segcal.metrics.significance import bootstrap_means, bootstrap_ranks, compare, holm
+from segcal.metrics.surface import SurfaceDistances, all_surface_distances, surface_distances
+from segcal.metrics.table import COLUMNS, DIRECTIONS, Row, check_table, summarize, to_frame
+
+__all__ = [
+    "COLUMNS",
+    "DIRECTIONS",
+    "REGIONS",
+    "BrierParts",
+    "CalibrationBins",
+    "CaseResult",
+    "CaseScores",
+    "ProperScores",
+    "Reliability",
+    "Row",
+    "SurfaceDistances",
+    "adaptive_ece",
+    "all_surface_distances",
+    "all_voxels",
+    "bootstrap_means",
+    "bootstrap_ranks",
+    "boundary",
+    "brier",
+    "brier_parts",
+    "check_table",
+    "collect",
+    "compare",
+    "confusion",
+    "dsc",
+    "evaluate_case",
+    "foreground",
+    "holm",
+    "mean_case_rank",
+    "nll",
+    "sum_rank",
+    "summarize",
+    "surface_distances",
+    "to_frame",
+    "union",
+]

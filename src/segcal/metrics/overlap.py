@@ -1,0 +1,115 @@
+"""Overlap of label maps: one table of label pairs, the Dice coefficient of any group off it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from segcal._checks import check_choice, check_int
+from segcal.metrics._arrays import Array
+from segcal.metrics._inspect import label_message
+from segcal.metrics._space import LabelMap, check_labels
+
+EMPTY = ("nan", "diagonal", "paper")
+
+
+def check_pair(
+    labels: Array, target: Array, num_classes: int, ignore_index: int
+) -> tuple[LabelMap, LabelMap]:
+    """Both label maps as numpy, of one shape, with labels in 0..K-1 (or ignored in `target`)."""
+    check_int("num_classes", num_classes, low=1)
+    predicted, truth = check_labels("labels", labels), check_labels("target", target)
+    if predicted.shape != truth.shape:
+        raise ValueError(
+            f"Expected argument `labels` to have the shape of `target`, {truth.shape}, "
+            f"but got {predicted.shape}."
+        )
+    for name, array, spare in (("labels", predicted, None), ("target", truth, ignore_index)):
+        if array.size and (array.min() < 0 or array.max() >= num_classes):
+            found = [v for v in np.unique(array) if v != spare and not 0 <= v < num_classes]
+            if found:
+                raise ValueError(label_message(name, found, num_classes))
+    return predicted, truth
+
+
+def confusion(
+    labels: Array, target: Array, num_classes: int, *, ignore_index: int = -100
+) -> npt.NDArray[np.int64]:
+    """(K, K) counts of voxels with true label i (row) and predicted label j (column). Additive."""
+    predicted, truth = check_pair(labels, target, num_classes, ignore_index)
+    predicted, truth = predicted.ravel(), truth.ravel()
+    if truth.size and (truth == ignore_index).any():
+        keep = truth != ignore_index
+        predicted, truth = predicted[keep], truth[keep]
+    pair = truth.astype(np.int64) * num_classes + predicted
+    return np.bincount(pair, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def dsc(
+    labels: Array,
+    target: Array,
+    num_classes: int,
+    *,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    empty: str = "nan",
+    ignore_index: int = -100,
+) -> dict[str, float]:
+    """Dice similarity coefficient 2|A∩B| / (|A|+|B|) of each structure, A predicted and B true.
+
+    Both empty scores 1 and one empty 0. `empty="paper"` scores 1 whenever the truth is empty, even
+    with false positives; `"nan"` and `"diagonal"` differ for surface distances only.
+
+    Args:
+        labels, target: integer label maps of one case, of one shape.
+        num_classes: K; labels are 0..K-1.
+        groups: name -> labels merged into one structure, such as {"WT": (1, 2, 3)}; None is each
+            class but 0.
+
+    Example:
+        >>> import numpy as np
+        >>> dsc(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]), 3)
+        {'1': 0.6666666666666666, '2': 0.6666666666666666}
+    """
+    check_choice("empty", empty, EMPTY)
+    table = confusion(labels, target, num_classes, ignore_index=ignore_index)
+    return dsc_of(table, check_groups(groups, num_classes), empty)
+
+
+def dsc_of(
+    table: npt.NDArray[np.int64], groups: Mapping[str, Sequence[int]], empty: str = "nan"
+) -> dict[str, float]:
+    """DSC of each group of labels, from the table of `confusion`."""
+    out = {}
+    for name, members in groups.items():
+        inside = list(members)
+        both = int(table[np.ix_(inside, inside)].sum())
+        true, predicted = int(table[inside].sum()), int(table[:, inside].sum())
+        if true == 0 and (predicted == 0 or empty == "paper"):
+            out[name] = 1.0
+        else:
+            out[name] = 2 * both / (true + predicted)
+    return out
+
+
+def check_groups(
+    groups: Mapping[str, Iterable[Any]] | None, num_classes: int
+) -> dict[str, tuple[int, ...]]:
+    """name -> labels; by default one structure per class, without the background."""
+    if groups is None:
+        return {str(k): (k,) for k in range(1, num_classes)}
+    if not isinstance(groups, Mapping):
+        raise TypeError(
+            f"Expected argument `groups` to map names to labels, but got {type(groups).__name__}."
+        )
+    out = {}
+    for name, members in groups.items():
+        out[str(name)] = tuple(
+            check_int(f"groups[{name!r}]", k, low=0, high=num_classes - 1) for k in members
+        )
+        if not out[str(name)] or len(set(out[str(name)])) < len(out[str(name)]):
+            raise ValueError(
+                f"Expected argument `groups[{name!r}]` to hold distinct labels, "
+                f"but got {members!r}."
+            )
+    return out

@@ -1,0 +1,136 @@
+"""Where calibration is measured: label maps in, a mask of voxels out.
+
+Every region is `region(target, labels, spacing_mm=…, …) -> mask`: `target` is the truth, `labels`
+the prediction. Voxels with `ignore_index` are in none. Distances are between voxel centres, in
+millimetres.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from segcal._checks import check_number
+from segcal.metrics._arrays import Array
+from segcal.metrics._space import Mask, bounding_box, check_labels, check_spacing, grow, within_mm
+
+Spacing = float | Sequence[float]
+
+
+def all_voxels(
+    target: Array,
+    labels: Array | None = None,
+    *,
+    spacing_mm: Spacing = 1.0,
+    ignore_index: int = -100,
+) -> Mask:
+    """Every voxel: the only region in which a calibrated model is sure to score 0.
+
+    Dominated by easy background; small errors there hide large ones on the organ.
+    """
+    truth = check_labels("target", target)
+    check_spacing(spacing_mm, truth.ndim)
+    return np.asarray(truth != ignore_index)
+
+
+def foreground(
+    target: Array,
+    labels: Array | None = None,
+    *,
+    spacing_mm: Spacing = 1.0,
+    ignore_index: int = -100,
+) -> Mask:
+    """Voxels whose true label is not 0: the region of the NACL and SVLS papers.
+
+    It conditions on the truth: a voxel that says 70 % organ and is right 70 % of the time is organ
+    in every voxel that is kept, so a perfectly calibrated model looks under-confident. Use it to
+    compare with those papers.
+    """
+    truth = check_labels("target", target)
+    check_spacing(spacing_mm, truth.ndim)
+    return np.asarray((truth != 0) & (truth != ignore_index))
+
+
+def union(
+    target: Array,
+    labels: Array | None = None,
+    *,
+    spacing_mm: Spacing = 1.0,
+    dilate_mm: float = 5.0,
+    ignore_index: int = -100,
+) -> Mask:
+    """Predicted or true foreground, and all that lies within `dilate_mm` of it.
+
+    Keeps misses and false alarms and a rim of background, and leaves the easy background out.
+    """
+    truth = check_labels("target", target)
+    if labels is None:
+        raise ValueError("Expected argument `labels` to be the predicted label map, but got None.")
+    predicted = check_labels("labels", labels)
+    if predicted.shape != truth.shape:
+        raise ValueError(
+            f"Expected argument `labels` to have the shape of `target`, {truth.shape}, "
+            f"but got {predicted.shape}."
+        )
+    spacing = check_spacing(spacing_mm, truth.ndim)
+    reach = check_number("dilate_mm", dilate_mm, low=0)
+    valid = truth != ignore_index
+    core = valid & ((truth != 0) | (predicted != 0))
+    return np.asarray(within_mm(core, reach, spacing) & valid)
+
+
+def boundary(
+    target: Array,
+    labels: Array | None = None,
+    *,
+    spacing_mm: Spacing = 1.0,
+    width_mm: float = 3.0,
+    ignore_index: int = -100,
+) -> Mask:
+    """The band around true surfaces: voxels with a differently labelled voxel within `width_mm`.
+
+    Surfaces between two structures count like those to the background. It is symmetric: both sides
+    of a surface belong. A width below the finest spacing gives an empty region.
+    """
+    truth = check_labels("target", target)
+    spacing = check_spacing(spacing_mm, truth.ndim)
+    width = check_number("width_mm", width_mm, low=0, open_low=True)
+    valid = truth != ignore_index
+    band = np.zeros(truth.shape, dtype=bool)
+    box = bounding_box(valid & (truth != _most_common(truth[valid])))
+    if box is None:
+        return band
+    # Outside this box there is one label only, and nothing else within reach.
+    box = grow(box, [int(width / s + 1e-9) for s in spacing], truth.shape)
+    band[box] = _near_other_label(truth[box], valid[box], width, spacing)
+    return np.asarray(band & valid)
+
+
+def _most_common(labels: Array) -> int:
+    if labels.size == 0:
+        return 0
+    values, counts = np.unique(labels, return_counts=True)
+    return int(values[counts.argmax()])
+
+
+def _near_other_label(truth: Array, valid: Mask, width: float, spacing: tuple[float, ...]) -> Mask:
+    """One distance transform per label, each in the label's own box."""
+    band = np.zeros(truth.shape, dtype=bool)
+    for value in np.unique(truth[valid]):
+        own = truth == value
+        box = bounding_box(own)
+        if box is None:
+            continue
+        box = grow(box, [int(width / s + 1e-9) for s in spacing], truth.shape)
+        other = valid[box] & ~own[box]
+        band[box] |= own[box] & within_mm(other, width, spacing)
+    return band
+
+
+Region = Callable[..., Mask]
+
+REGIONS: dict[str, Region] = {
+    "foreground": foreground,
+    "all": all_voxels,
+    "union": union,
+    "boundary": boundary,
+}

@@ -1,0 +1,172 @@
+"""The rows of a case: the same numbers as the parts give, in one pass."""
+
+import numpy as np
+import pytest
+import torch
+
+from metric_samples import make_case
+from segcal.metrics import (
+    COLUMNS,
+    DIRECTIONS,
+    REGIONS,
+    CalibrationBins,
+    CaseResult,
+    ProperScores,
+    adaptive_ece,
+    all_surface_distances,
+    brier_parts,
+    dsc,
+    evaluate_case,
+    summarize,
+    to_frame,
+)
+
+SPACING = (8.0, 1.5, 1.5)
+
+
+def value(result: CaseResult, metric: str, region: str = "all", label: str = "all") -> float:
+    found = [
+        r.value for r in result.rows if (r.metric, r.region, r.label) == (metric, region, label)
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_rows_equal_the_parts() -> None:
+    probs, target = make_case()
+    target[0, :5] = -100
+    result = evaluate_case(probs, target, SPACING, case="c", num_bins=10, nsd_tolerance=1.0)
+    labels = probs.argmax(0)
+    for region, mask_of in REGIONS.items():
+        mask = mask_of(target, labels, spacing_mm=SPACING)
+        bins = CalibrationBins(3, 10).update(probs, target, mask)
+        scores = ProperScores(3).update(probs, target, mask)
+        expected = {
+            "ece": bins.ece(),
+            "cece": bins.cece(),
+            "ace": bins.ace(),
+            "mce": bins.mce(),
+            "signed_gap": bins.signed_gap(),
+            "adaptive_ece": adaptive_ece(probs, target, 3, mask, num_bins=10),
+            "brier": scores.brier(),
+            "nll": scores.nll(),
+            "brier_reliability": brier_parts(bins).reliability,
+            "brier_resolution": brier_parts(bins).resolution,
+            "brier_uncertainty": brier_parts(bins).uncertainty,
+        }
+        for metric, wanted in expected.items():
+            assert value(result, metric, region) == pytest.approx(wanted, abs=1e-9), metric
+        for k in range(3):
+            assert value(result, "class_ece", region, str(k)) == pytest.approx(
+                bins.classwise_ece()[k]
+            )
+            assert value(result, "class_signed_gap", region, str(k)) == pytest.approx(
+                bins.classwise_signed_gap()[k]
+            )
+        assert (result.bins[region].class_count == bins.class_count).all()
+        assert result.scores[region].voxels == mask.sum()
+    overlap = dsc(labels, target, 3)
+    for name, d in all_surface_distances(labels, target, 3, SPACING).items():
+        assert value(result, "dsc", label=name) == overlap[name]
+        assert value(result, "hd95", label=name) == d.hd95()
+        assert value(result, "hd95_max", label=name) == d.hd95("max")
+        assert value(result, "hd", label=name) == d.hausdorff()
+        assert value(result, "assd", label=name) == d.assd()
+        assert value(result, "nsd", label=name) == d.nsd(1.0)
+
+
+def test_the_table_is_long_and_complete() -> None:
+    probs, target = make_case()
+    who = {"run": "r", "method": "m", "seed": 3, "dataset": "d", "case": "c"}
+    result = evaluate_case(torch.from_numpy(probs), torch.from_numpy(target), SPACING, **who)
+    table = to_frame(result.rows)
+    assert tuple(table.columns) == COLUMNS
+    for name, wanted in who.items():
+        assert (table[name] == wanted).all()
+    assert set(table["metric"]) == set(DIRECTIONS)
+    assert set(table["region"]) == set(REGIONS)
+    assert not table.duplicated(list(COLUMNS[:-1])).any()
+    assert result.undefined == 0
+
+
+def test_cases_pool_by_their_bins() -> None:
+    cases = [make_case(seed) for seed in (0, 1)]
+    results = [evaluate_case(p, t, SPACING, case=str(i)) for i, (p, t) in enumerate(cases)]
+    pooled = results[0].bins["all"] + results[1].bins["all"]
+    together = CalibrationBins(3)
+    for probs, target in cases:
+        together.update(probs, target)
+    assert pooled.ece() == pytest.approx(together.ece(), abs=1e-12)
+
+
+def test_every_option_changes_the_result() -> None:
+    probs, target = make_case()
+
+    def run(**options) -> CaseResult:
+        return evaluate_case(probs, target, options.pop("spacing_mm", SPACING), case="c", **options)
+
+    plain = run()
+    assert value(run(num_bins=3), "ece") != value(plain, "ece")
+    wider = run(dilate_mm=1.5)
+    assert wider.bins["union"].voxels < plain.bins["union"].voxels
+    assert run(width_mm=1.5).bins["boundary"].voxels < plain.bins["boundary"].voxels
+    assert value(run(nsd_tolerance=9.0), "nsd", label="1") > value(plain, "nsd", label="1")
+    assert value(run(units="voxel"), "hd", label="1") != value(plain, "hd", label="1")
+    assert value(run(spacing_mm=1.0), "hd", label="1") != value(plain, "hd", label="1")
+    assert list(run(regions=["all"]).bins) == ["all"]
+    assert value(run(groups={"both": (1, 2)}), "dsc", label="both") > 0
+    assert value(run(ignore_index=2), "dsc", label="1") != value(plain, "dsc", label="1")
+    missed = np.zeros_like(probs)
+    missed[0] = 1
+    for empty, wanted in (("nan", np.nan), ("diagonal", np.hypot(48, np.hypot(60, 66)))):
+        result = evaluate_case(missed, target, SPACING, case="c", empty=empty)
+        assert value(result, "hd95", label="1") == pytest.approx(wanted, nan_ok=True)
+    assert evaluate_case(missed, target, SPACING, case="c").undefined == 2 * 4
+
+
+def test_undefined_is_kept_and_counted() -> None:
+    probs, target = make_case()
+    no_target = target * 0
+    result = evaluate_case(probs, no_target, SPACING, case="c", method="m", dataset="d")
+    assert np.isnan(value(result, "ece", "foreground"))
+    assert np.isnan(value(result, "adaptive_ece", "boundary"))
+    table = summarize(to_frame(result.rows))
+    row = table[(table["metric"] == "hd95") & (table["label"] == "1")].iloc[0]
+    assert (row["count"], row["undefined"]) == (0, 1)
+    row = table[(table["metric"] == "dsc") & (table["label"] == "1")].iloc[0]
+    assert (row["count"], row["undefined"], row["mean"]) == (1, 0, 0.0)
+
+
+def test_all_ignored_is_undefined_not_an_error() -> None:
+    probs, target = make_case()
+    result = evaluate_case(probs, np.full_like(target, -100), SPACING, case="c")
+    assert np.isnan(value(result, "ece"))
+    assert np.isnan(value(result, "adaptive_ece"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"regions": ["edge"]}, ValueError, "`regions` to be one of"),
+        ({"units": "cm"}, ValueError, "`units` to be one of"),
+        ({"empty": "zero"}, ValueError, "`empty` to be one of"),
+        ({"num_bins": 0}, ValueError, "`num_bins`"),
+        ({"nsd_tolerance": -1.0}, ValueError, "`nsd_tolerance`"),
+        ({"groups": {"x": (7,)}}, ValueError, "at most 2"),
+        ({"spacing_mm": (1.0, 1.0)}, ValueError, "`spacing_mm`"),
+        ({"target": np.zeros((6, 40, 43), int)}, ValueError, "the shape of `target`"),
+        ({"probs": [[1.0]]}, TypeError, "`probs` to be a numpy array or a torch tensor"),
+        ({"probs": np.zeros((6,))}, ValueError, "the shape of `target`"),
+    ],
+)
+def test_wrong_arguments(change: dict, error: type, message: str) -> None:
+    probs, target = make_case()
+    arguments = {"probs": probs, "target": target, "spacing_mm": SPACING, "case": "c", **change}
+    with pytest.raises(error, match=message):
+        evaluate_case(**arguments)
+
+
+def test_logits_are_refused() -> None:
+    probs, target = make_case()
+    with pytest.raises(ValueError, match="looks like logits"):
+        evaluate_case(np.log(probs) + 9, target, SPACING, case="c")

@@ -1,0 +1,287 @@
+"""Ranks, tests and intervals from the long table."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import wilcoxon
+
+from segcal.metrics import (
+    DIRECTIONS,
+    bootstrap_means,
+    bootstrap_ranks,
+    check_table,
+    collect,
+    compare,
+    holm,
+    mean_case_rank,
+    sum_rank,
+    summarize,
+)
+
+METRICS = ("dsc", "hd95", "ece", "cece")
+
+# Table 1 of the NACL paper: DSC, HD, ECE, CECE on FLARE, ACDC and BraTS.
+PAPER = {
+    "CE+DSC": ".846 5.54 .058 .034  .828 3.14 .137 .084  .777 6.96 .178 .122",
+    "FL": ".834 6.65 .053 .059  .620 7.30 .153 .179  .848 9.00 .097 .119",
+    "ECP": ".860 5.30 .037 .027  .782 4.44 .130 .094  .808 8.71 .138 .099",
+    "LS": ".860 5.33 .055 .049  .809 3.30 .083 .093  .820 7.78 .112 .108",
+    "SVLS": ".857 5.72 .039 .036  .824 2.81 .091 .083  .801 8.44 .146 .111",
+    "MbLS": ".836 5.75 .046 .041  .827 2.99 .103 .081  .838 7.94 .127 .095",
+    "NACL": ".868 4.88 .033 .031  .854 2.55 .048 .061  .850 5.78 .112 .097",
+}
+
+
+def paper_table() -> pd.DataFrame:
+    rows = []
+    for method, numbers in PAPER.items():
+        values = map(float, numbers.split())
+        for dataset in ("FLARE", "ACDC", "BraTS"):
+            for metric in METRICS:
+                rows.append((method, dataset, "mean", metric, next(values)))
+    return pd.DataFrame(rows, columns=["method", "dataset", "case", "metric", "value"])
+
+
+def make_table(values: dict[str, list[float]], metric: str = "dsc") -> pd.DataFrame:
+    """One dataset, one label: method -> a value per case."""
+    return pd.DataFrame(
+        [
+            ("d", method, f"c{i}", "1", "all", metric, value)
+            for method, each in values.items()
+            for i, value in enumerate(each)
+        ],
+        columns=["dataset", "method", "case", "label", "region", "metric", "value"],
+    )
+
+
+def test_the_papers_table_gives_its_sum_ranks_with_nacl_first() -> None:
+    table = sum_rank(paper_table())
+    assert table["method"][0] == "NACL"
+    ranks = table.set_index("method")
+    # By hand: NACL is first but for CECE on FLARE (2), and on BraTS for ECE (2.5, tied with LS) and
+    # CECE (2).
+    assert ranks.loc["NACL"].drop("sum_rank").tolist() == [1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2.5, 2]
+    assert ranks.loc["NACL", "sum_rank"] == 15.5
+    assert ranks.loc["LS", "BraTS/ece"] == 2.5
+    assert ranks.loc["ECP", "FLARE/dsc"] == ranks.loc["LS", "FLARE/dsc"] == 2.5
+    assert ranks["sum_rank"].sum() == 12 * 28  # seven ranks add to 28, twelve times
+    assert ranks["sum_rank"].drop("NACL").min() > 30
+
+
+def test_ranks_by_hand_with_ties() -> None:
+    table = make_table({"a": [0.9, 0.8, 0.7], "b": [0.9, 0.6, 0.8], "c": [0.5, 0.5, 0.5]})
+    ranks = mean_case_rank(table, metrics=["dsc"]).set_index("method")["mean_case_rank"]
+    assert ranks.to_dict() == pytest.approx(
+        {"a": (1.5 + 1 + 2) / 3, "b": (1.5 + 2 + 1) / 3, "c": 3.0}
+    )
+    assert sum_rank(table, metrics=["dsc"])["sum_rank"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("metric", list(DIRECTIONS))
+def test_the_direction_of_every_metric(metric: str) -> None:
+    values = {"a": [-0.1, -0.1], "b": [0.5, 0.5], "c": [-0.9, -0.9]}
+    table = make_table(values, metric)
+    best = {"higher": "b", "lower": "c", "zero": "a"}[DIRECTIONS[metric]]
+    for function in (sum_rank, mean_case_rank):
+        assert function(table, metrics=[metric], region="all")["method"][0] == best
+
+
+def test_equal_up_to_rounding_is_a_tie() -> None:
+    table = make_table({"a": [0.1, 0.2, 0.3], "b": [0.3, 0.2, 0.1]})
+    assert sum_rank(table, metrics=["dsc"])["sum_rank"].tolist() == [1.5, 1.5]
+
+
+def test_labels_and_seeds_are_averaged_before_ranking() -> None:
+    rows = [
+        ("d", "a", seed, "c", label, "dsc", value)
+        for seed, label, value in ((0, "1", 0.9), (0, "2", 0.5), (1, "1", 0.7), (1, "2", 0.5))
+    ] + [("d", "b", 0, "c", "1", "dsc", 0.6), ("d", "b", 0, "c", "2", "dsc", 0.8)]
+    columns = ["dataset", "method", "seed", "case", "label", "metric", "value"]
+    scores = collect(pd.DataFrame(rows, columns=columns), metrics=["dsc"])
+    assert scores.values["d"][0, :, 0] == pytest.approx([0.65, 0.7])
+    assert scores.methods == ["a", "b"]
+
+
+def test_the_region_selects_calibration_rows_only() -> None:
+    part = make_table({"a": [0.1], "b": [0.2]}, "ece")
+    other = make_table({"a": [0.4], "b": [0.3]}, "ece").assign(region="boundary")
+    table = pd.concat([part, other, make_table({"a": [0.5], "b": [0.6]})])
+    metrics = ["ece", "dsc"]
+    everywhere = sum_rank(table, metrics=metrics, region="all").set_index("method")
+    assert everywhere.loc["a", "d/ece"] == 1
+    edge = sum_rank(table, metrics=metrics, region="boundary").set_index("method")
+    assert edge.loc["a", "d/ece"] == 2
+    assert edge.loc["a", "d/dsc"] == 2
+    with pytest.raises(ValueError, match="'ece' in region 'union', but got no such row"):
+        sum_rank(table, metrics=metrics, region="union")
+
+
+# Missing values
+
+
+def holey() -> pd.DataFrame:
+    """HD95 of three cases; `a` missed the organ in c1, c2 has no organ at all for anyone."""
+    return make_table({"a": [1.0, np.nan, np.nan], "b": [2.0, 9.0, np.nan]}, "hd95")
+
+
+def test_missing_values_are_refused_by_default() -> None:
+    with pytest.raises(
+        ValueError, match=r"got 3 in dataset 'd': the first is 'hd95' of label '1', "
+    ):
+        collect(holey(), metrics=["hd95"])
+    with pytest.raises(ValueError, match="method 'a'"):
+        collect(holey(), metrics=["hd95"])
+
+
+def test_worst_makes_a_missed_organ_cost_and_an_absent_one_not() -> None:
+    scores = collect(holey(), metrics=["hd95"], missing="worst")
+    assert scores.cases["d"] == ["c0", "c1"]
+    assert scores.values["d"][..., 0].tolist() == [[1.0, 2.0], [9.0, 9.0]]
+    assert scores.undefined == 3
+    low = make_table({"a": [0.2, np.nan], "b": [0.9, 0.4]})
+    assert collect(low, metrics=["dsc"], missing="worst").values["d"][1, 0, 0] == 0.2
+    gap = make_table({"a": [-0.7, np.nan], "b": [0.1, 0.4]}, "signed_gap")
+    filled = collect(gap, metrics=["signed_gap"], region="all", missing="worst")
+    assert filled.values["d"][1, 0, 0] == 0.7
+
+
+def test_drop_case_drops_it_for_all() -> None:
+    table = pd.concat([holey(), make_table({"a": [0.5, 0.6, 0.7], "b": [0.4] * 3})])
+    scores = collect(table, metrics=["hd95", "dsc"], missing="drop_case")
+    assert scores.cases["d"] == ["c0"]
+    assert scores.values["d"].shape == (1, 2, 2)
+    with pytest.raises(ValueError, match="some complete case"):
+        collect(holey()[lambda t: t["case"] != "c0"], metrics=["hd95"], missing="drop_case")
+
+
+def test_absent_rows_are_missing_values() -> None:
+    table = make_table({"a": [0.5, 0.6], "b": [0.7, 0.8]}).drop(index=1)
+    with pytest.raises(ValueError, match="got 1 in dataset 'd'"):
+        collect(table, metrics=["dsc"])
+    assert collect(table, metrics=["dsc"], missing="drop_case").cases["d"] == ["c0"]
+    extra = make_table({"a": [0.5]}).assign(dataset="e")
+    with pytest.raises(ValueError, match="'b' has none of 'e'"):
+        collect(pd.concat([table, extra]), metrics=["dsc"], missing="worst")
+
+
+def test_a_metric_missing_in_one_case_for_all_leaves_the_other_metrics() -> None:
+    table = pd.concat([holey(), make_table({"a": [0.5, 0.6, 0.7], "b": [0.4, 0.7, 0.8]})])
+    options = {"metrics": ["hd95", "dsc"], "missing": "worst"}
+    ranks = mean_case_rank(table, **options).set_index("method")["mean_case_rank"]
+    # a: c0 (1 + 1)/2, c1 (1.5 + 2)/2, c2 2 (DSC alone)
+    assert ranks["a"] == pytest.approx((1 + 1.75 + 2) / 3)
+    assert bootstrap_ranks(table, resamples=50, **options).notna().all().all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"missing": "ignore"}, "`missing` to be one of 'raise', 'worst', 'drop_case'"),
+        ({"metrics": ["dice"]}, "`metrics` to be one of"),
+        ({"region": "edge"}, "`region` to be one of"),
+    ],
+)
+def test_wrong_options(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        collect(make_table({"a": [1.0]}), **{"metrics": ["dsc"], **options})
+
+
+def test_wrong_tables() -> None:
+    table = make_table({"a": [0.5], "b": [0.6]})
+    with pytest.raises(ValueError, match="table to have a column `case`"):
+        check_table(table.drop(columns="case"))
+    with pytest.raises(ValueError, match="to have rows, but got none"):
+        check_table(table[:0])
+    with pytest.raises(ValueError, match=r"`value` of x.csv to hold numbers, but got 'high'"):
+        check_table(table.assign(value="high"), "x.csv")
+    with pytest.raises(ValueError, match=r"column `metric` of table .* but got dice"):
+        check_table(table.assign(metric="dice"))
+    with pytest.raises(ValueError, match="column `method` of table to be filled, but row 2"):
+        check_table(table.assign(method=["a", None]))
+    with pytest.raises(ValueError, match="but got several for method 'a'"):
+        collect(pd.concat([table, table]), metrics=["dsc"])
+
+
+def test_summary_counts_what_is_undefined() -> None:
+    table = summarize(holey()).set_index("method")
+    assert table["undefined"].to_dict() == {"a": 2, "b": 1}
+    assert table["count"].to_dict() == {"a": 1, "b": 2}
+    assert table["mean"].to_dict() == {"a": 1.0, "b": 5.5}
+
+
+# How sure
+
+
+def two_methods(cases: int = 30, edge: float = 0.02) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.6, 0.9, cases)
+    return make_table({
+        "a": (base + edge + rng.normal(0, 0.01, cases)).tolist(),
+        "b": base.tolist(),
+        "c": (base + rng.normal(0, 0.01, cases)).tolist(),
+    })  # fmt: skip
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.02, 0.03, 0.005]) == pytest.approx([0.03, 0.04, 0.04, 0.02])
+    assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
+
+
+def test_compare_is_a_paired_wilcoxon_with_holm() -> None:
+    table = two_methods()
+    out = compare(table, metrics=["dsc"])
+    assert out[["method", "other"]].to_numpy().tolist() == [["a", "b"], ["a", "c"], ["b", "c"]]
+    values = collect(table, metrics=["dsc"]).values["d"][..., 0]
+    expected = [wilcoxon(values[:, i] - values[:, j]).pvalue for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert out["p_value"].tolist() == pytest.approx(expected)
+    assert out["p_holm"].tolist() == pytest.approx(holm(expected).tolist())
+    assert out["better"][0] == "a"
+    assert out["mean_difference"][0] == pytest.approx((values[:, 0] - values[:, 1]).mean())
+    against = compare(table, metrics=["dsc"], reference="c")
+    assert against[["method", "other"]].to_numpy().tolist() == [["c", "a"], ["c", "b"]]
+    with pytest.raises(ValueError, match="`reference` to be one of 'a', 'b', 'c'"):
+        compare(table, metrics=["dsc"], reference="d")
+
+
+def test_no_difference_is_no_evidence() -> None:
+    out = compare(make_table({"a": [0.5, 0.6], "b": [0.5, 0.6]}), metrics=["dsc"])
+    assert out["p_value"].tolist() == [1.0]
+    assert out["better"].tolist() == ["neither"]
+
+
+def test_bootstrap_intervals_hold_the_mean_and_are_seeded() -> None:
+    table = two_methods()
+    out = bootstrap_means(table, metrics=["dsc"], resamples=500)
+    assert (out["low"] < out["mean"]).all()
+    assert (out["mean"] < out["high"]).all()
+    assert out.equals(bootstrap_means(table, metrics=["dsc"], resamples=500))
+    assert not out.equals(bootstrap_means(table, metrics=["dsc"], resamples=500, seed=1))
+    assert not out.equals(bootstrap_means(table, metrics=["dsc"], resamples=100))
+    narrow = bootstrap_means(table, metrics=["dsc"], resamples=500, confidence=0.5)
+    assert (narrow["high"] - narrow["low"] < out["high"] - out["low"]).all()
+    # The standard error of a mean of 30, times 2·1.96.
+    values = collect(table, metrics=["dsc"]).values["d"][:, 1, 0]
+    assert out["high"][1] - out["low"][1] == pytest.approx(
+        3.92 * values.std() / np.sqrt(30), rel=0.15
+    )
+
+
+def test_bootstrap_ranks_are_sure_where_the_data_are() -> None:
+    out = bootstrap_ranks(two_methods(edge=0.5), metrics=["dsc"]).set_index("method")
+    assert out.loc["a"].tolist() == [1.0] * 6
+    assert out.loc["b", "sum_rank_low"] == 2
+    assert out.loc["b", "sum_rank_high"] == 3
+    table = two_methods()
+    expected = mean_case_rank(table, metrics=["dsc"]).set_index("method")["mean_case_rank"]
+    out = bootstrap_ranks(table, metrics=["dsc"]).set_index("method")
+    assert out["mean_case_rank"].to_dict() == pytest.approx(expected.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"resamples": 0}, "resamples"), ({"confidence": 1.5}, "confidence"), ({"seed": -1}, "seed")],
+)
+def test_wrong_bootstrap_options(options: dict, name: str) -> None:
+    for function in (bootstrap_means, bootstrap_ranks):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            function(two_methods(), metrics=["dsc"], **options)

@@ -1,0 +1,117 @@
+"""Regions: masks in millimetres."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segcal.metrics import REGIONS, all_voxels, boundary, foreground, union
+
+
+def brute_force_boundary(target: np.ndarray, spacing: tuple[float, ...], width: float):
+    places = np.argwhere(np.ones(target.shape, dtype=bool))
+    labels = target.ravel()
+    d = np.sqrt((((places[:, None] - places[None]) * np.array(spacing)) ** 2).sum(-1))
+    other = labels[:, None] != labels[None]
+    return ((d <= width + 1e-9) & other).any(1).reshape(target.shape)
+
+
+def brute_force_within(mask: np.ndarray, spacing: tuple[float, ...], reach: float):
+    places = np.argwhere(np.ones(mask.shape, dtype=bool))
+    d = np.sqrt((((places[:, None] - places[None]) * np.array(spacing)) ** 2).sum(-1))
+    return ((d <= reach + 1e-9) & mask.ravel()[None]).any(1).reshape(mask.shape)
+
+
+def test_foreground_and_all() -> None:
+    target = np.array([[0, 1], [2, -100]])
+    assert foreground(target).tolist() == [[False, True], [True, False]]
+    assert all_voxels(target).tolist() == [[True, True], [True, False]]
+    assert foreground(target, ignore_index=2).tolist() == [[False, True], [False, True]]
+    assert all_voxels(target, ignore_index=0).tolist() == [[False, True], [True, True]]
+
+
+def test_union_by_hand_with_thick_slices() -> None:
+    """Slices 10 mm apart: 5 mm reach two voxels of 2 mm in the slice, and no other slice."""
+    target = np.zeros((3, 7, 7), int)
+    labels = target.copy()
+    target[1, 3, 3] = 1
+    labels[1, 3, 4] = 2
+    mask = union(target, labels, spacing_mm=(10.0, 2.0, 2.0), dilate_mm=5.0)
+    assert not mask[0].any()
+    assert not mask[2].any()
+    assert mask[1, 3].tolist() == [False, True, True, True, True, True, True]
+    assert mask[1, 1].tolist() == [False, False, True, True, True, True, False]
+    assert union(target, labels, spacing_mm=(5.0, 2.0, 2.0), dilate_mm=5.0)[0, 3, 3]
+    assert union(target, labels, dilate_mm=0.0).sum() == 2
+    ignored = target.copy()
+    ignored[1, 3, 2] = -100
+    assert not union(ignored, labels, dilate_mm=5.0)[1, 3, 2]
+    assert union(target, target * 0 + 1).all()
+    assert not union(target * 0, target * 0).any()
+
+
+def test_boundary_by_hand_with_thick_slices() -> None:
+    target = np.zeros((2, 1, 8), int)
+    target[0, 0, 4:] = 1
+    band = boundary(target, spacing_mm=(10.0, 1.0, 1.0), width_mm=2.0)
+    assert band[0, 0].tolist() == [False, False, True, True, True, True, False, False]
+    assert not band[1].any()
+    across = boundary(target, spacing_mm=(10.0, 1.0, 1.0), width_mm=10.0)
+    assert across[1, 0, 4:].all()
+    assert not boundary(target, spacing_mm=3.0, width_mm=2.0).any()
+    assert not boundary(target * 0).any()
+
+
+def test_boundary_counts_inner_surfaces_and_no_ignored_voxel() -> None:
+    target = np.array([1, 1, 1, 2, 2, 2, -100, 0, 0, 0])
+    band = boundary(target, width_mm=1.0)
+    assert band.tolist() == [False, False, True, True, False, False, False, False, False, False]
+    assert boundary(target, width_mm=2.0)[5]  # 2 mm from the 0 beyond the ignored voxel
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), flat=st.booleans())
+def test_regions_agree_with_brute_force(seed: int, flat: bool) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (9, 11) if flat else (4, 6, 7)
+    target = np.where(rng.random(shape) < 0.8, 0, rng.integers(0, 4, shape))
+    labels = np.where(rng.random(shape) < 0.9, 0, rng.integers(0, 4, shape))
+    spacing = tuple(rng.choice([0.7, 1.0, 2.5, 6.0], len(shape)).tolist())
+    reach = float(rng.choice([0.7, 1.0, 2.5, 4.1]))
+    band = boundary(target, labels, spacing_mm=spacing, width_mm=reach)
+    assert (band == brute_force_boundary(target, spacing, reach)).all()
+    wide = union(target, labels, spacing_mm=spacing, dilate_mm=reach)
+    assert (wide == brute_force_within((target > 0) | (labels > 0), spacing, reach)).all()
+    # Scaling space and reach together changes nothing.
+    double = tuple(2 * s for s in spacing)
+    assert (boundary(target, spacing_mm=double, width_mm=2 * reach) == band).all()
+    assert (union(target, labels, spacing_mm=double, dilate_mm=2 * reach) == wide).all()
+
+
+def test_the_registry_is_uniform_and_checks() -> None:
+    target = np.zeros((5, 5), int)
+    target[2, 2] = 1
+    assert list(REGIONS) == ["foreground", "all", "union", "boundary"]
+    for region in REGIONS.values():
+        mask = region(target, target, spacing_mm=(1.0, 2.0))
+        assert mask.dtype == bool
+        assert mask.shape == target.shape
+        with pytest.raises(ValueError, match="`spacing_mm`"):
+            region(target, target, spacing_mm=(1.0, 2.0, 3.0))
+        with pytest.raises(ValueError, match="`spacing_mm` to be a finite number above 0"):
+            region(target, target, spacing_mm=0.0)
+        with pytest.raises(TypeError, match="`target` to hold integer labels"):
+            region(target * 1.0, target)
+        with pytest.raises(ValueError, match="label map of one case"):
+            region(np.zeros((1, 1, 1, 1), int), None)
+    with pytest.raises(ValueError, match="`labels` to be the predicted label map, but got None"):
+        union(target)
+    with pytest.raises(ValueError, match="`labels` to have the shape"):
+        union(target, target[1:])
+    with pytest.raises(ValueError, match="`width_mm`"):
+        boundary(target, width_mm=0.0)
+    with pytest.raises(ValueError, match="`dilate_mm`"):
+        union(target, target, dilate_mm=-1.0)
+    assert (
+        boundary(target, spacing_mm=np.array([1.0, 2.0])) == boundary(target, spacing_mm=(1.0, 2.0))
+    ).all()

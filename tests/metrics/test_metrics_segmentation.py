@@ -1,0 +1,218 @@
+"""Overlap and surfaces, worked by hand and against brute force."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import binary_erosion
+from scipy.spatial.distance import cdist
+
+from metric_samples import ellipsoid
+from segcal.metrics import all_surface_distances, confusion, dsc, surface_distances
+
+EMPTY = np.zeros((6, 8), dtype=bool)
+
+
+def square(top: int, left: int, size: int = 3) -> np.ndarray:
+    mask = EMPTY.copy()
+    mask[top : top + size, left : left + size] = True
+    return mask
+
+
+# Overlap
+
+
+def test_dsc_by_hand_for_classes_and_groups() -> None:
+    labels = np.array([0, 1, 1, 2, 3, 3, 0, 0])
+    target = np.array([0, 1, 2, 2, 3, 0, 3, 3])
+    assert dsc(labels, target, 5) == pytest.approx({"1": 2 / 3, "2": 2 / 3, "3": 2 / 5, "4": 1.0})
+    groups = {"whole": (1, 2, 3), "core": (1, 3)}
+    assert dsc(labels, target, 5, groups=groups) == pytest.approx(
+        {"whole": 2 * 4 / (5 + 6), "core": 2 * 2 / (4 + 4)}
+    )
+    assert confusion(labels, target, 5).sum() == 8
+    assert confusion(labels, target, 5)[2].tolist() == [0, 1, 1, 0, 0]
+
+
+def test_dsc_of_empty_masks() -> None:
+    nothing, something = np.zeros(4, int), np.array([0, 0, 1, 1])
+    for policy in ("nan", "diagonal"):
+        assert dsc(nothing, nothing, 2, empty=policy) == {"1": 1.0}
+        assert dsc(something, nothing, 2, empty=policy) == {"1": 0.0}
+        assert dsc(nothing, something, 2, empty=policy) == {"1": 0.0}
+    assert dsc(something, nothing, 2, empty="paper") == {"1": 1.0}
+    assert dsc(nothing, something, 2, empty="paper") == {"1": 0.0}
+
+
+def test_ignored_voxels_leave_dsc_and_surfaces() -> None:
+    labels, target = np.array([1, 1, 0, 0, 0]), np.array([-100, 1, 0, 0, 0])
+    assert dsc(labels, target, 2) == {"1": 1.0}
+    assert all_surface_distances(labels, target, 2)["1"].hausdorff() == 0.0
+    seven = np.where(target == -100, 7, target)
+    assert dsc(labels, seven, 2, ignore_index=7) == {"1": 1.0}
+    assert all_surface_distances(labels, seven, 2, ignore_index=7)["1"].hausdorff() == 0.0
+
+
+def test_wrong_label_maps_are_refused() -> None:
+    a = np.array([0, 1, 2])
+    for function in (dsc, all_surface_distances, confusion):
+        with pytest.raises(ValueError, match=r"`labels` to hold labels in 0..1 .*but got 2"):
+            function(a, a.clip(0, 1), 2)
+        with pytest.raises(ValueError, match=r"`target` to hold labels .*but got -3, 9"):
+            function(a, np.array([-3, 9, 0]), 3)
+        with pytest.raises(ValueError, match="`labels` to have the shape"):
+            function(a, a[1:], 3)
+        with pytest.raises(TypeError, match="`labels` to hold integer labels"):
+            function(a / 2, a, 3)
+        with pytest.raises(ValueError, match="`num_classes`"):
+            function(a, a, 0)
+    for function in (dsc, all_surface_distances):
+        with pytest.raises(ValueError, match="`empty` to be one of 'nan', 'diagonal', 'paper'"):
+            function(a, a, 3, empty="zero")
+        with pytest.raises(ValueError, match="distinct labels"):
+            function(a, a, 3, groups={"x": (1, 1)})
+        with pytest.raises(ValueError, match=r"`groups\['x'\]` to be an integer .* at most 2"):
+            function(a, a, 3, groups={"x": (3,)})
+        with pytest.raises(TypeError, match="`groups` to map names to labels"):
+            function(a, a, 3, groups=[1, 2])
+
+
+# Surfaces
+
+
+def test_surface_read_outs_by_hand() -> None:
+    """Two 1×4 bars, the second two voxels longer: directed distances 0 0 0 0 and 0 0 0 0 1 2."""
+    a, b = np.zeros((2, 10), dtype=bool)
+    a, b = a.reshape(1, 10), b.reshape(1, 10)
+    a[0, 2:6], b[0, 2:8] = True, True
+    d = surface_distances(a, b, spacing_mm=(5.0, 0.5))
+    assert d.to_target.tolist() == [0, 0, 0, 0]
+    assert d.to_labels.tolist() == [0, 0, 0, 0, 0.5, 1.0]
+    assert d.hausdorff() == 1.0
+    assert d.hausdorff(50.0) == 0.0
+    assert d.hd95() == pytest.approx(0.5 + 0.5 * 0.55)  # rank .95·9 = 8.55 of ten distances
+    assert d.hd95("max") == pytest.approx(0.5 + 0.5 * 0.75)  # rank .95·5 = 4.75 of six
+    assert d.assd() == pytest.approx(1.5 / 10)
+    assert d.nsd(0.0) == pytest.approx(8 / 10)
+    assert d.nsd(0.5) == pytest.approx(9 / 10)
+    assert d.nsd(1.0) == 1.0
+    voxels = surface_distances(a, b, spacing_mm=(5.0, 0.5), units="voxel")
+    assert voxels.hausdorff() == 2.0
+    assert voxels.diagonal == pytest.approx(math.sqrt(101))
+
+
+def test_empty_policies_of_distances() -> None:
+    full = square(1, 1)
+    diagonal = math.hypot(6 * 2.0, 8 * 0.5)
+
+    def read(labels, target, empty):
+        d = surface_distances(labels, target, (2.0, 0.5), empty=empty)
+        assert d.undefined
+        same = {d.hausdorff(), d.hd95(), d.hd95("max"), d.assd()} if d.hd95() == d.hd95() else {}
+        return (next(iter(same)) if len(same) == 1 else d.hd95()), d.nsd(1.0)
+
+    for labels, target, empty, distance, nsd in (
+        (EMPTY, EMPTY, "nan", math.nan, math.nan),
+        (full, EMPTY, "nan", math.nan, 0.0),
+        (EMPTY, full, "nan", math.nan, 0.0),
+        (EMPTY, EMPTY, "diagonal", math.nan, math.nan),
+        (full, EMPTY, "diagonal", diagonal, 0.0),
+        (EMPTY, full, "diagonal", diagonal, 0.0),
+        (EMPTY, EMPTY, "paper", 0.0, 1.0),
+        (full, EMPTY, "paper", 0.0, 1.0),
+        (EMPTY, full, "paper", math.nan, 0.0),
+    ):
+        assert read(labels, target, empty) == pytest.approx((distance, nsd), nan_ok=True)
+
+
+def test_single_voxel_and_image_border() -> None:
+    a, b = EMPTY.copy(), EMPTY.copy()
+    a[0, 0], b[5, 7] = True, True
+    assert surface_distances(a, b).hausdorff() == pytest.approx(math.hypot(5, 7))
+    # The border counts as outside: of a mask that fills the image, the rim is the surface.
+    full = np.ones((4, 5), dtype=bool)
+    assert surface_distances(full, full).to_target.size == 14
+
+
+def brute_force(a: np.ndarray, b: np.ndarray, spacing: tuple[float, ...]):
+    points = [np.argwhere(m & ~binary_erosion(m)) * np.array(spacing) for m in (a, b)]
+    d = cdist(*points)
+    return d.min(1), d.min(0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), axes=st.integers(1, 3), dense=st.booleans())
+def test_distances_agree_with_brute_force(seed: int, axes: int, dense: bool) -> None:
+    rng = np.random.default_rng(seed)
+    shape = tuple(rng.integers(3, 14, axes).tolist())
+    spacing = tuple(rng.choice([0.5, 1.0, 1.5, 10.0], axes).tolist())
+    a, b = (rng.random((2, *shape)) < (0.7 if dense else 0.05)).astype(bool)
+    a.flat[0], b.flat[-1] = True, True
+    d = surface_distances(a, b, spacing)
+    ours, theirs = brute_force(a, b, spacing)
+    np.testing.assert_allclose(np.sort(d.to_target), np.sort(ours), atol=1e-9)
+    np.testing.assert_allclose(np.sort(d.to_labels), np.sort(theirs), atol=1e-9)
+    # Scaling the spacing scales the distances, and a tolerance with it.
+    scaled = surface_distances(a, b, tuple(3 * s for s in spacing))
+    assert scaled.hd95() == pytest.approx(3 * d.hd95())
+    assert scaled.nsd(3 * 1.5) == pytest.approx(d.nsd(1.5))
+    # Swapping the masks swaps the directions.
+    assert surface_distances(b, a, spacing).assd() == pytest.approx(d.assd())
+
+
+def test_label_maps_and_groups_equal_their_masks() -> None:
+    rng = np.random.default_rng(0)
+    target = np.zeros((12, 30, 30), int)
+    for k in (1, 2, 3):
+        target[ellipsoid(target.shape, (6, 8 * k, 10 + 3 * k), (4, 5, 6))] = k
+    labels = np.roll(target, (1, -2), (0, 1))
+    labels[rng.random(labels.shape) < 0.001] = 2
+    spacing = (3.0, 1.0, 0.8)
+    groups = {"2": (2,), "13": (1, 3), "rest": (0,), "missing": (4,)}
+    found = all_surface_distances(labels, target, 5, spacing, groups=groups)
+    for name, members in groups.items():
+        mask = surface_distances(np.isin(labels, members), np.isin(target, members), spacing)
+        assert np.array_equal(found[name].to_target, mask.to_target)
+        assert np.array_equal(found[name].to_labels, mask.to_labels)
+    assert list(all_surface_distances(labels, target, 5)) == ["1", "2", "3", "4"]
+    tensor = all_surface_distances(torch.from_numpy(labels), torch.from_numpy(target), 5, spacing)
+    assert tensor["2"].hd95() == pytest.approx(found["2"].hd95())
+
+
+def test_a_hundred_classes_cost_no_pass_each() -> None:
+    target = np.zeros((40, 200, 200), np.uint8)
+    for k in range(1, 101):
+        i, j = divmod(k - 1, 10)
+        target[10:20, 20 * i + 3 : 20 * i + 12, 20 * j + 3 : 20 * j + 12] = k
+    labels = np.roll(target, 1, 2)
+    start = time.perf_counter()
+    found = all_surface_distances(labels, target, 101)
+    took = time.perf_counter() - start
+    start = time.perf_counter()
+    for k in range(1, 11):
+        surface_distances(labels == k, target == k)
+    a_volume_each = 10 * (time.perf_counter() - start)
+    assert {d.hausdorff() for d in found.values()} == {1.0}
+    assert took < a_volume_each
+
+
+def test_wrong_masks_are_refused() -> None:
+    with pytest.raises(TypeError, match="`labels` to be boolean, but got int64"):
+        surface_distances(EMPTY.astype(np.int64), EMPTY)
+    with pytest.raises(ValueError, match="`labels` to have the shape"):
+        surface_distances(EMPTY[1:], EMPTY)
+    with pytest.raises(ValueError, match="`units` to be one of 'mm', 'voxel'"):
+        surface_distances(EMPTY, EMPTY, units="cm")
+    with pytest.raises(ValueError, match="`empty`"):
+        surface_distances(EMPTY, EMPTY, empty="zero")
+    d = surface_distances(square(0, 0), square(1, 1))
+    with pytest.raises(ValueError, match="`method` to be one of 'pooled', 'max'"):
+        d.hd95("mean")
+    with pytest.raises(ValueError, match="`percentile`"):
+        d.hausdorff(101.0)
+    with pytest.raises(ValueError, match="`tolerance`"):
+        d.nsd(-1.0)
