@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from segcal import __version__
+from segcal.cli_data import data_app, prepare_app
 
 app = typer.Typer(
     name="segcal",
@@ -15,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(prepare_app, name="prepare")
+app.add_typer(data_app, name="data")
 
 
 def _version(asked: bool) -> None:
