@@ -178,7 +178,8 @@ def _parse(path: Path, data: bytes) -> Header:
         raise
     except Exception as error:
         # nibabel raises many types on nonsense; any of them means the same to the user.
-        raise DataError(path, f"has a nonsensical NIfTI header ({error})", _BROKEN) from error
+        reason = " ".join(str(error).split())
+        raise DataError(path, f"has a nonsensical NIfTI header ({reason})", _BROKEN) from error
 
 
 def _judge(path: Path, raw: Any) -> Header:

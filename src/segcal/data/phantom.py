@@ -12,10 +12,12 @@ The training label is one rater's drawing; the probabilities are stored as `trut
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import irfftn, rfftn
 from scipy.special import ndtr
 
 from segcal._checks import check_number
@@ -28,7 +30,7 @@ FIELD_OF_VIEW_MM = 192.0
 SLICE_MM = 4.0
 INTENSITY = Intensity(kind="zscore")
 
-Field = NDArray[np.float64]
+Field = NDArray[np.float32]
 
 # Centre and radii (z, y, x) in mm, brightness. Kidneys are a pair; the lesion sits in the liver.
 _LIVER = ((0.0, -8.0, -34.0), (34.0, 34.0, 38.0), 0.66)
@@ -97,7 +99,7 @@ class Phantom:
         ):
             field = smooth_field(rng, self.image.shape, self.spacing_mm, _DRAWING_MM)
             habit = rng.standard_normal()
-            wobble = np.sqrt(1 - _HABIT) * field + np.sqrt(_HABIT) * habit
+            wobble = math.sqrt(1 - _HABIT) * field + math.sqrt(_HABIT) * float(habit)
             label[distance + sigma * wobble > 0] = index
         return label
 
@@ -109,14 +111,16 @@ def smooth_field(
     length_mm: float,
 ) -> Field:
     """A periodic Gaussian random field with zero mean, unit variance and the given smoothness."""
-    decay = np.zeros(())
-    for size, spacing in zip(shape, spacing_mm, strict=True):
-        # Transfer function of a Gaussian, one factor per axis.
+    field = rfftn(rng.standard_normal(shape, dtype=np.float32))
+    variance = 1.0
+    for axis, (size, spacing) in enumerate(zip(shape, spacing_mm, strict=True)):
+        # A Gaussian's transfer function, axis by axis; the last one is stored in half.
         wave = 2 * np.pi * np.fft.fftfreq(size, d=spacing) * length_mm
-        decay = np.add.outer(decay, wave**2 / 2)
-    transfer = np.exp(-decay)
-    noise = np.fft.ifftn(np.fft.fftn(rng.standard_normal(shape)) * transfer).real
-    return np.asarray(noise / np.sqrt((transfer**2).mean()))
+        transfer = np.exp(-(wave**2) / 2)
+        variance *= float((transfer**2).mean())
+        stored = transfer[: field.shape[axis]].astype(np.float32)
+        field *= stored.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return np.asarray(irfftn(field, s=shape) / np.float32(np.sqrt(variance)))
 
 
 def generate(spec: PhantomSpec, index: int) -> Phantom:
@@ -124,20 +128,21 @@ def generate(spec: PhantomSpec, index: int) -> Phantom:
     rng = np.random.default_rng([spec.seed, index])
     shape, spacing = spec.shape, spec.spacing_mm
     axes = [(np.arange(n) - (n - 1) / 2) * s for n, s in zip(shape, spacing, strict=True)]
-    where = np.stack(np.meshgrid(*axes, indexing="ij"))
-    distance, brightness = _organs(rng, where)
+    where = np.stack(np.meshgrid(*axes, indexing="ij")).astype(np.float32)
+    skin = _blob(rng, where, (0.0, 4.0, 0.0), (_LONG_MM, 70.0, 86.0), vary=0.25)
+    distance, brightness = _organs(rng, where, skin)
 
     # Both fields are even over [0, 1]: somewhere each organ is sharp, somewhere it is lost.
     blur_mm = 0.8 + 4.2 * ndtr(smooth_field(rng, shape, spacing, 28.0)) ** 2
     contrast = 0.25 + 0.75 * ndtr(smooth_field(rng, shape, spacing, 24.0))
     disagreement = 0.4 + 0.55 * blur_mm + 2.4 * (1.0 - contrast)
 
-    image = _body(rng, where)
+    image = _body(rng, where, skin)
     for edge_mm, level in zip(distance, brightness, strict=True):
         image = image + ndtr(edge_mm / blur_mm) * contrast * (level - image)
     image = image + 0.02 * smooth_field(rng, shape, spacing, 3.0) * (image > 0.1)
     image = image * np.exp(0.18 * smooth_field(rng, shape, spacing, 60.0))
-    noise = 0.035 * rng.standard_normal((2, *shape))
+    noise = 0.035 * rng.standard_normal((2, *shape), dtype=np.float32)
     magnitude = np.hypot(image + noise[0], noise[1])
     return Phantom(
         image=magnitude.astype(np.float32),
@@ -166,7 +171,7 @@ def make_case(spec: PhantomSpec, index: int) -> Case:
     )
 
 
-def _organs(rng: np.random.Generator, where: Field) -> tuple[Field, tuple[float, ...]]:
+def _organs(rng: np.random.Generator, where: Field, skin: Field) -> tuple[Field, tuple[float, ...]]:
     """Signed distances (O, Z, Y, X), positive inside, and the organs' brightness."""
     liver = _blob(rng, where, _LIVER[0], _LIVER[1])
     spleen = _blob(rng, where, _SPLEEN[0], _SPLEEN[1])
@@ -174,11 +179,15 @@ def _organs(rng: np.random.Generator, where: Field) -> tuple[Field, tuple[float,
     radius = rng.uniform(6.0, 12.0)
     offset = rng.uniform(-1.0, 1.0, size=3) * (12.0 if where.shape[1] > 1 else 0.0, 14.0, 14.0)
     centre = tuple(np.array(_LIVER[0]) + offset)
-    lesion = _blob(rng, where, centre, (radius,) * 3)
+    # Organs stay inside the body wall, the lesion inside the liver.
+    room = skin - 10.0
+    liver, spleen = np.minimum(liver, room), np.minimum(spleen, room)
+    kidneys = np.minimum(np.maximum(*pair), room)
+    lesion = np.minimum(_blob(rng, where, centre, (radius,) * 3), liver)
     if rng.uniform() < 0.25:
         # A quarter of the patients have none: absent classes are part of the task.
         lesion = np.full_like(lesion, -100.0)
-    distances = np.stack([liver, spleen, np.maximum(*pair), lesion])
+    distances = np.stack([liver, spleen, kidneys, lesion])
     return distances, (_LIVER[2], _SPLEEN[2], _KIDNEYS[2], _LESION_BRIGHTNESS)
 
 
@@ -190,26 +199,27 @@ def _blob(
     vary: float = 1.0,
 ) -> Field:
     """Signed distance (approximate, mm) to a rotated ellipsoid with a wavy outline."""
-    size = np.array(radii) * np.exp(0.12 * vary * rng.standard_normal(3))
-    middle = np.array(centre) + vary * rng.uniform(-5.0, 5.0, size=3)
+    size = [r * math.exp(0.12 * vary * rng.standard_normal()) for r in radii]
+    middle = [c + vary * rng.uniform(-5.0, 5.0) for c in centre]
     if where.shape[1] == 1:
         middle[0] = 0.0
     z, y, x = (w - m for w, m in zip(where, middle, strict=True))
-    turn = 0.3 * vary * rng.standard_normal()
-    y, x = np.cos(turn) * y - np.sin(turn) * x, np.sin(turn) * y + np.cos(turn) * x
+    turn = float(0.3 * vary * rng.standard_normal())
+    sine, cosine = math.sin(turn), math.cos(turn)
+    y, x = cosine * y - sine * x, sine * y + cosine * x
     rho = np.sqrt((z / size[0]) ** 2 + (y / size[1]) ** 2 + (x / size[2]) ** 2)
     angle = np.arctan2(y, x)
     wave = np.zeros_like(rho)
     for order in range(2, 6):
-        phase = rng.uniform(0, 2 * np.pi) + rng.normal(0, 0.03) * z
-        wave += 0.15 * vary / order * rng.standard_normal() * np.cos(order * angle + phase)
-    scale = float(np.sqrt(size[1] * size[2]))
+        height = float(0.15 * vary / order * rng.standard_normal())
+        phase = float(rng.uniform(0, 2 * np.pi)) + float(rng.normal(0, 0.03)) * z
+        wave += height * np.cos(order * angle + phase)
+    scale = math.sqrt(size[1] * size[2])
     return np.asarray((1.0 + wave - rho) * scale)
 
 
-def _body(rng: np.random.Generator, where: Field) -> Field:
+def _body(rng: np.random.Generator, where: Field, skin: Field) -> Field:
     """Air, skin fat, soft tissue, a spine and an aorta: what the organs lie in."""
-    skin = _blob(rng, where, (0.0, 4.0, 0.0), (_LONG_MM, 70.0, 86.0), vary=0.25)
     spine = _blob(rng, where, (0.0, 46.0, 0.0), (_LONG_MM, 12.0, 13.0), vary=0.25)
     aorta = _blob(rng, where, (0.0, 24.0, 6.0), (_LONG_MM, 7.0, 7.0), vary=0.25)
     image = 0.03 + 0.82 * ndtr(skin / 1.5)

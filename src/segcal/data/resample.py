@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 Float = NDArray[np.float32]
 Labels = NDArray[np.uint8]
@@ -30,8 +31,11 @@ def resize_linear(array: NDArray[np.floating], shape: Sequence[int]) -> Float:
     first = out.ndim - len(shape)
     for axis, size in enumerate(shape, start=first):
         if out.shape[axis] != size:
-            weights = linear_weights(out.shape[axis], size)
-            out = np.moveaxis(np.tensordot(weights, out, axes=(1, axis)), 0, axis)
+            # Sparse: a row has few weights, and the result does not depend on BLAS threads.
+            weights = csr_array(linear_weights(out.shape[axis], size))
+            front = np.moveaxis(out, axis, 0)
+            resized = weights @ front.reshape(len(front), -1)
+            out = np.moveaxis(resized.reshape(size, *front.shape[1:]), 0, axis)
     return np.ascontiguousarray(out)
 
 
