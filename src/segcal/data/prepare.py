@@ -176,7 +176,9 @@ def _finish(
         | {name: version(name) for name in ("numpy", "scipy", "nibabel", "blosc2")},
         fingerprint=fingerprint(cases, plan.classes or inferred, plan.recipe_sha256),
     )
-    text = yaml.safe_dump(info.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    # JSON has only text for keys; YAML may keep the labels as numbers.
+    content = info.model_dump(mode="json") | {"classes": dict(sorted(info.classes.items()))}
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_text(out / "dataset.yaml", text)
 
 

@@ -85,7 +85,9 @@ def part_sizes(patients: int, counts: Sequence[int]) -> tuple[int, ...]:
         sizes[index] += 1
     for index in range(min(len(sizes), patients)):
         if sizes[index] == 0:
-            sizes[int(np.argmax(sizes))] -= 1
+            # Of equally large parts the later one gives: training comes first.
+            giver = max(range(len(sizes)), key=lambda i: (sizes[i], i))
+            sizes[giver] -= 1
             sizes[index] = 1
     return tuple(sizes)
 
