@@ -77,6 +77,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", type=Path)
     asked = parser.parse_args()
+    # One thread: the batches are small, and a second one waits for the machine's other work.
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         source = asked.source or phantom_files(Path(scratch) / "nifti")
         plan = plan_source("acdc" if asked.source else "folder", source, dtype="uint8")

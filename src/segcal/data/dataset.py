@@ -20,7 +20,7 @@ from segcal.data.intensity import Intensity
 from segcal.data.splits import PARTS, Splits, read_splits
 from segcal.data.store import decode_image, open_array, read_properties
 
-_OPEN_ARRAYS = 64
+_OPEN_ARRAYS = 2048
 
 
 class DatasetInfo(BaseModel):

@@ -110,8 +110,8 @@ def read_properties(folder: Path) -> CaseProperties:
 def open_array(path: Path) -> Any:
     """A blosc2 array; slicing it reads only the chunks it needs."""
     try:
-        threads = blosc2.DParams(nthreads=1)
-        return blosc2.open(str(path), mode="r", mmap_mode="r", dparams=threads)
+        # Not memory-mapped: a mapped array would keep its file open, and sets have thousands.
+        return blosc2.open(str(path), mode="r", dparams=blosc2.DParams(nthreads=1))
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise DataError(path, "is not a readable array file", _REBUILD) from error
 
@@ -141,8 +141,12 @@ def write_json(path: Path, content: object) -> None:
 def _frame(array: NDArray[Any]) -> bytes:
     """The array as a blosc2 file's bytes: slices (all their channels) are the chunks."""
     chunks = (*array.shape[:-3], 1, *array.shape[-2:])
-    packing = blosc2.CParams(codec=blosc2.Codec.ZSTD, clevel=5, nthreads=1)
-    packed = blosc2.asarray(np.ascontiguousarray(array), chunks=chunks, cparams=packing)
+    # LZ4 unpacks a slice three times faster than ZSTD and the files are a sixth larger.
+    filters = [blosc2.Filter.BITSHUFFLE if array.itemsize > 1 else blosc2.Filter.NOFILTER]
+    packing = blosc2.CParams(codec=blosc2.Codec.LZ4, clevel=5, filters=filters, nthreads=1)
+    packed = blosc2.asarray(
+        np.ascontiguousarray(array), chunks=chunks, blocks=chunks, cparams=packing
+    )
     # Packed in memory and written by Python: a full disk is then an error, not a short file.
     data: bytes = packed.to_cframe()
     return data
