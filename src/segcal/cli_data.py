@@ -4,12 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from segcal.data.plan import Plan
 
 prepare_app = typer.Typer(
     no_args_is_help=True, help="Turn a downloaded set into verified, split, fast cases."
@@ -178,7 +175,7 @@ def _from_source(
     _run(plan, out, workers, keep_going, seed, folds)
 
 
-def _run(plan: "Plan", out: Path, workers: int, keep_going: bool, seed: int, folds: int) -> None:
+def _run(plan: Any, out: Path, workers: int, keep_going: bool, seed: int, folds: int) -> None:
     from segcal.data import prepare
 
     workers = workers or min(os.cpu_count() or 1, 8)
