@@ -1,6 +1,7 @@
 """Each source in its official layout, prepared by the paper's recipe and natively."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
@@ -9,6 +10,8 @@ import pytest
 from scipy.ndimage import distance_transform_edt
 
 from segcal.data import (
+    DataError,
+    PhantomSpec,
     PreparedDataset,
     SourceOptions,
     check_dataset,
@@ -16,6 +19,8 @@ from segcal.data import (
     prepare,
     write_nifti,
 )
+from segcal.data.phantom import make_case
+from segcal.data.store import encode_image, write_case
 from trees import acdc_tree, blob, brats_tree, flare_tree, folder_tree, msd_tree, save, scan
 
 TREES = {
@@ -211,6 +216,16 @@ def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
         assert np.mean(difference > 0.5 * step + 4e-3) <= 0.0021
         np.testing.assert_array_equal(one.label(), other.label())
     assert fine.fingerprint != coarse.fingerprint
+
+
+def test_values_beyond_float16_are_refused_by_name(tmp_path: Path) -> None:
+    spec = PhantomSpec(dims=2, cases=1, size=32)
+    case = replace(make_case(spec, 0), image=np.full((1, 1, 32, 32), 1e5, dtype=np.float32))
+    with pytest.raises(DataError, match="phantom_0000: intensities up to 100000"):
+        write_case(case, tmp_path, "float16", "")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="`dtype`"):
+        encode_image(case.image, "float64")
 
 
 def test_one_chunk_is_one_slice(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -13,14 +13,13 @@ from typing import TypeVar
 from segcal.data.errors import DataError
 
 R = TypeVar("R")
-Outcome = tuple[str, R | DataError]
 # One thread each: the processes already fill the cores.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOSC_NTHREADS")
 
 
 def run_jobs(
     jobs: Mapping[str, Callable[[], R]], workers: int
-) -> Iterator[tuple[str, R | DataError]]:
+) -> Generator[tuple[str, R | DataError], None, None]:
     """Yield (name, result or DataError) as jobs finish; closing the iterator stops the rest."""
     if workers == 1 or len(jobs) < 2:
         for name, job in jobs.items():

@@ -8,7 +8,7 @@ again after an interruption, cases that are there and unchanged are kept.
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -67,17 +67,17 @@ def prepare(
         }
         stored, problems = dict(kept), list(plan.problems)
         total = len(plan.makers)
-        for name, outcome in run_jobs(jobs, workers):
-            if isinstance(outcome, DiskFullError):
-                raise outcome
-            if isinstance(outcome, DataError):
-                if not keep_going:
-                    raise outcome
-                problems.append(outcome)
-            else:
-                stored[name] = outcome
-            if progress is not None:
-                progress(len(stored) + len(problems) - len(plan.problems), total)
+        # Closed at once when a bad case stops the run: no worker writes after the lock is gone.
+        with closing(run_jobs(jobs, workers)) as outcomes:
+            for name, outcome in outcomes:
+                if isinstance(outcome, DataError):
+                    if not keep_going or isinstance(outcome, DiskFullError):
+                        raise outcome
+                    problems.append(outcome)
+                else:
+                    stored[name] = outcome
+                if progress is not None:
+                    progress(len(stored) + len(problems) - len(plan.problems), total)
         if not stored:
             raise problems[0]
         _finish(plan, out, stored, problems, seed, folds)

@@ -65,7 +65,10 @@ def decode_image(
 
 def write_case(case: Case, cases_dir: Path, dtype: str, recipe_sha256: str) -> CaseProperties:
     """Write a case whole: the folder appears under its name in one step."""
-    stored, scale, offset = encode_image(case.image, dtype)
+    try:
+        stored, scale, offset = encode_image(case.image, dtype)
+    except ValueError as error:
+        raise DataError(cases_dir / case.name, str(error), "use --dtype uint8") from error
     arrays: dict[str, NDArray[Any]] = {"image": stored, "label": case.label}
     if case.truth is not None:
         arrays["truth"] = case.truth.astype(np.float16)
