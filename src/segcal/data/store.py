@@ -35,7 +35,7 @@ def encode_image(
     check_choice("dtype", dtype, DTYPES)
     if dtype == "float16":
         largest = float(np.abs(image).max())
-        if largest > np.finfo(np.float16).max:
+        if largest > float(np.finfo(np.float16).max):
             raise ValueError(f"intensities up to {largest:g} do not fit float16")
         return image.astype(np.float16), (1.0,) * len(image), (0.0,) * len(image)
     stored = np.empty(image.shape, dtype=np.uint8)
