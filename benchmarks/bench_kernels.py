@@ -148,7 +148,7 @@ def main() -> None:
         results["x".join(map(str, shape))] = measure(shape, bandwidth, args.repeats)
         torch.cuda.empty_cache()
         payload = {
-            "environment": environment("monai", "triton"),
+            "environment": environment(),
             "copy_bandwidth": bandwidth,
             "results": results,
         }

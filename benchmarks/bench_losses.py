@@ -7,13 +7,12 @@ turns, round after round, so that a slow moment of the machine falls on all of t
 """
 
 import argparse
-import statistics
 from collections.abc import Callable
 
 import monai.losses
 import torch
 import torch.nn.functional as F
-from _common import RESULTS, environment, time_once, write_results
+from _common import RESULTS, environment, summary, time_once, write_results
 from torch import Tensor
 
 from segcal.losses import LOSSES, NACLLoss, make_loss
@@ -40,8 +39,8 @@ def candidates(shape: tuple[int, ...], device: str) -> dict[str, Run]:
 
     def run(loss: Callable[[Tensor, Tensor], Tensor]) -> Run:
         def step() -> None:
-            logits.grad = None
             loss(logits, target).backward()
+            logits.grad = None  # nothing is held from one pass to the next
 
         return step
 
@@ -88,13 +87,8 @@ def measure(shape: tuple[int, ...], device: str, repeats: int) -> dict[str, dict
     size = 4 * torch.Size(shape).numel()
     rows = {}
     for name, run in runs.items():
-        low, middle, high = statistics.quantiles(times[name], n=4)
-        rows[name] = {
-            "median_ms": middle,
-            "low_ms": low,
-            "high_ms": high,
-            "extra_memory_in_logits": extra_memory(run, device) / size,
-        }
+        memory = max(extra_memory(run, device) for _ in range(3)) / size
+        rows[name] = summary(times[name]) | {"extra_memory_in_logits": memory}
     return rows
 
 
@@ -106,9 +100,9 @@ def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     for name in next(iter(results.values())):
         cells = []
         for rows in results.values():
-            ratio = rows[name]["median_ms"] / rows["MONAI NACLLoss"]["median_ms"]
+            ratio = rows[name]["median_s"] / rows["MONAI NACLLoss"]["median_s"]
             memory = rows[name]["extra_memory_in_logits"]
-            cells.append(f"{rows[name]['median_ms']:.2f} | {ratio:.2f} × | {memory:.1f} ×")
+            cells.append(f"{1e3 * rows[name]['median_s']:.2f} | {ratio:.2f} × | {memory:.1f} ×")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -123,7 +117,7 @@ def main() -> None:
     for name, shape in SIZES.items():
         print(f"{name} {shape} …", flush=True)
         results[name] = measure(shape, args.device, args.repeats)
-    payload = {"environment": environment("monai"), "sizes": SIZES, "results": results}
+    payload = {"environment": environment(), "sizes": SIZES, "results": results}
     path = RESULTS / f"losses_{args.device}.json"
     write_results(path, payload)
     print(table(results))

@@ -23,7 +23,6 @@ from segcal.metrics import CalibrationBins, ProperScores, all_surface_distances,
 
 warnings.filterwarnings("ignore")
 SHAPE = (128, 192, 192)
-PACKAGES = ("numpy", "scipy", "torch", "monai", "medpy", "torchmetrics")
 
 
 def ellipsoid(shape: tuple[int, ...], centre: tuple[float, ...], radii: tuple[float, ...]) -> Any:
@@ -154,7 +153,7 @@ def show(results: dict[str, Any]) -> None:
                     f"{what}, {row['million_voxels']} M voxels",
                     f"{row['peak_host_mib']:.0f} MiB",
                     f"{row['median_s']:.3f}",
-                    f"{row['min_s']:.3f}–{row['max_s']:.3f}",
+                    f"{row['q1_s']:.3f}–{row['q3_s']:.3f}",
                     f"{row['ns_per_voxel']:.0f} ns/voxel",
                 )
             continue
@@ -165,7 +164,7 @@ def show(results: dict[str, Any]) -> None:
                     what,
                     who,
                     f"{t['median_s']:.3f}",
-                    f"{t['min_s']:.3f}–{t['max_s']:.3f}",
+                    f"{t['q1_s']:.3f}–{t['q3_s']:.3f}",
                     f"{ratio:.1f}" if ratio else "",
                 )
     Console().print(grid)
@@ -189,7 +188,7 @@ def main() -> None:
     )
     show(results)
     out = options.out or Path(__file__).parent / "results" / f"metrics_{options.device}.json"
-    write_results(out, {"environment": environment(PACKAGES), "shape": SHAPE, "results": results})
+    write_results(out, {"environment": environment(), "shape": SHAPE, "results": results})
 
 
 if __name__ == "__main__":

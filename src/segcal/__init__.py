@@ -8,7 +8,7 @@ from types import ModuleType
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("losses", "metrics", "priors")
+_ROOMS = ("data", "losses", "metrics", "priors")
 
 __all__ = ["__version__", *_ROOMS]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from segcal import __version__
+from segcal.cli_data import data_app, prepare_app
 
 Frame = Any  # pandas.DataFrame, which is not imported to say so
 
@@ -19,6 +20,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(prepare_app, name="prepare")
+app.add_typer(data_app, name="data")
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,83 @@
+"""From a downloaded challenge to verified, split, fast cases.
+
+    plan_source, plan_phantom, prepare    make a prepared set
+    check_dataset, contact_sheet          verify it, look at it
+    open_dataset                          its cases, splits, fingerprint
+    SliceDataset, PatchDataset            torch datasets over them
+    make_loader                           batches, from memory when the set fits
+
+torch is imported only when one of the last three is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from segcal.data.case import Case, CaseProperties
+from segcal.data.check import CheckReport, check_dataset
+from segcal.data.dataset import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
+from segcal.data.errors import DataError, DiskFullError
+from segcal.data.figure import contact_sheet
+from segcal.data.grid import Grid, GridRecipe
+from segcal.data.intensity import Intensity
+from segcal.data.nifti import write_nifti
+from segcal.data.phantom import PhantomSpec
+from segcal.data.plan import Plan, plan_phantom, plan_source
+from segcal.data.prepare import PrepareReport, prepare
+from segcal.data.source import SourceOptions
+from segcal.data.sources import SOURCES
+from segcal.data.splits import Splits, make_splits
+
+if TYPE_CHECKING:
+    from segcal.data.loader import Loader, ResidentLoader, StreamLoader, make_loader
+    from segcal.data.slices import Batch, PatchDataset, SliceDataset
+
+_NEED_TORCH = {
+    "Batch": "slices",
+    "Loader": "loader",
+    "PatchDataset": "slices",
+    "ResidentLoader": "loader",
+    "SliceDataset": "slices",
+    "StreamLoader": "loader",
+    "make_loader": "loader",
+}
+
+__all__ = [
+    "SOURCES",
+    "Batch",
+    "Case",
+    "CaseProperties",
+    "CheckReport",
+    "DataError",
+    "DatasetInfo",
+    "DiskFullError",
+    "Grid",
+    "GridRecipe",
+    "Intensity",
+    "Loader",
+    "PatchDataset",
+    "PhantomSpec",
+    "Plan",
+    "PrepareReport",
+    "PreparedCase",
+    "PreparedDataset",
+    "ResidentLoader",
+    "SliceDataset",
+    "SourceOptions",
+    "Splits",
+    "StreamLoader",
+    "check_dataset",
+    "contact_sheet",
+    "make_loader",
+    "make_splits",
+    "open_dataset",
+    "plan_phantom",
+    "plan_source",
+    "prepare",
+    "write_nifti",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_TORCH:
+        return getattr(importlib.import_module(f"segcal.data.{_NEED_TORCH[name]}"), name)
+    raise AttributeError(f"module 'segcal.data' has no attribute {name!r}")

@@ -1,0 +1,74 @@
+"""One case: the arrays, and everything that must travel with them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from segcal.data.grid import Grid, Shape, Spacing
+from segcal.data.intensity import ChannelIntensity
+
+
+class SourceFile(BaseModel):
+    """A file a case was made from, as it was then; `name` is relative to the source folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case in memory. Axes (C, Z, Y, X) and (Z, Y, X): the slice axis comes first.
+
+    `truth`, where it is known (phantoms), is each class's true probability, (K, Z, Y, X).
+    `voxels_sha256` identifies the scan: the source image's voxel values, whatever their file.
+    """
+
+    name: str
+    patient: str
+    image: NDArray[np.float32]
+    label: NDArray[np.uint8]
+    grid: Grid
+    intensity: tuple[ChannelIntensity, ...]
+    voxels_sha256: str
+    truth: NDArray[np.float32] | None = None
+    sources: tuple[SourceFile, ...] = ()
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def spacing_mm(self) -> Spacing:
+        return self.grid.spacing_mm
+
+
+class CaseProperties(BaseModel):
+    """`case.json`: what is stored beside a case's arrays.
+
+    The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
+    stored voxels of each label; `image_range` is the decoded minimum and maximum.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    name: str
+    patient: str
+    channels: int
+    shape: Shape
+    spacing_mm: Spacing
+    dtype: Literal["float16", "uint8"]
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    image_range: tuple[float, float]
+    voxels: dict[int, int]
+    grid: Grid
+    intensity: tuple[ChannelIntensity, ...]
+    voxels_sha256: str
+    sha256: dict[str, str]
+    recipe_sha256: str
+    sources: tuple[SourceFile, ...] = ()
+    notes: dict[str, str] = {}

@@ -1,0 +1,43 @@
+"""FLARE-21 (abdominal CT).
+
+Layout: TrainingImg/train_NNN_0000.nii.gz, TrainingMask/train_NNN.nii.gz.
+"""
+
+from pathlib import Path
+
+from segcal.data.errors import DataError, list_folder
+from segcal.data.grid import GridRecipe
+from segcal.data.intensity import Intensity
+from segcal.data.source import SourceCase, SourceOptions, SourceSet, gather, need_nifti, stem
+
+CLASSES = {0: "background", 1: "liver", 2: "kidneys", 3: "spleen", 4: "pancreas"}
+PAPER_GRID = GridRecipe(resize=(30, 192, 192))
+
+
+def find_cases(source: Path, options: SourceOptions) -> SourceSet:
+    list_folder(source)
+    images, masks = source / "TrainingImg", source / "TrainingMask"
+    for folder in (images, masks):
+        if not folder.is_dir():
+            raise DataError(folder, "is missing", "give the folder that holds TrainingImg")
+
+    def pair(path: Path) -> list[SourceCase]:
+        name = (stem(path) or "").removesuffix("_0000")
+        if not name:
+            return []
+        mask = need_nifti(masks, name, f"the mask of {path.name}")
+        return [SourceCase(name=name, patient=name, images=(path,), label=mask)]
+
+    layout = "TrainingImg/train_NNN_0000.nii.gz"
+    cases, problems = gather(source, list_folder(images), pair, layout)
+    return SourceSet(
+        name="flare",
+        root=source,
+        cases=cases,
+        problems=problems,
+        channels=("CT",),
+        classes=CLASSES,
+        intensity=Intensity(kind="window"),
+        paper_grid=PAPER_GRID,
+        split_counts=(240, 40, 80),
+    )

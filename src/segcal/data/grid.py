@@ -1,0 +1,140 @@
+"""The grid a case is stored on, and the way back to the one it came from."""
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from segcal.data.resample import (
+    Float,
+    Labels,
+    centre_start,
+    crop_or_pad,
+    resize_labels,
+    resize_linear,
+)
+
+Shape = tuple[int, int, int]
+Spacing = tuple[float, float, float]
+Row = tuple[float, float, float, float]
+Wish = tuple[int | None, int | None, int | None]
+
+
+class GridRecipe(BaseModel):
+    """What to do with every case's grid, axes (Z, Y, X); None keeps an axis as it is.
+
+    First the whole volume is resized to `resize`, then a centred box `crop` is cut out of it
+    (padded where the volume is smaller).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    resize: Wish = (None, None, None)
+    crop: Wish = (None, None, None)
+
+
+class Grid(BaseModel):
+    """original → resized → cropped or padded. Axes (Z, Y, X), as the arrays are stored.
+
+    `affine` is the source file's own: it maps its voxel indices (x, y, z) to millimetres.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    original_shape: Shape
+    original_spacing_mm: Spacing
+    affine: tuple[Row, Row, Row, Row]
+    resized_shape: Shape
+    start: Shape
+    shape: Shape
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if min(*self.original_shape, *self.resized_shape, *self.shape) < 1:
+            raise ValueError("Expected grid shapes to be positive.")
+        if min(self.original_spacing_mm) <= 0:
+            raise ValueError("Expected grid spacing to be positive.")
+        return self
+
+    @property
+    def spacing_mm(self) -> Spacing:
+        """Spacing of the stored grid, (Z, Y, X)."""
+        axes = zip(self.original_spacing_mm, self.original_shape, self.resized_shape, strict=True)
+        z, y, x = (spacing * before / after for spacing, before, after in axes)
+        return z, y, x
+
+    @property
+    def stored_affine(self) -> NDArray[np.float64]:
+        """Affine of the stored grid: its voxel indices (x, y, z) to millimetres."""
+        step = np.array(self.original_shape[::-1]) / np.array(self.resized_shape[::-1])
+        move = np.eye(4)
+        move[:3, :3] = np.diag(step)
+        move[:3, 3] = (np.array(self.start[::-1]) + 0.5) * step - 0.5
+        moved: NDArray[np.float64] = np.array(self.affine) @ move
+        return moved
+
+    def apply_image(self, image: NDArray[np.floating]) -> Float:
+        """(C, Z, Y, X) from the original grid to the stored one; padding is 0."""
+        resized = resize_linear(image, self.resized_shape)
+        return np.asarray(crop_or_pad(resized, self.start, self.shape, 0.0), dtype=np.float32)
+
+    def apply_labels(self, labels: NDArray[np.integer]) -> Labels:
+        """(Z, Y, X) from the original grid to the stored one; padding is background."""
+        resized = resize_labels(labels, self.resized_shape)
+        return np.asarray(crop_or_pad(resized, self.start, self.shape, 0), dtype=np.uint8)
+
+    def restore_labels(self, labels: NDArray[np.integer]) -> Labels:
+        """(Z, Y, X) labels on the stored grid back to the original one.
+
+        What the crop left out comes back as background.
+        """
+        self._check("labels", labels.shape)
+        whole = crop_or_pad(labels, self._back(), self.resized_shape, 0)
+        return resize_labels(np.asarray(whole, dtype=np.uint8), self.original_shape)
+
+    def restore_probs(self, probs: NDArray[np.floating]) -> Float:
+        """(K, Z, Y, X) probabilities on the stored grid back to the original one.
+
+        They still sum to 1; what the crop left out is background with certainty.
+        """
+        self._check("probs", probs.shape[1:])
+        background = crop_or_pad(probs[:1], self._back(), self.resized_shape, 1.0)
+        others = crop_or_pad(probs[1:], self._back(), self.resized_shape, 0.0)
+        whole = np.concatenate([background, others]).astype(np.float32)
+        return resize_linear(whole, self.original_shape)
+
+    def _back(self) -> Shape:
+        z, y, x = self.start
+        return -z, -y, -x
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        if tuple(shape) != self.shape:
+            raise ValueError(
+                f"Expected argument `{name}` to have the stored grid's shape {self.shape}, "
+                f"but got {tuple(shape)}."
+            )
+
+
+def plan_grid(
+    shape: Shape, spacing_mm: Spacing, affine: NDArray[np.floating], recipe: GridRecipe
+) -> Grid:
+    """The grid on which a volume of this shape is stored."""
+
+    def wished(wish: Wish, size: Shape) -> Shape:
+        z, y, x = (have if want is None else want for want, have in zip(wish, size, strict=True))
+        return z, y, x
+
+    resized = wished(recipe.resize, shape)
+    final = wished(recipe.crop, resized)
+    rows = tuple(tuple(float(v) for v in row) for row in affine)
+    return Grid.model_validate(
+        {
+            "original_shape": shape,
+            "original_spacing_mm": spacing_mm,
+            "affine": rows,
+            "resized_shape": resized,
+            "start": centre_start(resized, final),
+            "shape": final,
+        }
+    )

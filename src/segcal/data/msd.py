@@ -1,0 +1,64 @@
+"""Medical Segmentation Decathlon: imagesTr/ and labelsTr/, with or without dataset.json."""
+
+from pathlib import Path
+
+from segcal.data.described import choose_classes, choose_intensity, read_description
+from segcal.data.errors import DataError, list_folder
+from segcal.data.source import (
+    SourceCase,
+    SourceOptions,
+    SourceSet,
+    count_channels,
+    gather,
+    lonely_labels,
+    need_nifti,
+    stem,
+)
+
+
+def find_cases(source: Path, options: SourceOptions) -> SourceSet:
+    list_folder(source)
+    described = read_description(source / "dataset.json")
+    layout = "imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz"
+
+    def listed(pair: tuple[str, str]) -> list[SourceCase]:
+        image, label = (_inside(source, name) for name in pair)
+        name = stem(image)
+        if name is None:
+            raise DataError(image, "is not a .nii or .nii.gz file", "correct dataset.json")
+        return [SourceCase(name, name, (image,), label)]
+
+    def found(image: Path) -> list[SourceCase]:
+        name = stem(image)
+        if name is None:
+            return []
+        label = need_nifti(source / "labelsTr", name, f"the mask of {image.name}")
+        return [SourceCase(name, name, (image,), label)]
+
+    if described.training is not None:
+        cases, problems = gather(source, described.training, listed, layout)
+    else:
+        images = list_folder(source / "imagesTr")
+        cases, problems = gather(source, images, found, layout)
+        problems += lonely_labels(source / "labelsTr", [n for n in map(stem, images) if n])
+    channels = described.channels or tuple(f"channel {i}" for i in range(count_channels(cases)))
+    return SourceSet(
+        name=source.resolve().name,
+        root=source,
+        cases=cases,
+        problems=problems,
+        channels=channels,
+        classes=choose_classes(described, options),
+        regions=described.regions,
+        intensity=choose_intensity(described, options),
+    )
+
+
+def _inside(source: Path, name: str) -> Path:
+    """A path listed in dataset.json; it must exist and lie below `source`."""
+    path = source / name
+    if not path.resolve().is_relative_to(source.resolve()):
+        raise DataError(source / "dataset.json", f"lists {name}, outside the set", "correct it")
+    if not path.is_file():
+        raise DataError(path, "is missing (listed in dataset.json)", "complete the download")
+    return path

@@ -1,0 +1,212 @@
+"""What a source tells about its set, and from a source's files to a case."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.data.case import Case, SourceFile
+from segcal.data.errors import DataError, list_folder
+from segcal.data.grid import GridRecipe, plan_grid
+from segcal.data.intensity import Intensity, normalise
+from segcal.data.nifti import Header, check_same_grid, read_header, read_image, read_labels
+
+T = TypeVar("T")
+
+ENDINGS = (".nii.gz", ".nii")
+DEFAULT_COUNTS = (70, 10, 20)
+
+
+@dataclass(frozen=True)
+class SourceCase:
+    """The files of one case: one image file per channel, or one file with all channels."""
+
+    name: str
+    patient: str
+    images: tuple[Path, ...]
+    label: Path
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What only the user knows about a set: used by `folder` and `msd`."""
+
+    modality: str | None = None
+    window: tuple[float, float] | None = None
+    classes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class SourceSet:
+    """A set as found on disk, before any voxel is read.
+
+    `classes` maps stored labels to names, None when they must be read off the label maps.
+    `label_map` maps labels in the files to stored ones, None when they are stored as they are.
+    `problems` are cases that cannot be used, such as one whose mask is missing.
+    `paper_grid` None means: pad the slices to the smallest multiple of 32 that holds them all.
+    """
+
+    name: str
+    root: Path
+    cases: tuple[SourceCase, ...]
+    channels: tuple[str, ...]
+    classes: dict[int, str] | None
+    intensity: Intensity
+    regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    label_map: Mapping[int, int] | None = None
+    problems: tuple[DataError, ...] = ()
+    paper_grid: GridRecipe | None = None
+    split_counts: tuple[int, int, int] = DEFAULT_COUNTS
+
+
+@dataclass(frozen=True)
+class CaseRecipe:
+    """Everything that decides how a case's files become its arrays."""
+
+    root: Path
+    grid: GridRecipe
+    intensity: Intensity
+    channels: int
+    labels: tuple[int, ...] | None
+    label_map: Mapping[int, int] | None
+
+
+def load_case(source: SourceCase, recipe: CaseRecipe) -> Case:
+    """Read, check, normalise and resample one case."""
+    image, header = _read_channels(source, recipe)
+    labels, label_header = read_labels(source.label)
+    check_same_grid(label_header, header)
+    stored_labels = _map_labels(source.label, labels, recipe)
+    digest = hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()
+    records = []
+    for index in range(len(image)):
+        path = source.images[min(index, len(source.images) - 1)]
+        try:
+            image[index], record = normalise(image[index], recipe.intensity)
+        except ValueError as error:
+            raise DataError(path, str(error), "leave out the case or change --window") from error
+        records.append(record)
+    grid = plan_grid(header.shape, header.spacing_mm, header.affine, recipe.grid)
+    return Case(
+        name=source.name,
+        patient=source.patient,
+        image=grid.apply_image(image),
+        label=grid.apply_labels(stored_labels),
+        grid=grid,
+        intensity=tuple(records),
+        voxels_sha256=digest,
+        sources=source_files(source, recipe.root),
+        notes=source.notes,
+    )
+
+
+def source_files(source: SourceCase, root: Path) -> tuple[SourceFile, ...]:
+    """Name, size and time of a case's files: enough to see that one has changed."""
+    files = []
+    for path in (*source.images, source.label):
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise DataError(path, f"cannot be read ({error.strerror})", "check the path") from error
+        name = path.relative_to(root).as_posix()
+        files.append(SourceFile(name=name, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns))
+    return tuple(files)
+
+
+def _read_channels(source: SourceCase, recipe: CaseRecipe) -> tuple[NDArray[np.float32], Header]:
+    parts = [read_image(path) for path in source.images]
+    header = parts[0][1]
+    for _, other in parts[1:]:
+        check_same_grid(other, header)
+    image = np.concatenate([part for part, _ in parts])
+    if len(image) != recipe.channels:
+        raise DataError(
+            source.images[0],
+            f"has {len(image)} channels where the set has {recipe.channels}",
+            "all cases of a set must have the same channels",
+        )
+    return image, header
+
+
+def _map_labels(path: Path, labels: NDArray[np.int64], recipe: CaseRecipe) -> NDArray[np.uint8]:
+    present = {int(v) for v in np.unique(labels)}
+    known = recipe.label_map or {v: v for v in recipe.labels or range(256)}
+    strange = sorted(present - set(known))
+    if strange:
+        listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
+        raise DataError(
+            path,
+            f"holds label {', '.join(map(str, strange[:5]))}, outside the list {listed}",
+            "correct the label map, or name all classes of the set",
+        )
+    out = np.zeros(labels.shape, dtype=np.uint8)
+    for value in present:
+        out[labels == value] = known[value]
+    return out
+
+
+def stem(path: Path) -> str | None:
+    """File name without .nii or .nii.gz; None when it is no NIfTI file."""
+    for ending in ENDINGS:
+        if path.name.endswith(ending) and path.name != ending:
+            return path.name.removesuffix(ending)
+    return None
+
+
+def need_nifti(folder: Path, name: str, what: str) -> Path:
+    """The file `name`.nii.gz or `name`.nii in `folder`; a DataError that names it if missing."""
+    for ending in ENDINGS:
+        path = folder / f"{name}{ending}"
+        if path.is_file():
+            return path
+    raise DataError(
+        folder / f"{name}.nii.gz",
+        f"is missing ({what})",
+        "complete the download or remove the case",
+    )
+
+
+def gather(
+    root: Path, items: Iterable[T], make: Callable[[T], list[SourceCase]], layout: str
+) -> tuple[tuple[SourceCase, ...], tuple[DataError, ...]]:
+    """The cases that `make` finds in each item, and the problems it met; no case is an error."""
+    cases: dict[str, SourceCase] = {}
+    problems: list[DataError] = []
+    for item in items:
+        try:
+            for case in make(item):
+                if case.name in cases:
+                    problem = f"gives the case name {case.name} a second time"
+                    raise DataError(case.images[0], problem, "keep one file per case")
+                cases[case.name] = case
+        except DataError as problem:
+            problems.append(problem)
+    if not cases:
+        raise problems[0] if problems else DataError(root, "holds no cases", f"expected {layout}")
+    return tuple(cases.values()), tuple(problems)
+
+
+def lonely_labels(folder: Path, names: Iterable[str]) -> tuple[DataError, ...]:
+    """Label maps without an image: half a case is a problem whichever half is missing."""
+    known = set(names)
+    return tuple(
+        DataError(path, "has no image of that name", "complete the download or remove it")
+        for path in list_folder(folder)
+        if (name := stem(path)) and name not in known
+    )
+
+
+def count_channels(cases: Iterable[SourceCase]) -> int:
+    """Channels of the first case that can be read; the others must agree when they are read."""
+    problem: DataError | None = None
+    for case in cases:
+        try:
+            return max(len(case.images), read_header(case.images[0]).channels)
+        except DataError as error:
+            problem = problem or error
+    raise problem or ValueError("Expected argument `cases` to hold a case, but got none.")

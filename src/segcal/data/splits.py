@@ -1,0 +1,189 @@
+"""Splits by patient: counts or proportions, seeded; scans that are the same stay together."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from segcal._checks import check_number
+from segcal.data.errors import DataError
+
+PARTS = ("train", "val", "test")
+
+
+class Fold(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    train: tuple[str, ...]
+    val: tuple[str, ...]
+
+
+class Splits(BaseModel):
+    """`splits.json`: case names of each part, and k folds over the cases outside the test set.
+
+    `duplicates` lists patients that share an identical scan.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = 1
+    seed: int
+    train: tuple[str, ...]
+    val: tuple[str, ...]
+    test: tuple[str, ...]
+    folds: tuple[Fold, ...] = ()
+    duplicates: tuple[tuple[str, ...], ...] = ()
+
+
+def read_splits(path: Path) -> Splits:
+    try:
+        return Splits.model_validate_json(path.read_bytes())
+    except OSError as error:
+        remedy = "run `segcal prepare` again"
+        raise DataError(path, f"cannot be read ({error.strerror})", remedy) from error
+    except (ValidationError, ValueError) as error:
+        reason = "; ".join(str(error).splitlines()[:3])
+        raise DataError(path, f"is not a list of splits ({reason})", "correct it") from error
+
+
+def find_duplicates(scans: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
+    """Patients that share a scan, from (patient, hash of the scan's voxels); sorted groups."""
+    of_scan: dict[str, list[str]] = defaultdict(list)
+    for patient, voxels in scans:
+        of_scan[voxels].append(patient)
+    parent: dict[str, str] = {}
+
+    def root(patient: str) -> str:
+        while parent.setdefault(patient, patient) != patient:
+            patient = parent[patient]
+        return patient
+
+    for patients in of_scan.values():
+        for other in patients[1:]:
+            parent[root(other)] = root(patients[0])
+    groups: dict[str, set[str]] = defaultdict(set)
+    for patient in list(parent):
+        groups[root(patient)].add(patient)
+    return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+
+
+def part_sizes(patients: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """`counts` when they add up to the number of patients, the same proportions otherwise.
+
+    No part is left empty while there are patients for it (train first, then val, then test).
+    """
+    total = sum(counts)
+    if patients == total:
+        return tuple(counts)
+    exact = [patients * count / total for count in counts]
+    sizes = [int(x) for x in exact]
+    by_remainder = sorted(range(len(counts)), key=lambda i: (sizes[i] - exact[i], i))
+    for index in by_remainder[: patients - sum(sizes)]:
+        sizes[index] += 1
+    for index in range(min(len(sizes), patients)):
+        if sizes[index] == 0:
+            # Of equally large parts the later one gives: training comes first.
+            giver = max(range(len(sizes)), key=lambda i: (sizes[i], i))
+            sizes[giver] -= 1
+            sizes[index] = 1
+    return tuple(sizes)
+
+
+def make_splits(
+    patient_of: Mapping[str, str],
+    duplicates: Sequence[Sequence[str]],
+    counts: Sequence[int],
+    seed: int = 0,
+    folds: int = 5,
+) -> Splits:
+    """Split cases (case name → patient) so that no patient and no duplicated scan parts."""
+    check_number("seed", seed, low=0)
+    check_number("folds", folds, low=0)
+    groups = _groups(set(patient_of.values()), duplicates)
+    sizes = part_sizes(sum(map(len, groups)), counts)
+    rng = np.random.default_rng(seed)
+    parts = _deal(groups, sizes, rng)
+    named = {part: _cases_of(patient_of, dealt) for part, dealt in zip(PARTS, parts, strict=True)}
+    rest = [group for part in parts[:2] for group in part]
+    return Splits(
+        seed=seed,
+        train=named["train"],
+        val=named["val"],
+        test=named["test"],
+        folds=_folds(patient_of, rest, folds, rng),
+        duplicates=tuple(tuple(d) for d in duplicates),
+    )
+
+
+def _groups(patients: set[str], duplicates: Sequence[Sequence[str]]) -> list[list[str]]:
+    together = {patient for group in duplicates for patient in group}
+    singles = [[p] for p in sorted(patients - together)]
+    return [sorted(group) for group in duplicates] + singles
+
+
+def _deal(
+    groups: list[list[str]], sizes: Sequence[int], rng: np.random.Generator
+) -> list[list[list[str]]]:
+    """Deal whole groups at random into parts of the given sizes, the large groups first.
+
+    The sizes come out exact whenever there are enough single patients to fill up with.
+    """
+    order = [groups[i] for i in rng.permutation(len(groups))]
+    order.sort(key=len, reverse=True)
+    parts: list[list[list[str]]] = [[] for _ in sizes]
+    room = np.array(sizes, dtype=np.int64)
+    for group in order:
+        chance = np.where(room >= len(group), room, 0).astype(float)
+        if not chance.any():
+            chance = np.eye(len(sizes))[int(np.argmax(room))]
+        index = int(rng.choice(len(sizes), p=chance / chance.sum()))
+        parts[index].append(group)
+        room[index] -= len(group)
+    return parts
+
+
+def _folds(
+    patient_of: Mapping[str, str], groups: list[list[str]], folds: int, rng: np.random.Generator
+) -> tuple[Fold, ...]:
+    count = min(folds, len(groups))
+    if count < 2:
+        return ()
+    total = sum(map(len, groups))
+    sizes = [total // count + (index < total % count) for index in range(count)]
+    dealt = _deal(groups, sizes, rng)
+    return tuple(
+        Fold(
+            train=_cases_of(patient_of, [g for d in dealt if d is not held for g in d]),
+            val=_cases_of(patient_of, held),
+        )
+        for held in dealt
+    )
+
+
+def _cases_of(patient_of: Mapping[str, str], groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    patients = {patient for group in groups for patient in group}
+    return tuple(sorted(name for name, patient in patient_of.items() if patient in patients))
+
+
+def leaks(splits: Splits, patient_of: Mapping[str, str], scan_of: Mapping[str, str]) -> list[str]:
+    """Each patient or scan that lies in two parts (or on both sides of a fold), as a sentence."""
+    cuts = [("the splits", {part: getattr(splits, part) for part in PARTS})]
+    for index, fold in enumerate(splits.folds):
+        cuts.append((f"fold {index}", {"train": fold.train, "val": fold.val, "test": splits.test}))
+    found = []
+    for where, parts in cuts:
+        for what, of in (("patient", patient_of), ("scan", scan_of)):
+            seen: dict[str, tuple[str, str]] = {}
+            for part, names in parts.items():
+                for name in names:
+                    key = of.get(name, name)
+                    first, example = seen.setdefault(key, (part, name))
+                    if first != part:
+                        found.append(
+                            f"in {where}, {name} ({part}) shares its {what} "
+                            f"with {example} ({first})"
+                        )
+    return found

@@ -1,0 +1,286 @@
+"""Bad data through the command line: one line that names the file, exit code 2, nothing left."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segcal.data import open_dataset
+from trees import (
+    acdc_tree,
+    blob,
+    brats_tree,
+    flare_tree,
+    folder_tree,
+    msd_tree,
+    run_cli,
+    save,
+    scan,
+)
+
+Spoil = Callable[[Path], Path]
+SHAPE = (40, 48, 5)
+AFFINE = np.diag([1.5, 1.5, 10.0, 1.0])
+
+
+def frame(root: Path, ending: str = "") -> Path:
+    return root / "patient002" / f"patient002_frame01{ending}.nii.gz"
+
+
+def truncated(root: Path) -> Path:
+    path = frame(root)
+    path.write_bytes(path.read_bytes()[:-200])
+    return path
+
+
+def not_nifti(root: Path) -> Path:
+    frame(root).write_text("404 not found\n" * 50)
+    return frame(root)
+
+
+def missing_mask(root: Path) -> Path:
+    frame(root, "_gt").unlink()
+    return frame(root, "_gt")
+
+
+def missing_frame(root: Path) -> Path:
+    frame(root).unlink()
+    return frame(root)
+
+
+def other_shape(root: Path) -> Path:
+    return save(frame(root, "_gt"), blob((40, 48, 4), (1, 2, 3)), AFFINE)
+
+
+def other_affine(root: Path) -> Path:
+    moved = AFFINE.copy()
+    moved[0, 3] = 12
+    return save(frame(root, "_gt"), blob(SHAPE, (1, 2, 3)), moved)
+
+
+def strange_label(root: Path) -> Path:
+    return save(frame(root, "_gt"), blob(SHAPE, (1, 2, 7)), AFFINE)
+
+
+def negative_label(root: Path) -> Path:
+    return save(frame(root, "_gt"), blob(SHAPE, (1, 2, -1), np.int16), AFFINE)
+
+
+def fraction_label(root: Path) -> Path:
+    return save(frame(root, "_gt"), blob(SHAPE, (1, 2, 2.5), np.float32), AFFINE)
+
+
+def nan_image(root: Path) -> Path:
+    image = scan(SHAPE, 1)
+    image[0, 0, 0] = np.nan
+    return save(frame(root), image, AFFINE)
+
+
+def constant_image(root: Path) -> Path:
+    return save(frame(root), np.full(SHAPE, 3.0), AFFINE)
+
+
+def no_info(root: Path) -> Path:
+    path = root / "patient002" / "Info.cfg"
+    path.unlink()
+    return path
+
+
+def wrong_info(root: Path) -> Path:
+    path = root / "patient002" / "Info.cfg"
+    path.write_text("ED: one\n")
+    return path
+
+
+SPOILS = {
+    truncated: "truncated",
+    not_nifti: "not a single-file NIfTI",
+    missing_mask: "missing (the mask of the ED frame)",
+    missing_frame: "missing (the ED frame)",
+    other_shape: "has shape",
+    other_affine: "12 mm away",
+    strange_label: "label 7, outside the list 0, 1, 2, 3",
+    negative_label: "label -1, outside",
+    fraction_label: "not whole numbers (such as 2.5)",
+    nan_image: "1 NaN",
+    constant_image: "constant (3)",
+    no_info: "cannot be read",
+    wrong_info: "no line 'ED: frame'",
+}
+
+
+def one_error_line(captured: Any) -> str:
+    lines = [line for line in captured.err.splitlines() if line.startswith("segcal: ")]
+    assert len(lines) == 1, captured.err
+    assert "Traceback" not in captured.err
+    return lines[0]
+
+
+@pytest.mark.parametrize("spoil", SPOILS, ids=lambda s: s.__name__)
+def test_bad_case_stops_and_keep_going_skips(
+    spoil: Spoil,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, out = acdc_tree(tmp_path / "source"), tmp_path / "out"
+    path = spoil(source)
+    command = ("prepare", "acdc", "--source", source, "--out", out, "--workers", 1)
+    assert run_cli(monkeypatch, *command) == 2
+    line = one_error_line(capsys.readouterr())
+    assert line.startswith(f"segcal: {path}: ")
+    assert SPOILS[spoil] in line
+    assert not (out / "dataset.yaml").exists()
+    # Whole cases may be there, nothing else.
+    for folder in (out / "cases").glob("*"):
+        assert {p.name for p in folder.iterdir()} == {"image.b2nd", "label.b2nd", "case.json"}
+
+    assert run_cli(monkeypatch, *command, "--keep-going") == 0
+    captured = capsys.readouterr()
+    assert f"left out: {path}: " in captured.err
+    dataset = open_dataset(out)
+    assert "patient002_frame01" not in dataset.info.cases
+    assert {case.patient for case in dataset} >= {"patient001", "patient003"}
+    assert len(dataset.info.skipped) == 1
+    assert run_cli(monkeypatch, "data", "check", out) == 0
+
+
+def test_missing_modality_and_flare_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brats = brats_tree(tmp_path / "brats")
+    gone = brats / "HGG" / "BraTS19_X_1_1" / "BraTS19_X_1_1_t1ce.nii.gz"
+    gone.unlink()
+    assert run_cli(monkeypatch, "prepare", "brats", "--source", brats, "--out", tmp_path / "b") == 2
+    assert f"{gone}: is missing (the t1ce image)" in one_error_line(capsys.readouterr())
+    assert not (tmp_path / "b").exists()
+    flare = flare_tree(tmp_path / "flare")
+    gone = flare / "TrainingMask" / "train_001.nii.gz"
+    gone.unlink()
+    assert run_cli(monkeypatch, "prepare", "flare", "--source", flare, "--out", tmp_path / "f") == 2
+    assert f"{gone}: is missing" in one_error_line(capsys.readouterr())
+
+
+def test_missing_channel_file_and_lonely_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, shape = tmp_path / "raw", (20, 22, 6)
+    for name, channels in (("a", 2), ("b", 1)):
+        for channel in range(channels):
+            save(source / "imagesTr" / f"{name}_{channel:04d}.nii.gz", scan(shape, channel))
+        save(source / "labelsTr" / f"{name}.nii.gz", blob(shape, (1,)))
+    assert (
+        run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", tmp_path / "o") == 2
+    )
+    assert "b_0000.nii.gz: is one of 1 channel files where the set has 2" in one_error_line(
+        capsys.readouterr()
+    )
+    plain = folder_tree(tmp_path / "plain")
+    (plain / "images" / "fall 1.nii.gz").unlink()
+    assert (
+        run_cli(monkeypatch, "prepare", "folder", "--source", plain, "--out", tmp_path / "p") == 2
+    )
+    assert "labels/fall 1.nii.gz: has no image" in one_error_line(capsys.readouterr())
+
+
+@pytest.mark.parametrize("kind", ["acdc", "flare", "brats", "msd", "folder"])
+def test_zero_cases_and_no_folder(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("imagesTr", "labelsTr", "TrainingImg", "TrainingMask", "HGG"):
+        (tmp_path / "empty" / name).mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    for source, problem in (
+        ("empty", "holds no cases"),
+        ("absent", "does not exist"),
+        ("file", "is a file, not a folder"),
+    ):
+        command = ("prepare", kind, "--source", tmp_path / source, "--out", tmp_path / "out")
+        assert run_cli(monkeypatch, *command) == 2
+        line = one_error_line(capsys.readouterr())
+        assert line.startswith(f"segcal: {tmp_path / source}: {problem}")
+        assert not (tmp_path / "out").exists()
+
+
+def test_unreadable_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = acdc_tree(tmp_path / "source", patients=1)
+    source.chmod(0)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            # Root may read everything; be somebody else for a moment.
+            os.seteuid(65534)
+        code = run_cli(monkeypatch, "prepare", "acdc", "--source", source, "--out", tmp_path / "o")
+    finally:
+        if root:
+            os.seteuid(0)
+        source.chmod(0o755)
+    assert code == 2
+    assert f"{source}: cannot be read (Permission denied)" in one_error_line(capsys.readouterr())
+
+
+def test_bad_descriptions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = msd_tree(tmp_path / "source")
+    path = source / "dataset.json"
+    good = json.loads(path.read_text())
+    for text in (
+        "{",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        json.dumps(good | {"labels": {"0": "background", "999": "x"}}),
+        json.dumps(good | {"labels": {"background": 0, "a": 1, "ignore": 2}}),
+        json.dumps(good | {"training": [{"image": "imagesTr/none.nii.gz", "label": "x"}]}),
+    ):
+        path.write_text(text)
+        command = ("prepare", "msd", "--source", source, "--out", tmp_path / "out")
+        assert run_cli(monkeypatch, *command) == 2
+        assert f"{source}" in one_error_line(capsys.readouterr())
+        assert not (tmp_path / "out").exists()
+
+
+def test_bad_arguments_list_the_choices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder_tree(tmp_path / "source")
+    command = ("prepare", "folder", "--source", source, "--out", tmp_path / "out")
+    for extra, problem in (
+        (("--recipe", "papper"), "Did you mean 'paper'?"),
+        (("--dtype", "float32"), "'float16', 'uint8'"),
+        (("--modality", "ctt"), "Did you mean 'ct'?"),
+        (("--workers", "-1"), "`workers`"),
+    ):
+        assert run_cli(monkeypatch, *command, *extra) == 2
+        assert problem in one_error_line(capsys.readouterr())
+        assert not (tmp_path / "out").exists()
+    # A foreign folder is not written into.
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    command = ("prepare", "folder", "--source", source, "--out", tmp_path / "mine")
+    assert run_cli(monkeypatch, *command) == 2
+    assert "holds other files (thesis.txt)" in one_error_line(capsys.readouterr())
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_odd_paths_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder_tree(tmp_path / "Daten für Zoë 数据")
+    out, sheet = tmp_path / "out put é", tmp_path / "sheet ü.png"
+    assert run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", out) == 0
+    assert run_cli(monkeypatch, "data", "check", out, "--figure", sheet) == 0
+    assert "clean" in capsys.readouterr().out
+    assert open_dataset(out).info.name == source.name
+    assert sheet.read_bytes().startswith(b"\x89PNG")
+    assert open_dataset(out)["fall 1"].image().shape == (1, 6, 32, 32)

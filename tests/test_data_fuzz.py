@@ -1,0 +1,63 @@
+"""A thousand mutated NIfTI headers through the whole command, in a process of its own."""
+
+import gzip
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from segcal.data import check_dataset, open_dataset
+from trees import blob, save, scan
+
+SHAPE = (7, 6, 5)
+
+
+def mutate(plain: bytes, rng: np.random.Generator) -> bytes:
+    """Change up to eight header bytes, often to extreme values; cut some files short."""
+    data = bytearray(plain)
+    for _ in range(rng.integers(1, 9)):
+        extreme = rng.random() < 0.5
+        value = rng.choice([0, 1, 0x7F, 0x80, 0xFF]) if extreme else rng.integers(256)
+        data[int(rng.integers(0, 352))] = int(value)
+    if rng.random() < 0.1:
+        data = data[: int(rng.integers(1, len(data)))]
+    return bytes(data) if rng.random() < 0.5 else gzip.compress(bytes(data), 1)
+
+
+def digest(root: Path) -> dict[str, str]:
+    files = sorted(p for p in root.rglob("*") if p.is_file())
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_mutated_headers_never_hang_crash_or_write_elsewhere(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    source, out = tmp_path / "source", tmp_path / "out"
+    image = save(tmp_path / "a.nii", scan(SHAPE, 0, np.int16)).read_bytes()
+    label = save(tmp_path / "b.nii", blob(SHAPE, (1, 2), np.int16)).read_bytes()
+    for folder in ("images", "labels"):
+        (source / folder).mkdir(parents=True)
+    for number in range(1000):
+        # Every fourth time it is the mask that is spoilt.
+        spoilt = number % 4 == 0
+        name = f"case{number:04d}x.nii.gz"
+        (source / "images" / name).write_bytes(image if spoilt else mutate(image, rng))
+        (source / "labels" / name).write_bytes(mutate(label, rng) if spoilt else label)
+    before = digest(tmp_path)
+    command = [sys.executable, "-m", "segcal", "prepare", "folder", "--source", str(source)]
+    command += ["--out", str(out), "--recipe", "native", "--keep-going", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Traceback" not in done.stderr
+    after = {
+        path: hashed for path, hashed in digest(tmp_path).items() if not path.startswith(f"{out}/")
+    }
+    assert after == before
+    dataset = open_dataset(out)
+    assert len(dataset) + len(dataset.info.skipped) == 1000
+    assert 100 < len(dataset) < 900
+    left_out = [line for line in done.stderr.splitlines() if line.startswith("left out: ")]
+    assert len(left_out) == len(dataset.info.skipped)
+    assert all(str(source) in line for line in left_out)
+    assert check_dataset(out).problems == ()

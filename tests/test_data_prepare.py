@@ -1,0 +1,211 @@
+"""Preparing: restart, interruption, a full disk, two at once, worker processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from segcal.data import (
+    DataError,
+    PhantomSpec,
+    check_dataset,
+    open_dataset,
+    plan_phantom,
+    plan_source,
+    prepare,
+)
+from segcal.data.pool import run_jobs
+from trees import acdc_tree, folder_tree, run_cli, save, scan
+
+CASE_FILES = {"image.b2nd", "label.b2nd", "case.json"}
+
+
+def snapshot(out: Path) -> dict[str, bytes]:
+    """The text files: they hold the hashes of all arrays."""
+    return {
+        p.relative_to(out).as_posix(): p.read_bytes()
+        for p in sorted(out.rglob("*"))
+        if p.suffix in (".json", ".yaml")
+    }
+
+
+def test_same_files_whatever_the_workers(tmp_path: Path) -> None:
+    plan = plan_source("acdc", acdc_tree(tmp_path / "source"))
+    steps: list[tuple[int, int]] = []
+    one = prepare(plan, tmp_path / "one", progress=lambda *done: steps.append(done))
+    two = prepare(plan, tmp_path / "two", workers=2)
+    assert (one.written, one.kept, one.skipped) == (6, 0, ())
+    assert steps == [(i, 6) for i in range(1, 7)]
+    assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+    assert one.dataset.fingerprint == two.dataset.fingerprint
+
+
+def test_a_worker_s_error_arrives_whole(tmp_path: Path) -> None:
+    source = acdc_tree(tmp_path / "source")
+    bad = source / "patient003" / "patient003_frame12.nii.gz"
+    bad.write_bytes(b"nothing")
+    with pytest.raises(DataError, match="patient003_frame12") as caught:
+        prepare(plan_source("acdc", source), tmp_path / "out", workers=2)
+    assert caught.value.path == bad
+
+
+def test_restart_keeps_what_is_there_and_redoes_what_changed(tmp_path: Path) -> None:
+    source, out = acdc_tree(tmp_path / "source"), tmp_path / "out"
+    first = prepare(plan_source("acdc", source), out)
+    written = (out / "cases" / "patient001_frame01" / "case.json").stat().st_mtime_ns
+    again = prepare(plan_source("acdc", source), out)
+    assert (again.written, again.kept) == (0, 6)
+    assert (out / "cases" / "patient001_frame01" / "case.json").stat().st_mtime_ns == written
+    path = source / "patient002" / "patient002_frame01.nii.gz"
+    save(path, scan((40, 48, 5), 99), np.diag([1.5, 1.5, 10.0, 1.0]))
+    changed = prepare(plan_source("acdc", source), out)
+    assert (changed.written, changed.kept) == (1, 5)
+    assert changed.dataset.fingerprint != first.dataset.fingerprint
+    assert check_dataset(out).problems == ()
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    source, out = acdc_tree(tmp_path / "source", patients=1), tmp_path / "out"
+    prepare(plan_source("acdc", source), out)
+    for plan in (
+        plan_source("acdc", source, dtype="uint8"),
+        plan_source("acdc", source, recipe="native"),
+        plan_phantom(PhantomSpec(dims=2, cases=2)),
+    ):
+        with pytest.raises(DataError, match="other settings"):
+            prepare(plan, out)
+    assert check_dataset(out).problems == ()
+
+
+def test_killed_run_leaves_whole_cases_and_the_next_one_continues(tmp_path: Path) -> None:
+    """SIGKILL at several moments, workers included; only whole cases may be found."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "segcal", "prepare", "phantom", "--out", str(out)]
+    command += ["--cases", "30", "--size", "48", "--dims", "3", "--workers", "2"]
+    counts = []
+    for least in (1, 6):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+        limit = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < limit:
+            if len(list(out.glob("cases/phantom_*"))) >= least:
+                break
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        _wait_until_alone(process.pid)
+        whole = [p for p in out.glob("cases/*") if not p.name.startswith(".")]
+        counts.append(len(whole))
+        for folder in whole:
+            assert {p.name for p in folder.iterdir()} == CASE_FILES | {"truth.b2nd"}
+        with pytest.raises(DataError, match="not finished"):
+            open_dataset(out)
+    assert 0 < counts[0] < counts[1] < 30
+    plan = plan_phantom(PhantomSpec(cases=30, size=48))
+    report = prepare(plan, out)
+    assert report.kept == counts[1]
+    assert check_dataset(out).problems == ()
+    assert not [p for p in out.rglob("*") if p.name.startswith(".partial")]
+
+
+def _wait_until_alone(session: int) -> None:
+    """Workers must notice that their parent is gone, within seconds."""
+    limit = time.monotonic() + 20
+    while _members(session):
+        assert time.monotonic() < limit, "workers outlived the killed parent"
+        time.sleep(0.05)
+
+
+def _members(session: int) -> list[str]:
+    """Processes of a session, from /proc: the fields after the name are state, parent, group, …"""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, of = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(of) == session and state != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Path:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    try:
+        done = subprocess.run(mount, capture_output=True)
+    except OSError:
+        pytest.skip("a tiny disk needs the mount command")
+    if done.returncode:
+        pytest.skip("mounting a tiny disk needs root")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_full_disk(
+    tiny_disk: Path,
+    tmp_path: Path,
+    keep_going: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, out = acdc_tree(tmp_path / "source"), tiny_disk / "out"
+    command = ["prepare", "acdc", "--source", source, "--out", out, "--workers", 1]
+    command += ["--keep-going"] if keep_going else []
+    assert run_cli(monkeypatch, *command) == 2
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("segcal: ")]
+    assert len(lines) == 1
+    assert f"{out / 'cases'}: the disk is full" in lines[0]
+    assert not (out / "dataset.yaml").exists()
+    assert not [p for p in out.rglob("*") if p.name.startswith(".partial")]
+    for folder in (out / "cases").iterdir():
+        assert {p.name for p in folder.iterdir()} == CASE_FILES
+    # With space again, the same command goes on.
+    subprocess.run(["mount", "-o", "remount,size=16m", str(tiny_disk)], check=True)
+    assert run_cli(monkeypatch, *command) == 0
+    assert check_dataset(out).problems == ()
+
+
+def test_two_at_once_are_refused(tmp_path: Path) -> None:
+    plan = plan_source("folder", folder_tree(tmp_path / "source"))
+    refused = []
+
+    def meanwhile(done: int, total: int) -> None:
+        with pytest.raises(DataError, match="another `segcal prepare`"):
+            prepare(plan, tmp_path / "out")
+        refused.append(done)
+
+    prepare(plan, tmp_path / "out", progress=meanwhile)
+    assert refused == [1, 2, 3]
+
+
+def test_description_says_what_was_done(tmp_path: Path) -> None:
+    prepare(plan_source("folder", folder_tree(tmp_path / "source")), tmp_path / "out", seed=3)
+    content = yaml.safe_load((tmp_path / "out" / "dataset.yaml").read_text())
+    assert content["recipe"] == "paper"
+    assert content["grid"]["crop"] == [None, 32, 32]
+    assert content["intensity"]["kind"] == "zscore"
+    assert set(content["versions"]) == {"segcal", "numpy", "scipy", "nibabel", "blosc2"}
+    assert open_dataset(tmp_path / "out").splits.seed == 3
+    (tmp_path / "out" / "dataset.yaml").write_text("version: 1\nname: x\n")
+    with pytest.raises(DataError, match=r"dataset\.yaml: is not a set's description"):
+        open_dataset(tmp_path / "out")
+    with pytest.raises(DataError, match="is not a prepared set"):
+        open_dataset(tmp_path)
+
+
+def _die() -> int:
+    os._exit(9)
+
+
+def test_a_dead_worker_is_an_error_not_a_hang() -> None:
+    with pytest.raises(OSError, match="worker process died"):
+        list(run_jobs({"a": _die, "b": _die}, workers=2))

@@ -1,0 +1,237 @@
+"""Each source in its official layout, prepared by the paper's recipe and natively."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from scipy.ndimage import distance_transform_edt
+
+from segcal.data import (
+    DataError,
+    PhantomSpec,
+    PreparedDataset,
+    SourceOptions,
+    check_dataset,
+    plan_source,
+    prepare,
+    write_nifti,
+)
+from segcal.data.phantom import make_case
+from segcal.data.store import encode_image, write_case
+from trees import acdc_tree, blob, brats_tree, flare_tree, folder_tree, msd_tree, save, scan
+
+TREES = {
+    "acdc": acdc_tree,
+    "flare": flare_tree,
+    "brats": brats_tree,
+    "msd": msd_tree,
+    "folder": folder_tree,
+}
+
+
+def prepared(kind: str, root: Path, **options: object) -> PreparedDataset:
+    source = TREES[kind](root / "source")
+    plan = plan_source(kind, source, **options)  # type: ignore[arg-type]
+    dataset = prepare(plan, root / "out").dataset
+    assert check_dataset(root / "out").problems == ()
+    return dataset
+
+
+PAPER_SHAPES = {
+    "acdc": {(5, 192, 192)},
+    "flare": {(30, 192, 192)},
+    "brats": {(128, 192, 192)},
+    "msd": {(12, 64, 32)},
+    "folder": {(6, 32, 32)},
+}
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_paper_recipe(kind: str, tmp_path: Path) -> None:
+    dataset = prepared(kind, tmp_path)
+    assert {case.shape for case in dataset} == PAPER_SHAPES[kind]
+    for case in dataset:
+        image, label = case.image(), case.label()
+        assert image.shape == (len(dataset.info.channels), *case.shape)
+        assert label.shape == case.shape
+        assert set(np.unique(label)) == set(dataset.classes)
+        assert np.isfinite(image).all()
+        # Millimetre metrics need the spacing after resampling.
+        before = np.array(case.grid.original_spacing_mm) * case.grid.original_shape
+        after = np.array(case.spacing_mm) * case.grid.resized_shape
+        np.testing.assert_allclose(before, after)
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_predictions_return_to_the_source_grid(kind: str, tmp_path: Path) -> None:
+    """Label → prepared → back → file: same header, every voxel within half a voxel."""
+    dataset = prepared(kind, tmp_path)
+    plan = plan_source(kind, tmp_path / "source")
+    case = next(iter(dataset))
+    files = plan.makers[case.name].args[0]  # type: ignore[attr-defined]
+    original = nib.load(files.label)
+    write_nifti(tmp_path / "back.nii.gz", case.grid.restore_labels(case.label()), case.grid)
+    back = nib.load(tmp_path / "back.nii.gz")
+    assert back.shape == original.shape
+    np.testing.assert_allclose(back.affine, original.affine, atol=1e-5)
+    np.testing.assert_allclose(back.header.get_zooms(), original.header.get_zooms(), rtol=1e-5)
+    before, after = np.asanyarray(original.dataobj) > 0, np.asanyarray(back.dataobj) > 0
+    if kind == "acdc":
+        # 192 of 224: what was cropped away comes back as background.
+        before = before.copy()
+        after = after.copy()
+        for mask in (before, after):
+            mask[:4], mask[-4:], mask[:, :5], mask[:, -5:] = False, False, False, False
+    step = np.maximum(1.0, np.array(case.grid.original_shape) / case.grid.resized_shape)[::-1]
+    outside = distance_transform_edt(~before, sampling=1 / step)[after]
+    inside = distance_transform_edt(~after, sampling=1 / step)[before]
+    assert max(outside.max(), inside.max()) - 0.5 <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_native_recipe_keeps_the_grid(kind: str, tmp_path: Path) -> None:
+    dataset = prepared(kind, tmp_path, recipe="native")
+    for case in dataset:
+        assert case.shape == case.grid.original_shape
+        np.testing.assert_allclose(case.grid.stored_affine, case.grid.affine)
+
+
+def test_brats_labels_regions_and_channels(tmp_path: Path) -> None:
+    dataset = prepared("brats", tmp_path, recipe="native")
+    assert dataset.info.regions == {"TC": (1, 3), "ET": (3,), "WT": (1, 2, 3)}
+    assert dataset.info.channels == ("FLAIR", "T1", "T1ce", "T2")
+    case = dataset["BraTS19_X_1_1"]
+    folder = tmp_path / "source" / "HGG" / case.name
+    raw = np.asanyarray(nib.load(folder / f"{case.name}_seg.nii.gz").dataobj).T
+    np.testing.assert_array_equal(case.label(), np.where(raw == 4, 3, raw))
+    assert case.properties.notes == {"grade": "HGG"}
+    for index, modality in enumerate(("flair", "t1", "t1ce", "t2")):
+        raw = np.asanyarray(nib.load(folder / f"{case.name}_{modality}.nii.gz").dataobj).T
+        inside = raw[raw != 0]
+        expected = (raw - inside.mean()) / inside.std()
+        np.testing.assert_allclose(case.image()[index], expected, atol=5e-3)
+
+
+def test_flare_is_windowed_and_acdc_standardised(tmp_path: Path) -> None:
+    flare = prepared("flare", tmp_path / "f", recipe="native")
+    case = next(iter(flare))
+    raw = np.asanyarray(
+        nib.load(tmp_path / "f" / "source" / "TrainingImg" / f"{case.name}_0000.nii.gz").dataobj
+    ).T
+    np.testing.assert_allclose(case.image()[0], (np.clip(raw, -160, 240) + 160) / 400, atol=1e-3)
+    record = case.properties.intensity[0]
+    assert (record.low, record.high, record.shift, record.divisor) == (-160, 240, -160, 400)
+    acdc = prepared("acdc", tmp_path / "a", recipe="native")
+    case = next(iter(acdc))
+    assert abs(case.image().mean()) < 1e-2
+    assert abs(case.image().std() - 1) < 1e-2
+    raw = (
+        case.image()[0] * case.properties.intensity[0].divisor + case.properties.intensity[0].shift
+    )
+    np.testing.assert_allclose(raw.T, scan((40, 48, 5), 2), rtol=2e-3, atol=0.5)
+
+
+def test_acdc_pairs_frames_of_a_patient(tmp_path: Path) -> None:
+    dataset = prepared("acdc", tmp_path)
+    assert len(dataset) == 6
+    case = dataset["patient002_frame12"]
+    assert (case.patient, case.properties.notes) == ("patient002", {"phase": "ES"})
+    # The folder that holds `training` will do as well.
+    (tmp_path / "up").mkdir()
+    (tmp_path / "source").rename(tmp_path / "up" / "training")
+    assert len(plan_source("acdc", tmp_path / "up").makers) == 6
+
+
+def test_msd_with_and_without_description(tmp_path: Path) -> None:
+    described = prepared("msd", tmp_path / "a", recipe="native")
+    assert described.info.channels == ("M0", "M1")
+    assert described.classes == {0: "background", 1: "outer", 2: "inner"}
+    msd_tree(tmp_path / "b" / "source", channels=1, described=False)
+    plan = plan_source("msd", tmp_path / "b" / "source")
+    inferred = prepare(plan, tmp_path / "b" / "out").dataset
+    assert inferred.info.channels == ("channel 0",)
+    assert inferred.classes == {0: "background", 1: "class 1", 2: "class 2"}
+    named = plan_source(
+        "msd", tmp_path / "b" / "source", options=SourceOptions(classes=("one", "two"))
+    )
+    assert named.classes == {0: "background", 1: "one", 2: "two"}
+
+
+def test_modality_and_window_are_the_users_word(tmp_path: Path) -> None:
+    source = msd_tree(tmp_path / "source", channels=1)
+    ct = plan_source("msd", source, options=SourceOptions(modality="ct", window=(-50.0, 300.0)))
+    assert (ct.intensity.kind, ct.intensity.low, ct.intensity.high) == ("window", -50.0, 300.0)
+    assert plan_source("msd", source).intensity.kind == "zscore"
+    content = json.loads((source / "dataset.json").read_text()) | {"modality": {"0": "CT"}}
+    (source / "dataset.json").write_text(json.dumps(content))
+    assert plan_source("msd", source).intensity.kind == "window"
+    with pytest.raises(ValueError, match="`modality`"):
+        plan_source("msd", source, options=SourceOptions(modality="xray"))
+    with pytest.raises(ValueError, match="`window`"):
+        plan_source("msd", source, options=SourceOptions(modality="ct", window=(5.0, 5.0)))
+
+
+def test_nnunet_raw_layout(tmp_path: Path) -> None:
+    source, shape = tmp_path / "Dataset007", (20, 22, 6)
+    for name in ("a_1", "b_2"):
+        for channel in range(2):
+            path = source / "imagesTr" / f"{name}_{channel:04d}.nii.gz"
+            save(path, scan(shape, channel + len(name)))
+        save(source / "labelsTr" / f"{name}.nii.gz", blob(shape, (1, 2)))
+    content = {
+        "channel_names": {"0": "T1", "1": "T2"},
+        "labels": {"background": 0, "whole": [1, 2], "core": 2},
+        "file_ending": ".nii.gz",
+    }
+    (source / "dataset.json").write_text(json.dumps(content))
+    dataset = prepare(plan_source("folder", source, recipe="native"), tmp_path / "out").dataset
+    assert dataset.info.cases == ("a_1", "b_2")
+    assert dataset.info.channels == ("T1", "T2")
+    assert dataset.classes == {0: "background", 1: "class 1", 2: "core"}
+    assert dataset.info.regions == {"whole": (1, 2)}
+    np.testing.assert_allclose(dataset["a_1"].image()[1].mean(), 0, atol=1e-3)
+
+
+def test_dataset_json_cannot_lead_out_of_the_set(tmp_path: Path) -> None:
+    source = msd_tree(tmp_path / "source", channels=1)
+    content = json.loads((source / "dataset.json").read_text())
+    content["training"][0]["image"] = "../../secret.nii.gz"
+    (source / "dataset.json").write_text(json.dumps(content))
+    plan = plan_source("msd", source)
+    assert "outside the set" in str(plan.problems[0])
+
+
+def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
+    source = acdc_tree(tmp_path / "source", patients=1)
+    fine = prepare(plan_source("acdc", source), tmp_path / "fine").dataset
+    coarse = prepare(plan_source("acdc", source, dtype="uint8"), tmp_path / "coarse").dataset
+    for one, other in zip(fine, coarse, strict=True):
+        assert other.stored("image").dtype == np.uint8
+        step = other.properties.scale[0]
+        difference = np.abs(one.image() - other.image())
+        # All but the clipped ends; float16 has its own rounding.
+        assert np.mean(difference > 0.5 * step + 4e-3) <= 0.0021
+        np.testing.assert_array_equal(one.label(), other.label())
+    assert fine.fingerprint != coarse.fingerprint
+
+
+def test_values_beyond_float16_are_refused_by_name(tmp_path: Path) -> None:
+    spec = PhantomSpec(dims=2, cases=1, size=32)
+    case = replace(make_case(spec, 0), image=np.full((1, 1, 32, 32), 1e5, dtype=np.float32))
+    with pytest.raises(DataError, match="phantom_0000: intensities up to 100000"):
+        write_case(case, tmp_path, "float16", "")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="`dtype`"):
+        encode_image(case.image, "float64")
+
+
+def test_one_chunk_is_one_slice(tmp_path: Path) -> None:
+    case = next(iter(prepared("brats", tmp_path, recipe="native")))
+    _, y, x = case.shape
+    assert case.stored("image").chunks == (4, 1, y, x)
+    assert case.stored("label").chunks == (1, y, x)
+    np.testing.assert_array_equal(case.image_slice(7), case.image()[:, 7])
+    np.testing.assert_array_equal(case.label_slice(7), case.label()[7])
