@@ -8,7 +8,7 @@ import pytest
 
 from trees import run_cli
 
-DOCS = Path(__file__).parents[1] / "docs" / "data.md"
+DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 
 
 def test_printed_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

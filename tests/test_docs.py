@@ -1,0 +1,55 @@
+"""The examples in docs and docstrings run as they are printed."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import segcal
+
+ROOT = Path(__file__).parents[1]
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(segcal.__path__, "segcal.")
+    if not module.name.endswith(("__main__", "_triton"))
+]
+EXPORTING = ["segcal.losses", "segcal.metrics", "segcal.data", "segcal.training"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", EXPORTING)
+def test_every_public_name_is_documented(name: str) -> None:
+    room = importlib.import_module(name)
+    for public in room.__all__:
+        value = getattr(room, public)
+        assert isinstance(value, (tuple, dict)) or value.__doc__, f"{name}.{public}"
+
+
+def test_the_page_on_calibration_metrics() -> None:
+    page = ROOT / "docs" / "calibration-metrics.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.attempted > 10
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/losses.md"])
+def test_printed_python_runs(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md")))
+def test_links_and_pictures_are_there(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        if not link.startswith(("http:", "https:", "mailto:")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
