@@ -134,7 +134,7 @@ def test_gaussian_knows_its_patch_and_width() -> None:
     wide = neighbourhood_prior(labels, 3, "gaussian", 3, sigma=1e4)
     torch.testing.assert_close(wide, (own + others) / 2)
     # A very narrow one still gives half to the four nearest, and does not fall to 0/0.
-    narrow = neighbourhood_prior(labels, 3, "gaussian", 3, sigma=0.1)
+    narrow = neighbourhood_prior(labels, 3, "gaussian", 3, sigma=0.2)
     torch.testing.assert_close(narrow.sum(1), torch.ones(1, 16, 16))
     assert not torch.allclose(narrow, own)
 
@@ -169,6 +169,14 @@ def test_any_integer_type(dtype: torch.dtype) -> None:
     assert torch.equal(neighbourhood_prior(labels.to(dtype), 4), neighbourhood_prior(labels, 4))
 
 
+def test_unsigned_labels_do_not_wrap_the_ignored_one() -> None:
+    """−100 is 156 in a byte."""
+    labels = torch.full((1, 4, 4), 156, dtype=torch.uint8)
+    assert neighbourhood_prior(labels, 200, ignore_index=-100)[0, 156].eq(1).all()
+    with pytest.raises(ValueError, match="but got 156"):
+        neighbourhood_prior(labels, 3, ignore_index=-100)
+
+
 def test_many_classes_and_large_patches_do_not_overflow() -> None:
     labels = torch.randint(300, (1, 9, 9))
     expected = loop_prior(labels.numpy(), 300, "mean", (17, 17), 1.0, "replicate", None)
@@ -198,9 +206,10 @@ def test_result_is_a_constant() -> None:
         ({"patch_size": (3, 2)}, r"`patch_size` to be odd.*\(3, 2\)"),
         ({"patch_size": (3, 3, 3)}, r"`patch_size` to be one value or 2"),
         ({"patch_size": 0}, "`patch_size` to be odd"),
-        ({"sigma": 0.0}, "`sigma` to be a finite number at least 0.1"),
+        ({"sigma": 0.0}, "`sigma` to be a finite number at least 0.2"),
         ({"sigma": float("nan")}, "`sigma`"),
         ({"num_classes": 3}, "labels 0 to 2, but got 3"),
+        ({"num_classes": 0}, "`num_classes` to be an integer at least 1"),
         ({"ignore_index": 3, "num_classes": 2}, "labels 0 to 1 or the ignored 3, but got 2"),
     ],
 )
@@ -211,8 +220,12 @@ def test_bad_arguments_are_named(change: dict[str, object], message: str) -> Non
 
 
 def test_bad_targets_are_named() -> None:
-    with pytest.raises(ValueError, match="S 2-D or 3-D, but got shape"):
+    with pytest.raises(ValueError, match="S 2-D or 3-D and not empty, but got shape"):
         neighbourhood_prior(torch.zeros(4, 4, dtype=torch.int64), 2)
+    with pytest.raises(ValueError, match="not empty, but got shape"):
+        neighbourhood_prior(torch.zeros(0, 4, 4, dtype=torch.int64), 2)
+    with pytest.raises(TypeError, match="`target` to be a tensor, but got ndarray"):
+        neighbourhood_prior(np.zeros((1, 4, 4), int), 2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="sum is off by 1"):
         neighbourhood_prior(torch.ones(1, 2, 4, 4), 2)
     with pytest.raises(ValueError, match="3 classes on axis 1"):

@@ -6,6 +6,7 @@ A prior turns a label map into K values per pixel, τ, that sum to 1. The propor
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from segcal._checks import (
     check_choice,
+    check_int,
     check_labels,
     check_number,
     check_soft_labels,
@@ -24,32 +26,41 @@ ORDER_STATISTICS = ("max", "min", "median", "mode")
 PRIORS = (*PROPORTIONS, *ORDER_STATISTICS)
 BORDERS = ("replicate", "background", "valid")
 
-# Below this width exp(−r²/2σ²) leaves float32, and the result no longer depends on σ anyway.
-MIN_SIGMA = 0.1
+# Below this width the corners of a 3×3×3 patch leave float32; long before, only the nearest
+# neighbours matter and the result no longer depends on σ.
+MIN_SIGMA = 0.2
 
 
 def check_prior(
-    kind: str, patch_size: int | Sequence[int], sigma: float, border: str, *, soft: bool = False
+    kind: str,
+    patch_size: int | Sequence[int],
+    sigma: float,
+    border: str,
+    *,
+    soft: bool = False,
+    name: str = "prior",
 ) -> None:
-    """Raise if these arguments of `neighbourhood_prior` cannot be used, whatever the target."""
-    check_choice("prior", kind, PRIORS)
+    """Raise if these arguments of `neighbourhood_prior` cannot be used, whatever the target.
+
+    `name` is what the caller calls the kind of prior.
+    """
+    check_choice(name, kind, PRIORS)
     check_choice("border", border, BORDERS)
     check_number("sigma", sigma, low=MIN_SIGMA)
     sizes = patch_size if isinstance(patch_size, Sequence) else (patch_size,)
-    for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1 or size % 2 == 0:
-            raise ValueError(
-                "Expected argument `patch_size` to be odd and positive (one int, or one per axis), "
-                f"but got {patch_size!r}."
-            )
+    whole = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
+    if not sizes or not whole or any(size < 1 or size % 2 == 0 for size in sizes):
+        raise ValueError(
+            "Expected argument `patch_size` to be odd and positive (one int, or one per axis), "
+            f"but got {patch_size!r}."
+        )
     if soft and kind in ORDER_STATISTICS:
         raise ValueError(
-            f"Expected argument `prior` to be 'mean' or 'gaussian' for a soft target, but got "
+            f"Expected argument `{name}` to be 'mean' or 'gaussian' for a soft target, but got "
             f"{kind!r}: an order statistic needs one label per pixel."
         )
 
 
-@torch.no_grad()
 def neighbourhood_prior(
     target: Tensor,
     num_classes: int,
@@ -79,7 +90,7 @@ def neighbourhood_prior(
 
     Args:
         target: labels (B, *S) of any integer type, or soft labels (B, K, *S) whose K values sum
-            to 1 (`mean` and `gaussian` only). S is 2-D or 3-D.
+            to 1 (`mean` and `gaussian` only). S is 2-D or 3-D: (B, 1, H, W) is one slice of 3-D.
         num_classes: K. Never taken from the labels present.
         patch_size: odd; one int or one per axis, such as (1, 3, 3) for thick slices.
         border: what lies outside the image. "replicate": its edge pixels, repeated.
@@ -99,21 +110,43 @@ def neighbourhood_prior(
                 [0.0000, 0.3333, 0.6667],
                 [0.0000, 0.3333, 0.6667]])
     """
+    if not isinstance(target, Tensor):
+        kind_of = type(target).__name__
+        raise TypeError(f"Expected argument `target` to be a tensor, but got {kind_of}.")
+    check_int("num_classes", num_classes, low=1)
     soft = target.is_floating_point()
-    check_prior(kind, patch_size, sigma, border, soft=soft)
+    check_prior(kind, patch_size, sigma, border, soft=soft, name="kind")
     axes = target.ndim - (2 if soft else 1)
-    if axes not in (2, 3):
+    if axes not in (2, 3) or target.numel() == 0:
         raise ValueError(
             "Expected argument `target` to be labels (B, *S) or soft labels (B, K, *S), S 2-D or "
-            f"3-D, but got shape {tuple(target.shape)}."
+            f"3-D and not empty, but got shape {tuple(target.shape)}."
         )
     if soft:
         check_soft_labels("target", target, num_classes)
     else:
+        target = target.long()
         check_labels("target", target, num_classes, ignore_index)
     patch = per_axis("patch_size", patch_size, axes)
-    margins = [size // 2 for size in patch]
+    return prior_of_checked(target, num_classes, kind, patch, sigma, border, ignore_index, dtype)
 
+
+@torch.no_grad()
+def prior_of_checked(
+    target: Tensor,
+    num_classes: int,
+    kind: str,
+    patch: Sequence[int],
+    sigma: float,
+    border: str,
+    ignore_index: int | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """`neighbourhood_prior` of int64 or soft labels and arguments known to be good."""
+    soft = target.is_floating_point()
+    if soft and kind in ORDER_STATISTICS:
+        check_prior(kind, patch, sigma, border, soft=True)
+    margins = [size // 2 for size in patch]
     if soft:
         votes = _pad_soft(target.to(dtype), margins, border)
         complete = border != "valid"
@@ -151,7 +184,8 @@ def _pad_labels(
     inside = padded
     for axis, margin in enumerate(margins, start=1):
         inside = inside.narrow(axis, margin, target.shape[axis])
-    inside.copy_(target)
+    # A label that is none (not refused where labels are not read) does not vote either.
+    inside.copy_(target.clamp(-1, silent).masked_fill_(target < 0, silent))
     if ignore_index is not None:
         inside.masked_fill_(target == ignore_index, silent)
     if border == "replicate":

@@ -155,13 +155,17 @@ def test_autocast_changes_nothing(name: str, options: dict[str, Any], device: st
     [("nacl", {}), ("nacl", {"prior": "median", "constrain": "softmax"}), ("svls", {}),
      ("ce_dice", {}), ("ecp", {})],
 )  # fmt: skip
-def test_torch_compile_in_one_graph(name: str, options: dict[str, Any], device: str) -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_torch_compile_in_one_graph(
+    name: str, options: dict[str, Any], dynamic: bool | None, device: str
+) -> None:
+    torch.compiler.reset()
     logits, target = (t.to(device) for t in batch(2, 3, 12, 12))
     target[0, :3] = -100
     loss = make_loss(name, **options).to(device)
-    compiled = torch.compile(
-        loss, fullgraph=True, backend="aot_eager" if device == "cpu" else "inductor"
-    )
+    # On the CPU inductor needs a C++ compiler, which a user's machine may lack.
+    backend = "aot_eager" if device == "cpu" else "inductor"
+    compiled = torch.compile(loss, fullgraph=True, dynamic=dynamic, backend=backend)
     plain, traced = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     expected, found = loss(plain, target), compiled(traced, target)
     torch.testing.assert_close(found, expected)
@@ -300,10 +304,15 @@ def test_weighted_sum_adds_names_and_weights() -> None:
     assert list(terms) == ["ce", "penalty", "dice"]
     expected = NACLLoss()(logits, target) + 0.5 * DiceLoss()(logits, target)
     torch.testing.assert_close(both(logits, target), expected)
-    twice = WeightedSum(NACLLoss(), WeightedSum(ECPLoss(), DiceLoss()))
-    assert list(twice.terms(logits, target)) == [
-        "0.ce", "0.penalty", "1.ce", "1.penalty", "dice",
+    twice = WeightedSum(NACLLoss(), ECPLoss(), WeightedSum(ECPLoss(), MbLSLoss(), DiceLoss()))
+    terms = twice.terms(logits, target)
+    assert list(terms) == [
+        "0.ce", "0.penalty", "1.ce", "1.penalty",
+        "2.0.ce", "2.0.penalty", "2.1.ce", "2.1.penalty", "2.dice",
     ]  # fmt: skip
+    torch.testing.assert_close(sum(terms.values()), twice(logits, target))
+    with pytest.raises(TypeError, match="segcal's own, but got CrossEntropyLoss"):
+        WeightedSum(NACLLoss(), nn.CrossEntropyLoss())  # type: ignore[arg-type]
     per_pixel = WeightedSum(NACLLoss(reduction="none"), DiceLoss(reduction="none"))
     assert per_pixel(logits, target).shape == target.shape
     for count in (0, 3):
@@ -389,6 +398,8 @@ def test_bad_input_is_named(
         ("ce_dice", {"smooth": 0.0}, "`smooth` to be a finite number above 0"),
         ("ce", {"reduction": "average"}, "`reduction` to be one of 'mean', 'sum', 'none'"),
         ("ce", {"class_weights": [1.0, -1.0]}, "`class_weights` to be K finite weights"),
+        ("ce", {"class_weights": "abc"}, "`class_weights` to be K finite weights"),
+        ("nacl", {"patch_size": ()}, "`patch_size` to be odd"),
     ],
 )
 def test_bad_options_are_named(name: str, options: dict[str, Any], message: str) -> None:
@@ -399,8 +410,13 @@ def test_bad_options_are_named(name: str, options: dict[str, Any], message: str)
 def test_bad_options_of_the_wrong_type() -> None:
     with pytest.raises(TypeError, match=r"`penalty_weight` to be a number, but got '0.1'"):
         NACLLoss(penalty_weight="0.1")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="peanlty"):
+    with pytest.raises(ValueError, match=r"`option of nacl` .* got 'peanlty'. Did you mean 'penal"):
         make_loss("nacl", peanlty="l1")
+    with pytest.raises(TypeError, match="peanlty"):
+        NACLLoss(peanlty="l1")
+    for wrong in (None, 1.5):
+        with pytest.raises(TypeError, match="`ignore_index` to be an integer"):
+            NACLLoss(ignore_index=wrong)
 
 
 def test_class_weights_must_fit_the_logits() -> None:
@@ -414,11 +430,61 @@ def test_order_statistic_of_a_soft_target_is_refused() -> None:
         NACLLoss(prior="mode")(logits, logits.softmax(1))
 
 
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_labels_that_are_none_give_nan_where_they_are_not_read(
+    name: str, options: dict[str, Any]
+) -> None:
+    """Under torch.compile, as on a GPU, there is no look at the labels first."""
+    torch.compiler.reset()
+    logits, target = batch(1, 3, 6, 6)
+    compiled = torch.compile(make_loss(name, **options), backend="eager", fullgraph=True)
+    assert torch.isfinite(compiled(logits, target))
+    for strange in (3, -1, 257, -300):
+        wrong = target.clone()
+        wrong[0, 2, 2] = strange
+        assert torch.isnan(compiled(logits, wrong)), strange
+    fraction = target.unsqueeze(1).float()
+    fraction[0, 0, 3, 3] = 0.7
+    assert torch.isnan(compiled(logits, fraction))
+
+
+def test_a_background_border_does_not_depend_on_the_rest_of_the_batch() -> None:
+    """With class 0 ignored, padding of class 0 is ignored too, also in an image without any 0."""
+    logits, target = torch.full((2, 2, 5, 5), 0.3), torch.ones(2, 5, 5, dtype=torch.int64)
+    loss = NACLLoss(border="background", ignore_index=0, reduction="none")
+    alone = loss(logits[:1], target[:1])
+    target[1, 2, 2] = 0
+    torch.testing.assert_close(loss(logits, target)[:1], alone)
+
+
+def test_soft_targets_in_half_precision_and_with_a_gradient() -> None:
+    logits = torch.randn(2, 5, 8, 8)
+    soft = torch.randn(2, 5, 8, 8).softmax(1)
+    for dtype in (torch.bfloat16, torch.float16):
+        found = NACLLoss()(logits, soft.to(dtype))
+        torch.testing.assert_close(found, NACLLoss()(logits, soft), rtol=1e-2, atol=1e-2)
+    learnt = soft.clone().requires_grad_()
+    NACLLoss()(logits, learnt).backward()  # through the cross-entropy; the prior is a constant
+    expected = -logits.log_softmax(1) / soft[:, 0].numel()
+    torch.testing.assert_close(learnt.grad, expected)
+
+
+def test_second_derivatives_of_the_plain_functions() -> None:
+    logits, target = batch(1, 3, 4, 3, dtype=torch.float64)
+    for name in LOSSES:
+        loss = make_loss(name, fused=False)
+        assert torch.autograd.gradgradcheck(lambda x, f=loss: f(x, target), logits.requires_grad_())
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_labels_on_a_gpu_are_checked_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = torch.full((2, 8, 8), 3).cuda()
+    monkeypatch.setenv("SEGCAL_CHECK_LABELS", "0")
+    for fused in (True, False):
+        assert torch.isnan(NACLLoss(fused=fused)(torch.randn(2, 3, 8, 8).cuda(), bad))
     monkeypatch.setenv("SEGCAL_CHECK_LABELS", "1")
     with pytest.raises(ValueError, match="but got 3"):
-        NACLLoss()(torch.randn(2, 3, 8, 8).cuda(), torch.full((2, 8, 8), 3).cuda())
+        NACLLoss()(torch.randn(2, 3, 8, 8).cuda(), bad)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -48,6 +48,7 @@ def test_the_loop_sets_it_also_inside_a_sum() -> None:
         ("step", {"start": 0.0, "changes": {3: -0.1}}, r"`changes\[3\]`"),
         ("multiply", {"start": 0.1, "factor": 0.0}, "`factor`"),
         ("multiply", {"start": 0.1, "factor": 2.0, "every": 0}, "`every`"),
+        ("multiply", {"start": 2.0, "factor": 0.5}, "`start` .* at most 1.0"),
         ("multiply", {"start": 0.1, "factor": 2.0, "cap": -1.0}, "`cap`"),
     ],
 )

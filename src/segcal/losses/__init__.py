@@ -4,10 +4,11 @@ Every module is a `SegmentationLoss`: `loss(logits, target)` is a tensor, `loss.
 named parts. The functions are the formulas themselves.
 """
 
+from inspect import signature
 from typing import Any
 
 from segcal._checks import check_choice
-from segcal.losses._base import SegmentationLoss, WeightedSum
+from segcal.losses._base import PenalisedLoss, SegmentationLoss, WeightedSum
 from segcal.losses.cross_entropy import (
     CrossEntropyLoss,
     ECPLoss,
@@ -41,6 +42,14 @@ def make_loss(name: str, **options: Any) -> SegmentationLoss:
         3.0
     """
     check_choice("name", name, LOSSES)
+    allowed = {
+        parameter
+        for kind in (LOSSES[name], PenalisedLoss, SegmentationLoss)
+        for parameter in signature(kind).parameters
+        if issubclass(LOSSES[name], kind) and parameter != "options"
+    }
+    for option in options:
+        check_choice(f"option of {name}", option, sorted(allowed))
     return LOSSES[name](**options)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from segcal._checks import check_choice, check_labels, check_number
+from segcal._checks import check_choice, check_int, check_labels, check_number, values_can_be_read
 from segcal.losses._pixels import (
     IGNORE_INDEX,
     Pixels,
@@ -32,7 +32,11 @@ class SegmentationLoss(nn.Module):
 
     Logits are (B, K, *S); the target is (B, *S) or (B, 1, *S) labels, or (B, K, *S) soft labels
     that sum to 1. K and the dimension (2-D or 3-D) come from the tensors. Half-precision logits
-    are upcast to float32. NaN or infinite logits are not looked for: they come out as a NaN loss.
+    are upcast to float32. The target, a soft one too, is a constant for the priors.
+
+    Logits are not looked at: NaN in a pixel that counts comes out as a NaN loss. Labels out of
+    range are named in an error on the CPU; on a GPU, where a look would wait for all queued work,
+    and under torch.compile, they make the loss NaN unless SEGCAL_CHECK_LABELS=1.
 
     Args:
         ignore_index: pixels with this label leave the loss and their neighbours' priors. Soft
@@ -43,7 +47,7 @@ class SegmentationLoss(nn.Module):
             ignored. A batch with nothing to count has loss 0 and gradient 0.
         fused: "auto" uses the Triton kernels where they apply (a GPU, labels, up to 128 classes)
             and the plain functions elsewhere; False never does; True raises where they do not.
-            Both compute the same. In the kernels a label out of range gives a NaN loss.
+            Both compute the same; the kernels cannot be differentiated twice.
     """
 
     parts: tuple[str, ...] = ()
@@ -58,6 +62,7 @@ class SegmentationLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_reductions(reduction)
+        check_int("ignore_index", ignore_index)
         if not isinstance(fused, bool):
             check_choice("fused", fused, ("auto",))
         self.fused = fused
@@ -163,11 +168,11 @@ class WeightedSum(nn.Module):
     """Σ_i w_i · loss_i. `WeightedSum(NACLLoss(), DiceLoss())` is NACL + Dice.
 
     Args:
-        losses: two or more losses, sums included.
+        losses: one or more, sums included.
         weights: one per loss; 1 for each by default.
 
-    The parts of `terms` carry the weights; where two losses name a part alike, the position of
-    the loss goes in front (`0.ce`, `1.ce`).
+    The parts of `terms` carry the weights; where two losses name a part alike, and for the parts
+    of a sum inside the sum, the position of the loss goes in front (`0.ce`, `1.ce`).
     """
 
     def __init__(
@@ -176,6 +181,11 @@ class WeightedSum(nn.Module):
         super().__init__()
         if not losses:
             raise ValueError("Expected at least one loss to add up, but got none.")
+        for loss in losses:
+            if not isinstance(loss, SegmentationLoss | WeightedSum):
+                raise TypeError(
+                    f"Expected the losses to be segcal's own, but got {type(loss).__name__}."
+                )
         weights = [1.0] * len(losses) if weights is None else weights
         if len(weights) != len(losses):
             raise ValueError(
@@ -193,7 +203,8 @@ class WeightedSum(nn.Module):
         total: dict[str, Tensor] = {}
         for position, (weight, part) in enumerate(zip(self.weights, parts, strict=True)):
             for name, value in part.items():
-                key = name if names.count(name) == 1 else f"{position}.{name}"
+                inner = isinstance(self.losses[position], WeightedSum)
+                key = f"{position}.{name}" if inner or names.count(name) > 1 else name
                 total[key] = weight * value
         return total
 
@@ -222,11 +233,14 @@ def add_up(terms: dict[str, Tensor]) -> Tensor:
 def as_weights(class_weights: Weights) -> Tensor | None:
     if class_weights is None:
         return None
-    weights = torch.as_tensor(class_weights, dtype=torch.float32)
-    good = weights.ndim == 1 and all(math.isfinite(w) and w >= 0 for w in weights.tolist())
-    if not good:
-        raise ValueError(
-            "Expected argument `class_weights` to be K finite weights that are not negative, "
-            f"but got {class_weights!r}."
-        )
+    wanted = "Expected argument `class_weights` to be K finite weights that are not negative"
+    try:
+        weights = torch.as_tensor(class_weights, dtype=torch.float32).detach().clone()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{wanted}, but got {class_weights!r}.") from error
+    readable = values_can_be_read(weights)
+    if weights.ndim != 1 or (
+        readable and not all(math.isfinite(w) and w >= 0 for w in weights.tolist())
+    ):
+        raise ValueError(f"{wanted}, but got {class_weights!r}.")
     return weights

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal._checks import check_choice, check_labels, check_soft_labels, values_can_be_read
+from segcal._checks import (
+    check_choice,
+    check_labels,
+    check_soft_labels,
+    per_axis,
+    values_can_be_read,
+)
+from segcal.priors import prior_of_checked
 
 REDUCTIONS = ("mean", "sum", "none")
 CLASS_REDUCTIONS = ("mean", "sum")
@@ -21,6 +30,8 @@ class Pixels:
         labels: (B, *S) int64, or None for a soft target.
         soft: (B, K, *S) soft target in the type of the logits, or None for labels.
         counted: (B, *S) True where the pixel counts, or None when every pixel does.
+        strange: (B, *S) True where the label is none, or None if labels were checked. Such a
+            pixel makes the loss NaN: on a GPU nobody can raise without waiting for it.
     """
 
     def __init__(
@@ -37,15 +48,26 @@ class Pixels:
         self.labels: Tensor | None = None
         self.soft: Tensor | None = None
         self.counted: Tensor | None = None
+        self.strange: Tensor | None = None
         self._log_probs: Tensor | None = None
         self.class_weights = fit_weights(class_weights, self.logits)
         if target.ndim == logits.ndim:
+            check_soft_labels("target", target, self.num_classes)
             self.soft = target.to(self.logits.dtype)
-            check_soft_labels("target", self.soft, self.num_classes)
         else:
-            self.labels = _as_int64(target)
-            if check_labels("target", self.labels, self.num_classes, ignore_index):
-                self.counted = self.labels != ignore_index
+            self._take_labels(target)
+
+    def _take_labels(self, target: Tensor) -> None:
+        labels = _as_int64(target)
+        some_ignored = check_labels("target", labels, self.num_classes, self.ignore_index)
+        if not values_can_be_read(target):
+            strange = (labels < 0) | (labels >= self.num_classes)
+            if target.is_floating_point():
+                strange |= labels != target
+            self.strange = strange & (labels != self.ignore_index)
+            labels = labels.masked_fill(self.strange, self.ignore_index)
+        self.labels = labels
+        self.counted = labels != self.ignore_index if some_ignored else None
 
     @property
     def num_classes(self) -> int:
@@ -66,10 +88,23 @@ class Pixels:
         assert self.soft is not None
         return self.soft
 
-    @property
-    def ignored(self) -> int | None:
-        """The label that marks ignored pixels, or None when none is there."""
-        return None if self.counted is None else self.ignore_index
+    def prior(
+        self, kind: str, patch_size: int | Sequence[int], sigma: float, border: str
+    ) -> Tensor:
+        """τ of every pixel, (B, K, *S); a new tensor, the caller's to overwrite."""
+        # Where nothing is ignored a sum can be saved; but an ignored class 0 also keeps a
+        # "background" border from voting.
+        matters = self.counted is not None or self.ignore_index == 0
+        return prior_of_checked(
+            self.target,
+            self.num_classes,
+            kind,
+            per_axis("patch_size", patch_size, self.logits.ndim - 2),
+            sigma,
+            border,
+            self.ignore_index if matters else None,
+            self.logits.dtype,
+        )
 
     def one_hot(self) -> Tensor:
         """The target as (B, K, *S); all zero where a pixel is ignored."""
@@ -113,6 +148,8 @@ class Pixels:
         If the values are `weighted` by class, the mean divides by the summed weight of the
         targets, as `torch.nn.CrossEntropyLoss` does for labels. With nothing to count it is 0.
         """
+        if self.strange is not None:
+            per_pixel = per_pixel.masked_fill(self.strange, float("nan"))
         if reduction == "none":
             return per_pixel
         total = per_pixel.sum()

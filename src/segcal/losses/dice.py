@@ -26,7 +26,8 @@ def soft_dice(
     Args:
         smooth: ε; what a class that is neither there nor predicted scores (as correct).
         reduction: "mean" or "sum" over the images of the batch, or "none": one value per image,
-            (B, 1, 1) or (B, 1, 1, 1), which goes with the (B, *S) of the other losses.
+            (B, 1, 1) or (B, 1, 1, 1), which adds to the (B, *S) of other losses (on ignored
+            pixels too).
         ignore_index: pixels left out. An image that is ignored as a whole has Dice loss 0 and
             does not count in the mean.
     """
@@ -46,6 +47,8 @@ def dice_per_image(pixels: Pixels, smooth: float) -> Tensor:
     overlap = (probs * truth).sum(space)
     sizes = probs.sum(space) + truth.sum(space)
     loss = 1 - ((2 * overlap + smooth) / (sizes + smooth)).mean(1)
+    if pixels.strange is not None:
+        loss = loss.masked_fill(pixels.strange.flatten(1).any(1), float("nan"))
     return loss.view(-1, *(1,) * len(space))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from segcal._checks import check_choice, per_axis
 from segcal.losses._base import PenalisedLoss
 from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
-from segcal.priors import check_prior, neighbourhood_prior
+from segcal.priors import check_prior
 
 if TYPE_CHECKING:
     from segcal.kernels import Recipe
@@ -83,20 +84,29 @@ def neighbour_map(
     class_reduction: str,
 ) -> Tensor:
     """Neighbour penalty of every pixel."""
-    tau = neighbourhood_prior(
-        pixels.target,
-        pixels.num_classes,
-        prior,
-        patch_size,
-        sigma,
-        border,
-        ignore_index=pixels.ignored,
-        dtype=pixels.logits.dtype,
-    )
+    tau = pixels.prior(prior, patch_size, sigma, border)
     values = pixels.logits if constrain == "logits" else pixels.log_probs.exp()
-    gap = tau.sub_(values)  # τ is ours alone: no second tensor of that size
-    gap = gap.abs() if penalty == "l1" else gap.square()
-    return pixels.silence(reduce_classes(gap, class_reduction))
+    if penalty == "l1":
+        share = 1 / pixels.num_classes if class_reduction == "mean" else 1.0
+        total: Tensor = _AbsoluteGap.apply(values, tau, share)  # type: ignore[no-untyped-call]
+        return pixels.silence(total)
+    return pixels.silence(reduce_classes((tau - values).square(), class_reduction))
+
+
+class _AbsoluteGap(torch.autograd.Function):
+    """share · Σ_k |τ_k − v_k|, (B, *S). Its gradient needs one byte per value: the sign."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, tau: Tensor, share: float) -> Tensor:
+        gap = torch.sub(tau, values, out=tau)  # τ was made for this and is not used again
+        ctx.share = share
+        ctx.save_for_backward(gap.sgn().to(torch.int8))
+        return gap.abs_().sum(1).mul_(share)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (sign,) = ctx.saved_tensors
+        return sign * grad.unsqueeze(1).mul(-ctx.share), None, None
 
 
 class NACLLoss(PenalisedLoss):

@@ -11,7 +11,7 @@ from segcal._checks import check_number, per_axis
 from segcal.losses._base import SegmentationLoss, Weights, as_weights, kernel_recipe
 from segcal.losses._pixels import IGNORE_INDEX, Pixels, along_classes, check_reductions
 from segcal.losses.cross_entropy import ce_map
-from segcal.priors import check_prior, neighbourhood_prior
+from segcal.priors import check_prior
 
 if TYPE_CHECKING:
     from segcal.kernels import Recipe
@@ -80,16 +80,7 @@ def smoothing_map(pixels: Pixels, alpha: float) -> Tensor:
 
 def svls_map(pixels: Pixels, sigma: float, patch_size: int | Sequence[int], border: str) -> Tensor:
     """Cross-entropy of every pixel with its SVLS-smoothed label."""
-    smoothed = neighbourhood_prior(
-        pixels.target,
-        pixels.num_classes,
-        kind="gaussian",
-        patch_size=patch_size,
-        sigma=sigma,
-        border=border,
-        ignore_index=pixels.ignored,
-        dtype=pixels.logits.dtype,
-    )
+    smoothed = pixels.prior("gaussian", patch_size, sigma, border)
     weighted = along_classes(pixels.log_probs, pixels.class_weights)
     return pixels.silence(-(smoothed * weighted).sum(1))
 

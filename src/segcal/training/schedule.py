@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from segcal._checks import check_choice, check_number
+from segcal._checks import check_choice, check_int, check_number
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +46,7 @@ class LinearRamp:
     def __post_init__(self) -> None:
         check_number("start", self.start, low=0)
         check_number("end", self.end, low=0)
-        check_number("epochs", self.epochs, low=1)
+        check_int("epochs", self.epochs, low=1)
 
     def __call__(self, epoch: int) -> float:
         done = min(max(epoch, 0) / self.epochs, 1.0)
@@ -69,7 +69,7 @@ class Step:
     def __post_init__(self) -> None:
         check_number("start", self.start, low=0)
         for epoch, weight in self.changes.items():
-            check_number("changes", epoch, low=0)
+            check_int("changes", epoch, low=0)
             check_number(f"changes[{epoch}]", weight, low=0)
 
     def __call__(self, epoch: int) -> float:
@@ -87,16 +87,16 @@ class Multiply:
     cap: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("start", self.start, low=0)
-        check_number("factor", self.factor, low=0, open_low=True)
-        check_number("every", self.every, low=1)
         check_number("cap", self.cap, low=0)
+        check_number("start", self.start, low=0, high=self.cap)
+        check_number("factor", self.factor, low=0, open_low=True)
+        check_int("every", self.every, low=1)
 
     def __call__(self, epoch: int) -> float:
         weight = self.start
         for _ in range(max(epoch, 0) // self.every):
             weight = min(weight * self.factor, self.cap)  # step by step: a power may overflow
-        return min(weight, self.cap)
+        return weight
 
 
 SCHEDULES: dict[str, type[Constant] | type[LinearRamp] | type[Step] | type[Multiply]] = {
