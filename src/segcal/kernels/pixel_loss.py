@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from segcal.kernels.launch import INTERPRETED, launch
 
 KINDS = {"ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
 PRIORS = {"mean": 0, "gaussian": 1, "max": 2, "min": 3, "median": 4, "mode": 5}
@@ -20,7 +21,6 @@ LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CLASSES = 128
 SUM_BLOCK = 1024
 HAS_TRITON = find_spec("triton") is not None
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # The patch is unrolled: more than this compiles for too long to be worth it.
 MAX_PATCH = 125
 
@@ -95,32 +95,33 @@ class _PixelLoss(torch.autograd.Function):
         from segcal.kernels import _triton
 
         maps = reduction == "none"
-        launch = _launch(tuple(logits.shape), recipe)
+        weighted = class_weights is not None
+        plan = _plan(tuple(logits.shape), recipe, weighted, maps)
         arguments = _arguments(logits, labels, class_weights, recipe, ignore_index)
-        flags = {**launch.constants, "WEIGHTED": class_weights is not None, "MAPS": maps}
+        key = (plan.key, logits.dtype, labels.dtype, _layout(logits), ignore_index)
         new = logits.new_empty
         if maps:
             out = new((2, *labels.shape), dtype=torch.float32)
             ce, penalty, partial = out[0], out[1], out
         else:
-            partial = new((launch.programs, 4), dtype=torch.float32)
+            partial = new((plan.programs, 4), dtype=torch.float32)
             out = new(5, dtype=torch.float32)
             ce, penalty = partial, partial
-        _triton.value_kernel[(launch.programs,)](
-            *arguments[:3], ce, penalty, partial, *arguments[3:], **flags, num_warps=launch.warps
-        )
+        tensors = (*arguments[:3], ce, penalty, partial, *arguments[3:])
+        launch(_triton.value_kernel, plan.programs, tensors, plan.constants, plan.warps, key)
         if not maps:
-            _triton.finish_kernel[(1,)](
-                partial,
-                out,
-                launch.programs,
-                ROUNDS=launch.rounds,
-                AVERAGE=reduction == "mean",
-                WEIGHTED=class_weights is not None,
-                BLOCK=SUM_BLOCK,
+            constants = {
+                "ROUNDS": plan.rounds,
+                "AVERAGE": reduction == "mean",
+                "WEIGHTED": weighted,
+                "BLOCK": SUM_BLOCK,
+            }
+            sums = (partial, out, plan.programs)
+            launch(
+                _triton.finish_kernel, 1, sums, constants, 4, (plan.programs, reduction, weighted)
             )
         ctx.save_for_backward(logits, labels, class_weights, None if maps else out[3:])
-        ctx.recipe, ctx.ignore_index, ctx.maps, ctx.split = recipe, ignore_index, maps, split
+        ctx.arguments, ctx.plan, ctx.key, ctx.split = arguments[3:], plan, key, split
         if split:
             return out[0], out[1]
         return (out[0].add_(out[1]),) if maps else (out[2],)
@@ -132,27 +133,18 @@ class _PixelLoss(torch.autograd.Function):
         from segcal.kernels import _triton
 
         logits, labels, class_weights, norms = ctx.saved_tensors
-        launch = _launch(tuple(logits.shape), ctx.recipe)
-        arguments = _arguments(logits, labels, class_weights, ctx.recipe, ctx.ignore_index)
         to_ce = grads[0].contiguous()
         to_penalty = grads[1].contiguous() if ctx.split else to_ce
         grad = torch.empty_like(logits, memory_format=_layout(logits))
-        _triton.gradient_kernel[(launch.programs,)](
-            *arguments[:3],
-            grad,
-            to_ce,
-            to_penalty,
-            logits if norms is None else norms,
-            *arguments[3:],
-            **launch.constants,
-            WEIGHTED=class_weights is not None,
-            MAPS=ctx.maps,
-            num_warps=launch.warps,
-        )
+        weights, scales = (logits if t is None else t for t in (class_weights, norms))
+        tensors = (logits, labels, weights, grad, to_ce, to_penalty, scales, *ctx.arguments)
+        plan = ctx.plan
+        launch(_triton.gradient_kernel, plan.programs, tensors, plan.constants, plan.warps, ctx.key)
         return grad, None, None, None, None, None, None
 
 
-class _Launch(NamedTuple):
+class _Plan(NamedTuple):
+    key: Hashable  # all that the rest was made from
     programs: int
     rounds: int  # of adding up what the programs left
     warps: int
@@ -160,7 +152,7 @@ class _Launch(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _launch(shape: tuple[int, ...], recipe: Recipe) -> _Launch:
+def _plan(shape: tuple[int, ...], recipe: Recipe, weighted: bool, maps: bool) -> _Plan:
     """How to cut the work up, and the compile-time constants of the kernels."""
     batch, classes, space = shape[0], shape[1], shape[2:]
     block_k = max(2, 1 << (classes - 1).bit_length())
@@ -177,6 +169,8 @@ def _launch(shape: tuple[int, ...], recipe: Recipe) -> _Launch:
         "BLOCK_K": block_k,
         "BLOCK": block,
         "KIND": KINDS[recipe.kind],
+        "WEIGHTED": weighted,
+        "MAPS": maps,
         "SOFTMAX": recipe.softmax,
         "SQUARE": recipe.square,
         "PRIOR": PRIORS[prior],
@@ -194,7 +188,7 @@ def _launch(shape: tuple[int, ...], recipe: Recipe) -> _Launch:
     programs = batch * -(-math.prod(space) // block)
     # Rounded up to a power of two: few different kernels, whatever the sizes.
     rounds = 1 << max(0, (programs - 1) // SUM_BLOCK).bit_length()
-    return _Launch(programs, rounds, warps, constants)
+    return _Plan((shape, recipe, weighted, maps), programs, rounds, warps, constants)
 
 
 def _tile(block_k: int) -> tuple[int, int]:
