@@ -31,28 +31,32 @@ VALID: tl.constexpr = tl.constexpr(2)
 
 
 @triton.jit
-def _label(base, z, y, x, D, H, W, here, ignore_index, K: tl.constexpr, BORDER: tl.constexpr):
+def _label(base, z, y, x, D, H, W, here, BORDER: tl.constexpr):
     """The label at (z, y, x) under the border rule; −1 where nothing votes."""
     if BORDER == REPLICATE:
         z = tl.minimum(tl.maximum(z, 0), D - 1)
         y = tl.minimum(tl.maximum(y, 0), H - 1)
         x = tl.minimum(tl.maximum(x, 0), W - 1)
-        label = tl.load(base + (z * H + y) * W + x, mask=here, other=-1).to(tl.int32)
-    else:
-        inside = (z >= 0) & (z < D) & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-        label = tl.load(base + (z * H + y) * W + x, mask=here & inside, other=0).to(tl.int32)
-        if BORDER == VALID:
-            label = tl.where(inside, label, -1)
-    return tl.where((label == ignore_index) | (label < 0) | (label >= K), -1, label)
+        return tl.load(base + (z * H + y) * W + x, mask=here, other=-1).to(tl.int32)
+    inside = (z >= 0) & (z < D) & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    label = tl.load(base + (z * H + y) * W + x, mask=here & inside, other=0).to(tl.int32)
+    if BORDER == VALID:
+        label = tl.where(inside, label, -1)
+    return label
 
 
 @triton.jit
 def _votes(
-    base, z, y, x, D, H, W, here, ignore_index, ks,
-    K: tl.constexpr, RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr, SHELL: tl.constexpr,
+    base, z, y, x, D, H, W, here, ks,
+    K: tl.constexpr, IGNORED: tl.constexpr,
+    RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr, SHELL: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Votes per class of the pixels at squared distance SHELL (all of the patch if negative)."""
+    """Votes per class of the pixels at squared distance SHELL (all of the patch if negative).
+
+    Whatever is no class of this word, as an unsigned number, is shifted past its last field:
+    no test is needed. IGNORED is the ignored label if it is a class, else −1.
+    """
     PZ: tl.constexpr = 2 * RZ + 1
     PY: tl.constexpr = 2 * RY + 1
     PX: tl.constexpr = 2 * RX + 1
@@ -72,23 +76,25 @@ def _votes(
             ):
                 label = _label(
                     base, z + (i // (PY * PX) - RZ), y + ((i // PX) % PY - RY), x + (i % PX - RX),
-                    D, H, W, here, ignore_index, K, BORDER,
+                    D, H, W, here, BORDER,
                 )  # fmt: skip
-                slot = label - word * PER_WORD
-                votes = (slot >= 0) & (slot < PER_WORD)
-                packed += tl.where(votes, one << tl.where(votes, slot * BITS, 0), 0)
+                if IGNORED >= 0:
+                    label = tl.where(label == IGNORED, -1, label)
+                shift = (label - word * PER_WORD).to(tl.uint32) * BITS
+                packed += one << tl.minimum(shift, 63 if WIDE else 31).to(packed.dtype)
         field = ks - word * PER_WORD
         mine = (field >= 0) & (field < PER_WORD)
-        shift = tl.where(mine, field * BITS, 0)
-        unpacked = (packed[None, :] >> shift[:, None].to(packed.dtype)).to(tl.int32)
+        down = tl.where(mine, field * BITS, 0)
+        unpacked = (packed[None, :] >> down[:, None].to(packed.dtype)).to(tl.int32)
         counts += tl.where(mine[:, None], unpacked & ((1 << BITS) - 1), 0)
     return tl.where((ks < K)[:, None], counts, 0)
 
 
 @triton.jit
 def _prior(
-    base, label, z, y, x, D, H, W, here, ignore_index, ks,
-    K: tl.constexpr, PRIOR: tl.constexpr, RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
+    base, label, z, y, x, D, H, W, here, ks,
+    K: tl.constexpr, IGNORED: tl.constexpr, PRIOR: tl.constexpr,
+    RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, CENTRE_WEIGHT: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -97,19 +103,19 @@ def _prior(
         sums = tl.where(ks[:, None] == label[None, :], CENTRE_WEIGHT, 0.0)
         for s in tl.static_range(len(SHELLS)):
             counts = _votes(
-                base, z, y, x, D, H, W, here, ignore_index, ks,
-                K, RZ, RY, RX, SHELLS[s], BORDER, BITS, PER_WORD, WIDE,
+                base, z, y, x, D, H, W, here, ks,
+                K, IGNORED, RZ, RY, RX, SHELLS[s], BORDER, BITS, PER_WORD, WIDE,
             )  # fmt: skip
             sums += SHELL_WEIGHTS[s] * counts
         total = tl.sum(sums, 0)
-        return sums / tl.where(total > 0, total, 1.0)[None, :]
+        return sums * (1.0 / tl.where(total > 0, total, 1.0))[None, :]
     counts = _votes(
-        base, z, y, x, D, H, W, here, ignore_index, ks,
-        K, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
+        base, z, y, x, D, H, W, here, ks,
+        K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
     )  # fmt: skip
     voted = tl.sum(counts, 0)
     if PRIOR == MEAN:
-        return counts / tl.where(voted > 0, voted, 1).to(tl.float32)[None, :]
+        return counts * (1.0 / tl.where(voted > 0, voted, 1))[None, :]
     if PRIOR == MAX:
         index = tl.max(tl.where(counts > 0, ks[:, None], 0), 0)
     elif PRIOR == MIN:
@@ -124,15 +130,18 @@ def _prior(
 
 
 @triton.jit
-def _place(pid, S, H, W, BLOCK: tl.constexpr):
+def _place(pid, S, D, H, W, FLAT: tl.constexpr, BLOCK: tl.constexpr):
     """Image, pixel numbers in it, whether they exist, and their coordinates."""
     blocks = tl.cdiv(S, BLOCK)
     image = (pid // blocks).to(tl.int64)
     s = (pid % blocks) * BLOCK + tl.arange(0, BLOCK)
     here = s < S
-    x = s % W
     row = s // W
-    return image, s, here, row // H, row % H, x
+    x = s - row * W
+    if FLAT:  # one slice: no second division
+        return image, s, here, row * 0, row, x
+    z = row // H
+    return image, s, here, z, row - z * H, x
 
 
 @triton.jit
@@ -150,13 +159,14 @@ def value_kernel(
     S, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
     K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr, MAPS: tl.constexpr,
+    FLAT: tl.constexpr, IGNORED: tl.constexpr,
     PRIOR: tl.constexpr, RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, CENTRE_WEIGHT: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Cross-entropy part and penalty of every pixel, summed per program (or written as maps)."""
     pid = tl.program_id(0)
-    image, s, here, z, y, x = _place(pid, S, H, W, BLOCK)
+    image, s, here, z, y, x = _place(pid, S, D, H, W, FLAT, BLOCK)
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
     l = _load_logits(logits, image, s, here, ks, stride_b, stride_k, stride_s, K)  # noqa: E741
@@ -179,8 +189,8 @@ def value_kernel(
 
     if KIND == SVLS or KIND == NACL:
         tau = _prior(
-            base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ignore_index, ks,
-            K, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS, CENTRE_WEIGHT,
+            base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
+            K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS, CENTRE_WEIGHT,
             BORDER, BITS, PER_WORD, WIDE,
         )  # fmt: skip
 
@@ -206,7 +216,7 @@ def value_kernel(
         penalty = tl.sum(tl.where(real, tl.maximum(-shifted - parameter, 0.0), 0.0), 0)
     elif KIND == NACL:
         if SOFTMAX:
-            gap = tau - e / total[None, :]
+            gap = tau - e * (1.0 / total)[None, :]
         else:
             gap = tau - l
         gap = tl.where(real, gap, 0.0)
@@ -220,17 +230,22 @@ def value_kernel(
         tl.store(ce_map + image * S + s, ce, mask=here)
         tl.store(penalty_map + image * S + s, penalty, mask=here)
     else:
-        row = partial + pid * 4
-        tl.store(row, tl.sum(ce))
-        tl.store(row + 1, tl.sum(penalty))
-        tl.store(row + 2, tl.sum(counted.to(tl.float32)))
-        tl.store(row + 3, tl.sum(tl.where(counted, weight, 0.0)))
+        # One row per quantity, so that they are read in order.
+        mine = partial + pid
+        rows = tl.num_programs(0)
+        tl.store(mine, tl.sum(ce))
+        if KIND >= ECP:
+            tl.store(mine + rows, tl.sum(penalty))
+        tl.store(mine + 2 * rows, tl.sum(counted.to(tl.float32)))
+        if WEIGHTED:
+            tl.store(mine + 3 * rows, tl.sum(tl.where(counted, weight, 0.0)))
 
 
 @triton.jit
 def finish_kernel(
     partial, out, rows,
-    ROUNDS: tl.constexpr, AVERAGE: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
+    ROUNDS: tl.constexpr, AVERAGE: tl.constexpr, PENALISED: tl.constexpr, WEIGHTED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add the programs' sums in one fixed order; out: ce, penalty, total, 1/weight, 1/count."""
     index = tl.arange(0, BLOCK)
@@ -239,12 +254,14 @@ def finish_kernel(
     count = tl.zeros([BLOCK], tl.float64)
     weight = tl.zeros([BLOCK], tl.float64)
     for i in range(ROUNDS):
-        here = i * BLOCK + index < rows
-        row = partial + (i * BLOCK + index) * 4
-        ce += tl.load(row, mask=here, other=0.0)
-        penalty += tl.load(row + 1, mask=here, other=0.0)
-        count += tl.load(row + 2, mask=here, other=0.0)
-        weight += tl.load(row + 3, mask=here, other=0.0)
+        at = i * BLOCK + index
+        here = at < rows
+        ce += tl.load(partial + at, mask=here, other=0.0)
+        if PENALISED:
+            penalty += tl.load(partial + rows + at, mask=here, other=0.0)
+        count += tl.load(partial + 2 * rows + at, mask=here, other=0.0)
+        if WEIGHTED:
+            weight += tl.load(partial + 3 * rows + at, mask=here, other=0.0)
     per_count = tl.full([], 1.0, tl.float64)
     per_weight = tl.full([], 1.0, tl.float64)
     if AVERAGE:
@@ -268,13 +285,14 @@ def gradient_kernel(
     S, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
     K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr, MAPS: tl.constexpr,
+    FLAT: tl.constexpr, IGNORED: tl.constexpr,
     PRIOR: tl.constexpr, RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, CENTRE_WEIGHT: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of every logit; everything is computed again, nothing was kept."""
     pid = tl.program_id(0)
-    image, s, here, z, y, x = _place(pid, S, H, W, BLOCK)
+    image, s, here, z, y, x = _place(pid, S, D, H, W, FLAT, BLOCK)
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
     l = _load_logits(logits, image, s, here, ks, stride_b, stride_k, stride_s, K)  # noqa: E741
@@ -297,15 +315,15 @@ def gradient_kernel(
     e = tl.exp(shifted)
     total = tl.sum(e, 0)
     log_total = tl.log(total)
-    probs = e / total[None, :]
+    probs = e * (1.0 / total)[None, :]
     if WEIGHTED:
         w = tl.load(weights + ks, mask=ks < K, other=0.0)
         weight = tl.sum(tl.where(own, w[:, None], 0.0), 0)
 
     if KIND == SVLS or KIND == NACL:
         tau = _prior(
-            base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ignore_index, ks,
-            K, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS, CENTRE_WEIGHT,
+            base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
+            K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS, CENTRE_WEIGHT,
             BORDER, BITS, PER_WORD, WIDE,
         )  # fmt: skip
 

@@ -39,7 +39,7 @@ def launch(
         with torch.cuda.device(device):
             launch(kernel, programs, arguments, constants, warps, key)
         return
-    full = (kernel, key, device.index, *(tensor.data_ptr() % 16 == 0 for tensor in tensors))
+    full = (id(kernel), key, device.index, *(tensor.data_ptr() % 16 == 0 for tensor in tensors))
     known = _KNOWN.get(full)
     if known is None:
         compiled = kernel[(programs,)](*arguments, **constants, num_warps=warps)

@@ -19,7 +19,7 @@ BORDERS = {"replicate": 0, "background": 1, "valid": 2}
 LABEL_TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CLASSES = 128
-SUM_BLOCK = 1024
+SUM_BLOCK, SUM_WARPS = 4096, 16
 HAS_TRITON = find_spec("triton") is not None
 # The patch is unrolled: more than this compiles for too long to be worth it.
 MAX_PATCH = 125
@@ -96,15 +96,15 @@ class _PixelLoss(torch.autograd.Function):
 
         maps = reduction == "none"
         weighted = class_weights is not None
-        plan = _plan(tuple(logits.shape), recipe, weighted, maps)
+        plan = _plan(tuple(logits.shape), recipe, ignore_index, weighted, maps)
         arguments = _arguments(logits, labels, class_weights, recipe, ignore_index)
-        key = (plan.key, logits.dtype, labels.dtype, _layout(logits), ignore_index)
+        key = (plan.key, logits.dtype, labels.dtype, _layout(logits))
         new = logits.new_empty
         if maps:
             out = new((2, *labels.shape), dtype=torch.float32)
             ce, penalty, partial = out[0], out[1], out
         else:
-            partial = new((plan.programs, 4), dtype=torch.float32)
+            partial = new((4, plan.programs), dtype=torch.float32)
             out = new(5, dtype=torch.float32)
             ce, penalty = partial, partial
         tensors = (*arguments[:3], ce, penalty, partial, *arguments[3:])
@@ -113,13 +113,12 @@ class _PixelLoss(torch.autograd.Function):
             constants = {
                 "ROUNDS": plan.rounds,
                 "AVERAGE": reduction == "mean",
+                "PENALISED": KINDS[recipe.kind] >= KINDS["ecp"],
                 "WEIGHTED": weighted,
                 "BLOCK": SUM_BLOCK,
             }
             sums = (partial, out, plan.programs)
-            launch(
-                _triton.finish_kernel, 1, sums, constants, 4, (plan.programs, reduction, weighted)
-            )
+            launch(_triton.finish_kernel, 1, sums, constants, SUM_WARPS, (plan.key, reduction))
         ctx.save_for_backward(logits, labels, class_weights, None if maps else out[3:])
         ctx.arguments, ctx.plan, ctx.key, ctx.split = arguments[3:], plan, key, split
         if split:
@@ -152,7 +151,9 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _plan(shape: tuple[int, ...], recipe: Recipe, weighted: bool, maps: bool) -> _Plan:
+def _plan(
+    shape: tuple[int, ...], recipe: Recipe, ignore_index: int, weighted: bool, maps: bool
+) -> _Plan:
     """How to cut the work up, and the compile-time constants of the kernels."""
     batch, classes, space = shape[0], shape[1], shape[2:]
     block_k = max(2, 1 << (classes - 1).bit_length())
@@ -171,6 +172,8 @@ def _plan(shape: tuple[int, ...], recipe: Recipe, weighted: bool, maps: bool) ->
         "KIND": KINDS[recipe.kind],
         "WEIGHTED": weighted,
         "MAPS": maps,
+        "FLAT": len(space) == 2,
+        "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
         "SOFTMAX": recipe.softmax,
         "SQUARE": recipe.square,
         "PRIOR": PRIORS[prior],
@@ -188,7 +191,8 @@ def _plan(shape: tuple[int, ...], recipe: Recipe, weighted: bool, maps: bool) ->
     programs = batch * -(-math.prod(space) // block)
     # Rounded up to a power of two: few different kernels, whatever the sizes.
     rounds = 1 << max(0, (programs - 1) // SUM_BLOCK).bit_length()
-    return _Plan((shape, recipe, weighted, maps), programs, rounds, warps, constants)
+    key = (shape, recipe, ignore_index, weighted, maps)
+    return _Plan(key, programs, rounds, warps, constants)
 
 
 def _tile(block_k: int) -> tuple[int, int]:
