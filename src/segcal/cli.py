@@ -124,5 +124,5 @@ def main() -> None:
     except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("SEGCAL_DEBUG"):
             raise
-        typer.echo(f"segcal: {error}", err=True)
+        typer.echo(f"segcal: {' '.join(str(error).split())}", err=True)
         sys.exit(2)

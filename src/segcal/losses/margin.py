@@ -1,4 +1,4 @@
-"""Margin-based label smoothing: logits may differ, but not by more than a margin."""
+"""Margin-based label smoothing: logits may differ by a margin; beyond it they are pulled back."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ class NACLLoss(PenalisedLoss):
 
     .. math:: \mathcal{L} = -\log s^y + λ \sum_k |τ_k - l_k|
 
-    τ are the class proportions in a patch around the pixel. The penalty bounds the logits, most
-    of all inside a structure, and at its boundary draws them to the local class mixture.
+    τ are the class proportions in a patch around the pixel. The penalty bounds the logits (inside
+    a structure sʸ settles at 1 − λ/K) and at a boundary draws them to the local class mixture.
 
     Args:
         penalty_weight: λ; 0 is cross-entropy. The paper used 0.1, with `class_reduction="mean"`.

@@ -56,8 +56,8 @@ def svls(
     .. math:: -\sum_k w_k τ_k \log s^k
 
     τ is the "gaussian" `neighbourhood_prior`: half of it is the pixel's own label, half those of
-    its neighbours, so labels soften at boundaries and nowhere else. Up to a constant it is half of
-    CE + KL(τ'‖s), τ' the neighbours' share.
+    its neighbours (more than half its own where some do not vote), so labels soften at boundaries
+    and nowhere else. Up to a constant it is half of CE + KL(τ'‖s), τ' the neighbours' share.
 
     Args: `sigma`, `patch_size`, `border`: see `neighbourhood_prior`; a patch of 1 is
         cross-entropy. The others: see `SegmentationLoss`.
