@@ -75,7 +75,7 @@ class SegmentationNetwork(nn.Module):
         out = self.net(image)
         heads = _heads(out, image.ndim)
         if any(missing):
-            inside = (..., *(slice(side) for side in space))
+            inside = (slice(None), slice(None), *(slice(side) for side in space))
             heads = tuple(head[inside].contiguous() for head in heads)
         return heads if len(heads) > 1 else heads[0]
 

@@ -19,7 +19,7 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
 
             # Curves of epochs that a resumed run trains again are dropped.
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
 
     def add(self, row: dict[str, Any]) -> None:
         if self._writer is None:

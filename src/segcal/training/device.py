@@ -69,12 +69,14 @@ def numerics(config: TrainConfig) -> Iterator[None]:
     try:
         cudnn.allow_tf32 = matmul.allow_tf32 = not exact
         cudnn.benchmark = not deterministic
-        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        if torch.cuda.is_available():  # on a CPU nothing would change but the time to start
+            torch.use_deterministic_algorithms(deterministic, warn_only=True)
         yield
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
-        torch.use_deterministic_algorithms(was, warn_only=warned)
+        if torch.cuda.is_available():
+            torch.use_deterministic_algorithms(was, warn_only=warned)
 
 
 def describe(fabric: Fabric) -> dict[str, Any]:

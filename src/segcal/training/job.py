@@ -109,8 +109,9 @@ class Job:
         """Move the average of the weights a step on; counters and statistics are copied."""
         if self.ema is None or self.config.ema is None:
             return
-        averages = list(self.ema.parameters())
-        torch._foreach_lerp_(averages, list(self.network.parameters()), 1 - self.config.ema)
+        averages: list[Tensor] = list(self.ema.parameters())
+        weights: list[Tensor] = list(self.network.parameters())
+        torch._foreach_lerp_(averages, weights, 1 - self.config.ema)
         for average, value in zip(self.ema.buffers(), self.network.buffers(), strict=True):
             average.copy_(value)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from segcal._checks import require
 from segcal.config import TrainConfig
 from segcal.data import open_dataset
 from segcal.losses._base import add_up
-from segcal.models import CheckpointError, count_parameters
+from segcal.models import count_parameters
 from segcal.training.board import Board
 from segcal.training.checkpoint import BEST, LAST, read_last, write_checkpoint, write_last
 from segcal.training.device import describe, gather, make_fabric, numerics, resolve
@@ -51,6 +52,8 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
         Interrupted: SIGTERM or SIGINT came; last.pt holds the state at that step.
     """
     config = resolve(config)
+    if config.tensorboard:
+        require("tensorboard")
     with numerics(config), Signals() as signals:
         fabric = make_fabric(config)
         dataset = open_dataset(config.data.path)
@@ -136,8 +139,8 @@ class Run:
             if cases is not None:
                 names = ", ".join(dict.fromkeys(cases))
                 raise NonFiniteLossError(
-                    f"{self.folder.path}: the loss became NaN or infinite in epoch {job.epoch + 1}, "
-                    f"in a batch of {names}; the state before that epoch is in {LAST}. "
+                    f"{self.folder.path}: the loss became NaN or infinite in epoch "
+                    f"{job.epoch + 1}, in a batch of {names}; the state before is in {LAST}. "
                     "Lower `optimiser.lr`, set `clip`, or look at these cases."
                 )
         for _, number in found:
@@ -155,7 +158,7 @@ class Run:
         def stop() -> bool:
             return alone and self.signals.received is not None
 
-        with fabric.autocast(), uncompiled():
+        with fabric.autocast(), uncompiled() if job.compiled else nullcontext():
             mine = job.validator.score(job.ema or job.network, stop)
         if mine is None:
             assert self.signals.received is not None
@@ -192,14 +195,16 @@ class Run:
 
     def open(self) -> None:
         """Take the folder, describe the run in it, and go to where it stands."""
-        job, failure = self.job, None
+        job = self.job
+        content: dict[str, Any] | None = None
+        failure: ValueError | None = None
         if self.first:
             try:
-                self._open()
+                content = self._take_folder()
             except ValueError as error:
                 failure = error
         # Every process learns of a refusal, and what the first one found.
-        failure, content = gather(job.fabric, (failure, getattr(self, "_found", None)))[0]
+        failure, content = gather(job.fabric, (failure, content))[0]
         if failure is not None:
             raise failure
         if content is not None:
@@ -213,7 +218,8 @@ class Run:
             if content is None:
                 write_last(self.folder.path, self.state())
 
-    def _open(self) -> None:
+    def _take_folder(self) -> dict[str, Any] | None:
+        """The state to go on from, if there is one."""
         job, say = self.job, self.reporter.say
         self.folder.hold()
         # Once more, now that nobody else can write: two may have looked at the same moment.
@@ -227,9 +233,11 @@ class Run:
         }
         self.folder.describe(job.config, about)
         found = read_last(self.folder.path, self.folder.run_id, warn=say)
-        if found is not None:
-            path, self._found = found
-            say(f"continuing {path} after {self._found['epoch']} epochs")
+        if found is None:
+            return None
+        path, content = found
+        say(f"continuing {path} after {content['epoch']} epochs")
+        return content
 
     @property
     def first(self) -> bool:

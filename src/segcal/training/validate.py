@@ -93,10 +93,10 @@ class Validator:
     def _predict(self, network: nn.Module, name: str, image: Tensor) -> Tensor:
         """(C, Z, Y, X) → probabilities (K, Z, Y, X), float32."""
         if self.patch_size is None:
-            slices = image.transpose(0, 1).split(self.batch_size)
+            slices = torch.split(image.transpose(0, 1), self.batch_size)
             logits = torch.cat([network(part).float() for part in slices]).transpose(0, 1)
         else:
-            from monai.inferers import sliding_window_inference
+            from monai.inferers.utils import sliding_window_inference
 
             whole: Any = sliding_window_inference(
                 image[None], self.patch_size, 1, network, overlap=0.5, mode="gaussian"
@@ -129,7 +129,7 @@ def summarise(scores: Sequence[CaseScore]) -> dict[str, Any]:
     labels = list(scores[0].dsc)
     each = {label: _mean([score.dsc[label] for score in scores]) for label in labels}
     return {
-        "dsc": _mean(list(each.values())),
+        "dsc": _mean([value for score in scores for value in score.dsc.values()]),
         "ece": _mean([score.ece for score in scores]),
         "cece": _mean([score.cece for score in scores]),
         "dsc_by_label": each,
