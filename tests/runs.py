@@ -21,7 +21,7 @@ def phantom(folder: Path, **spec: int) -> Path:
     return folder
 
 
-def settings(data: Path, **changes: Any) -> TrainConfig:
+def settings(data: Path, /, **changes: Any) -> TrainConfig:
     """A config with a tiny network, for four slices at a time."""
     base: dict[str, Any] = {
         "data": {"path": str(data)},
