@@ -41,12 +41,10 @@ def train(
     if not settings.data.path:
         raise ValueError("Expected argument `--data` to name a prepared set, but got nothing.")
     try:
-        result = run(settings, out, resume=resume)
+        run(settings, out, resume=resume)
     except Interrupted as error:
         typer.echo(f"segcal: {error}", err=True)
         raise typer.Exit(128 + error.number) from error
     except TrainingError as error:
         typer.echo(f"segcal: {error}", err=True)
         raise typer.Exit(1) from error
-    best = f"best validation DSC {result.best_dsc:.4f} (epoch {result.best_epoch + 1})"
-    typer.echo(f"{out}: {result.epochs} epochs, {best}")

@@ -188,15 +188,18 @@ def finished(data: Path, tmp_path: Path) -> Path:
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
     finished: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = weights(finished / "last.pt")
+    expected, expected_before = (weights(finished / n) for n in ("last.pt", "last.prev.pt"))
     blob = bytearray((finished / "last.pt").read_bytes())
     blob[len(blob) // 2] ^= 1
     (finished / "last.pt").write_bytes(blob)
     train(settings(data, epochs=3), finished, resume=True)
     said = capsys.readouterr().err
     assert "last.pt: is damaged" in said
-    assert "going on from last.prev.pt" in said
+    assert "kept as last.refused.pt, going on from last.prev.pt" in said
+    assert (finished / "last.refused.pt").read_bytes() == blob
     assert same(weights(finished / "last.pt"), expected)
+    # The bad file must never have taken the place of the good one.
+    assert same(weights(finished / "last.prev.pt"), expected_before)
     for name in ("last.pt", "last.prev.pt"):
         (finished / name).write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"last\.pt: is damaged"):
@@ -210,7 +213,7 @@ def test_a_foreign_checkpoint_is_refused_by_name(
     train(settings(data, epochs=1, seed=5), tmp_path / "other")
     (finished / "last.pt").write_bytes((tmp_path / "other" / "last.pt").read_bytes())
     train(settings(data, epochs=3), finished, resume=True)
-    assert "last.pt: belongs to another run; going on from last.prev.pt" in capsys.readouterr().err
+    assert "last.pt: belongs to another run; kept as" in capsys.readouterr().err
     assert same(weights(finished / "last.pt"), expected)
 
 

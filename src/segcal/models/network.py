@@ -110,12 +110,15 @@ def make_model(spec: NetworkSpec) -> SegmentationNetwork:
 
 def check_model(model: nn.Module, spec: NetworkSpec, size: tuple[int, ...]) -> None:
     """Raise a ValueError unless `model` gives logits (1, K, *size) for an image of that size."""
-    image = torch.zeros(1, spec.in_channels, *size)
+    device = next(model.parameters()).device
+    image = torch.zeros(1, spec.in_channels, *size, device=device)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             shape = tuple(model(image).shape)
+    except torch.cuda.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, AttributeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

@@ -12,37 +12,45 @@ import torch
 from segcal.models import CheckpointError, read_checkpoint
 from segcal.models.saved import FORMAT, VERSION
 
-LAST, PREVIOUS, BEST = "last.pt", "last.prev.pt", "best.pt"
+LAST, PREVIOUS, BEST, REFUSED = "last.pt", "last.prev.pt", "best.pt", "last.refused.pt"
 
 
-def write_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write under another name, flush to the disk, then rename: a kill leaves the old file."""
+def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
+    """Write under another name, flush to the disk, then rename: a kill leaves the old file.
+
+    The old file becomes `keep`, if that is given.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with draft.open("wb") as stream:
             torch.save({"format": FORMAT, "version": VERSION, **content}, stream)
             stream.flush()
             os.fsync(stream.fileno())
+        if keep is not None and path.exists():
+            _keep(path, keep)
         os.replace(draft, path)
         _flush_folder(path.parent)
-    except OSError as error:
-        raise CheckpointError(path, f"cannot be written ({error.strerror or error})") from error
+    except (OSError, RuntimeError) as error:  # torch turns some failed writes into RuntimeError
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise CheckpointError(path, f"cannot be written ({reason})") from error
     finally:
         draft.unlink(missing_ok=True)
 
 
 def write_last(folder: Path, content: dict[str, Any]) -> None:
     """Write last.pt; what was there becomes last.prev.pt. At no moment is there neither."""
-    last, previous = folder / LAST, folder / PREVIOUS
-    if last.exists():
-        spare = folder / f".{PREVIOUS}.partial"
-        spare.unlink(missing_ok=True)
-        try:
-            os.link(last, spare)
-        except OSError:  # a file system without hard links: a moment without last.pt remains
-            os.replace(last, spare)
-        os.replace(spare, previous)
-    write_checkpoint(last, content)
+    write_checkpoint(folder / LAST, content, keep=folder / PREVIOUS)
+
+
+def _keep(path: Path, name: Path) -> None:
+    """Give the file a second name, which replaces whatever had that name."""
+    spare = name.with_name(f".{name.name}.partial")
+    spare.unlink(missing_ok=True)
+    try:
+        os.link(path, spare)
+    except OSError:  # a file system without hard links: for a moment only `name` is there
+        os.replace(path, spare)
+    os.replace(spare, name)
 
 
 def read_last(
@@ -50,8 +58,9 @@ def read_last(
 ) -> tuple[Path, dict[str, Any]] | None:
     """The newest good state of the run, or None where none was ever written.
 
-    A damaged file, or one from another run, is named to `warn` and the one before it is taken.
-    With files but no good one, the first problem is raised.
+    A damaged file, or one from another run, is named to `warn` and the one before it is taken;
+    the bad one is put aside, lest it replace the good one at the next save. With files but no good
+    one, the first problem is raised.
     """
     problems = []
     for name in (LAST, PREVIOUS):
@@ -66,7 +75,8 @@ def read_last(
             problems.append(error)
             continue
         for problem in problems:
-            warn(f"{problem}; going on from {name}")
+            os.replace(problem.path, folder / REFUSED)
+            warn(f"{problem}; kept as {REFUSED}, going on from {name}")
         return path, content
     if problems:
         raise problems[0]

@@ -14,7 +14,9 @@ from segcal.config import TrainConfig
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
-    """The config with the precision that "auto" means on this machine."""
+    """The config with the whole path of the data, and what precision "auto" means here."""
+    data = config.data.model_copy(update={"path": os.path.abspath(config.data.path)})
+    config = config.model_copy(update={"data": data})
     if config.precision != "auto":
         return config
     half = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -88,6 +88,8 @@ class Job:
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The network's logits; an incomplete last batch is not worth compiling anew."""
         whole = len(image) * self.fabric.world_size == self.config.batch_size
+        if self.compiled:
+            torch.compiler.cudagraph_mark_step_begin()
         with nullcontext() if whole or not self.compiled else uncompiled():
             heads: Tensor | tuple[Tensor, ...] = self.model(image)
         return heads
@@ -168,13 +170,13 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
     )
     torch.manual_seed(config.seed)
     network = make_model(spec)
-    check_model(network, spec, _image_size(config, dataset))
     on_gpu = fabric.device.type == "cuda"
     memory_format = torch.contiguous_format
     if config.channels_last == "on" or (config.channels_last == "auto" and on_gpu):
         memory_format = torch.channels_last_3d if spec.spatial_dims == 3 else torch.channels_last
         network = network.to(memory_format=memory_format)  # type: ignore[call-overload]
     network = network.to(fabric.device)
+    check_model(network, spec, _image_size(config, dataset))
     ema = copy.deepcopy(network).requires_grad_(False) if config.ema is not None else None
     long_run = config.epochs * len(loader) >= COMPILE_FROM_STEPS
     pays = on_gpu and long_run and find_spec("triton") is not None

@@ -66,7 +66,10 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
                 job = build_job(config, fabric, dataset)
                 run = Run(job, folder, signals, reporter)
                 run.open()
-                return run.loop()
+                result = run.loop()
+                best = f"{result.best_dsc:.4f} (epoch {result.best_epoch + 1})"
+                reporter.say(f"{out}: {result.epochs} epochs, best validation DSC {best}")
+                return result
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, TrainingError) or not _out_of_memory(error):
                 raise
