@@ -89,7 +89,7 @@ class Job:
         """The network's logits; an incomplete last batch is not worth compiling anew."""
         whole = len(image) * self.fabric.world_size == self.config.batch_size
         if self.compiled:
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with nullcontext() if whole or not self.compiled else uncompiled():
             heads: Tensor | tuple[Tensor, ...] = self.model(image)
         return heads
