@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from runs import TINY_NET, phantom, same, settings, weights
-from segcal.training import Interrupted, train
+from segcal.training import Interrupted, TrainingError, train
 from segcal.training.job import Job
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -72,8 +72,11 @@ def test_a_gpu_in_fp32_resumes_to_the_same_bits(data: Path, tmp_path: Path) -> N
 
 @on_gpu
 def test_out_of_gpu_memory_names_the_setting(data: Path, tmp_path: Path) -> None:
-    from segcal.training import TrainingError
-
-    huge = {"options": {"filters": [200_000, 200_000], "pools": [2]}}
-    with pytest.raises(TrainingError, match="`batch_size`"):
-        train(settings(data, model=huge), tmp_path / "run")
+    torch.cuda.empty_cache()
+    total = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(64 * 2**20 / total)
+    try:
+        with pytest.raises(TrainingError, match=r"out of memory.*`batch_size` \(4\)"):
+            train(settings(data, model={"name": "unet", "options": {}}), tmp_path / "run")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
