@@ -10,6 +10,7 @@ import typer
 
 from segcal import __version__
 from segcal.cli_data import data_app, prepare_app
+from segcal.cli_train import train
 
 Frame = Any  # pandas.DataFrame, which is not imported to say so
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(data_app, name="data")
+app.command()(train)
 
 
 def _version(asked: bool) -> None:

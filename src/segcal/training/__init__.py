@@ -1,4 +1,11 @@
-"""Training: so far, how a penalty weight changes over the epochs."""
+"""Training: from a prepared set to a checkpoint, and how a penalty weight changes over the epochs.
+
+train(config, out)    the whole run; `segcal train` is this
+make_schedule(...)    penalty weights over the epochs
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from segcal.training.schedule import (
     SCHEDULES,
@@ -11,13 +18,48 @@ from segcal.training.schedule import (
     set_penalty_weight,
 )
 
+if TYPE_CHECKING:
+    from segcal.training.job import OPTIMISERS
+    from segcal.training.loop import TrainResult, train
+    from segcal.training.run import RunError
+    from segcal.training.validate import Validator, summarise
+    from segcal.training.watch import Interrupted, NonFiniteLossError, TrainingError
+
+# Schedules are for every training loop; Fabric is loaded only for ours.
+_IN_MODULE = {
+    "OPTIMISERS": "job",
+    "Interrupted": "watch",
+    "NonFiniteLossError": "watch",
+    "RunError": "run",
+    "TrainResult": "loop",
+    "TrainingError": "watch",
+    "Validator": "validate",
+    "summarise": "validate",
+    "train": "loop",
+}
+
 __all__ = [
+    "OPTIMISERS",
     "SCHEDULES",
     "Constant",
+    "Interrupted",
     "LinearRamp",
     "Multiply",
+    "NonFiniteLossError",
+    "RunError",
     "Step",
+    "TrainResult",
+    "TrainingError",
+    "Validator",
     "WeightSchedule",
     "make_schedule",
     "set_penalty_weight",
+    "summarise",
+    "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _IN_MODULE:
+        return getattr(importlib.import_module(f"segcal.training.{_IN_MODULE[name]}"), name)
+    raise AttributeError(f"module 'segcal.training' has no attribute {name!r}")

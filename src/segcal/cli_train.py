@@ -1,0 +1,50 @@
+"""`segcal train`: a thin command over `segcal.training`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    data: Annotated[Path | None, typer.Option(help="A prepared set.")] = None,
+    loss: Annotated[str | None, typer.Option(help="nacl, ce, ce_dice, focal, …")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file; flags override it.")] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value, such as optimiser.lr=3e-4; repeat for several."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")
+    ] = False,
+    precision: Annotated[str | None, typer.Option(help="auto, 32, tf32 or bf16-mixed.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How many; 100 by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and order.")] = None,
+) -> None:
+    """Train a network by the paper's protocol, or by your config."""
+    from segcal.config import make_config
+    from segcal.training import Interrupted, TrainingError
+    from segcal.training import train as run
+
+    given: dict[str, Any] = {
+        "data.path": str(data) if data is not None else None,
+        "loss.name": loss,
+        "precision": precision,
+        "epochs": epochs,
+        "seed": seed,
+    }
+    flags = {key: value for key, value in given.items() if value is not None}
+    if resume and config is None and (out / "config.yaml").is_file():
+        config = out / "config.yaml"
+    settings = make_config(config, flags=flags, overrides=override or ())
+    if not settings.data.path:
+        raise ValueError("Expected argument `--data` to name a prepared set, but got nothing.")
+    try:
+        run(settings, out, resume=resume)
+    except Interrupted as error:
+        typer.echo(f"segcal: {error}", err=True)
+        raise typer.Exit(128 + error.number) from error
+    except TrainingError as error:
+        typer.echo(f"segcal: {error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,28 @@
+"""Networks: the paper's U-Net, any of MONAI's by name, and those in checkpoint files.
+
+MONAI is imported only when one of its networks is asked for.
+"""
+
+from segcal.models.network import (
+    MODELS,
+    NetworkSpec,
+    SegmentationNetwork,
+    check_model,
+    count_parameters,
+    make_model,
+)
+from segcal.models.saved import CheckpointError, load_model, read_checkpoint
+from segcal.models.unet import UNet
+
+__all__ = [
+    "MODELS",
+    "CheckpointError",
+    "NetworkSpec",
+    "SegmentationNetwork",
+    "UNet",
+    "check_model",
+    "count_parameters",
+    "load_model",
+    "make_model",
+    "read_checkpoint",
+]

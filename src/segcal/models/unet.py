@@ -1,0 +1,87 @@
+"""The paper's U-Net: plain convolutions, no normalisation."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from segcal._checks import check_int
+
+_CONVS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+_POOLS: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
+
+
+class UNet(nn.Module):
+    """Image (B, C, *S) → logits (B, K, *S).
+
+    Two 3×3 convolutions with ReLU per level and no normalisation; max-pooling on the way down,
+    nearest upsampling and concatenated skips on the way up, a 1×1 convolution at the end.
+    Weights start as PyTorch draws them. The defaults are those of Murugesan et al. (2023).
+
+    S must be divisible by the product of `pools` (32): `make_model` pads and crops where it is not.
+
+    Args:
+        spatial_dims: 2 or 3.
+        in_channels: C.
+        out_channels: K.
+        filters: channels of each level, the top one first.
+        pools: how much smaller each level is than the one above; one fewer than `filters`.
+
+    Example:
+        >>> UNet(2, in_channels=1, out_channels=4)(torch.zeros(1, 1, 64, 32)).shape
+        torch.Size([1, 4, 64, 32])
+    """
+
+    def __init__(
+        self,
+        spatial_dims: int,
+        in_channels: int,
+        out_channels: int,
+        filters: Sequence[int] = (32, 64, 128, 256, 512),
+        pools: Sequence[int] = (2, 2, 2, 4),
+    ) -> None:
+        super().__init__()
+        check_int("spatial_dims", spatial_dims, low=2, high=3)
+        for name, values in (("filters", filters), ("pools", pools)):
+            for value in values:
+                check_int(name, value, low=1)
+        if len(pools) != len(filters) - 1 or not pools:
+            raise ValueError(
+                "Expected argument `pools` to have one value fewer than `filters` and at least "
+                f"one, but got {list(pools)} for {list(filters)}."
+            )
+        self.divisible_by = math.prod(pools)
+        self.pools = tuple(pools)
+        widths = [in_channels, *filters]
+        steps = zip(widths, filters, strict=False)
+        self.down = nn.ModuleList(_two_convs(spatial_dims, a, b) for a, b in steps)
+        self.pool = nn.ModuleList(_POOLS[spatial_dims](factor) for factor in pools)
+        rises = zip(filters[::-1], filters[-2::-1], strict=False)
+        self.up = nn.ModuleList(_two_convs(spatial_dims, a + b, b) for a, b in rises)
+        self.head = _CONVS[spatial_dims](filters[0], out_channels, kernel_size=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        features = image
+        skips = []
+        for convs, pool in zip(self.down, [*self.pool, None], strict=True):
+            features = convs(features)
+            if pool is not None:
+                skips.append(features)
+                features = pool(features)
+        for convs, skip, factor in zip(self.up, skips[::-1], self.pools[::-1], strict=True):
+            features = F.interpolate(features, scale_factor=float(factor), mode="nearest")
+            features = convs(torch.cat([features, skip], dim=1))
+        logits: Tensor = self.head(features)
+        return logits
+
+
+def _two_convs(spatial_dims: int, in_channels: int, out_channels: int) -> nn.Sequential:
+    conv = _CONVS[spatial_dims]
+    return nn.Sequential(
+        conv(in_channels, out_channels, kernel_size=3, padding=1),
+        nn.ReLU(inplace=True),
+        conv(out_channels, out_channels, kernel_size=3, padding=1),
+        nn.ReLU(inplace=True),
+    )

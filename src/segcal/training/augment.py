@@ -1,0 +1,84 @@
+"""Augmentation: MONAI's dictionary transforms by name, on batches where they lie.
+
+What happens to an item depends on (seed, epoch, step, its place in the global batch) alone. So a
+resumed run and a run on several processes draw the same changes, and there is no state to save.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segcal._checks import check_choice
+from segcal.config import Named
+from segcal.data import Batch
+
+_MODULES = ("spatial", "intensity")
+
+
+class Augmentation:
+    """Applies the transforms to every item of a batch.
+
+    Spatial transforms change image and label alike, others the image only. Where a transform
+    takes an interpolation `mode`, images are interpolated linearly and labels by the nearest.
+    """
+
+    def __init__(self, transforms: Sequence[Named], seed: int) -> None:
+        self.seed = seed
+        self.names = [named.name for named in transforms]
+        self.transforms = [_make(named) for named in transforms]
+
+    def __call__(self, batch: Batch, epoch: int, step: int, first: int) -> Batch:
+        """`first` is the place of the batch's first item in the global batch."""
+        images, targets = [], []
+        for place, (image, target) in enumerate(zip(batch.image, batch.target, strict=True)):
+            changed = self._apply(image, target, [self.seed, epoch, step, first + place])
+            images.append(changed[0])
+            targets.append(changed[1])
+        return Batch(torch.stack(images), torch.stack(targets), batch.case)
+
+    def _apply(self, image: Tensor, target: Tensor, key: list[int]) -> tuple[Tensor, Tensor]:
+        item: dict[str, Any] = {"image": image, "label": target[None]}
+        for number, (name, transform) in enumerate(zip(self.names, self.transforms, strict=True)):
+            if hasattr(transform, "set_random_state"):
+                seed = int(np.random.SeedSequence([*key, number]).generate_state(1)[0])
+                transform.set_random_state(seed=seed)
+            item = transform(item)
+            if tuple(item["image"].shape) != tuple(image.shape):
+                raise ValueError(
+                    f"Expected transform {name} to keep the image's shape {tuple(image.shape)}, "
+                    f"but got {tuple(item['image'].shape)}."
+                )
+        return _plain(item["image"]).to(image.dtype), _plain(item["label"])[0].to(target.dtype)
+
+
+def _plain(tensor: Any) -> Tensor:
+    """MONAI returns its own subclass of tensors, which is slow to compute with."""
+    result: Tensor = tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor
+    return result
+
+
+def _make(named: Named) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    modules = [importlib.import_module(f"monai.transforms.{m}.dictionary") for m in _MODULES]
+    known = {name: module for module in modules for name in module.__all__ if name.endswith("d")}
+    check_choice("augment", named.name, sorted(known))
+    make = getattr(known[named.name], named.name)
+    taken = inspect.signature(make).parameters
+    spatial = known[named.name].__name__.split(".")[-2] == "spatial"
+    options: dict[str, Any] = {"keys": ["image", "label"] if spatial else ["image"]}
+    if spatial and "mode" in taken:
+        options["mode"] = ["bilinear", "nearest"]
+    try:
+        transform: Callable[[dict[str, Any]], dict[str, Any]] = make(**options | named.options)
+    except TypeError as error:
+        raise ValueError(
+            f"Expected options of {named.name} to be among {', '.join(taken)}, "
+            f"but got {named.options}: {error}"
+        ) from error
+    return transform

@@ -1,0 +1,181 @@
+"""The folder of a run: its lock, what it was told, where it ran, and its log."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import time
+import uuid
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import segcal
+from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to_yaml
+
+CONFIG, ABOUT, LOG, LOCK = "config.yaml", "run.json", "log.jsonl", ".lock"
+# More epochs continue a run; the data may have moved, and its fingerprint tells if it changed.
+FREE_TO_CHANGE = ("epochs", "data.path")
+_PACKAGES = ("torch", "lightning-fabric", "monai", "numpy", "triton")
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used: "FOLDER: why"."""
+
+    def __init__(self, folder: Path, problem: str) -> None:
+        super().__init__(folder, problem)
+        self.folder, self.problem = folder, problem
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.problem}"
+
+
+class RunFolder:
+    """A run's folder, held by this process until it is left.
+
+    Args:
+        path: the folder; made if it is missing.
+        resume: whether files may be there already.
+    """
+
+    def __init__(self, path: Path, *, resume: bool) -> None:
+        self.path = path
+        self.resume = resume
+        self.run_id = ""
+        self._lock: IO[str] | None = None
+
+    def check(self, config: TrainConfig, fingerprint: str) -> None:
+        """Refuse a folder that another run fills, or that was told something else."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(self.path, "is a file, not a folder")
+        taken = self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir())
+        if not taken:
+            return
+        if not self.resume:
+            raise RunError(
+                self.path, "is not empty; continue it with --resume, or choose another --out"
+            )
+        if not (self.path / CONFIG).is_file() or not (self.path / ABOUT).is_file():
+            raise RunError(self.path, "holds files but no run; choose another --out")
+        old = check_config(read_yaml(self.path / CONFIG), str(self.path / CONFIG))
+        for key in changed_keys(old, config):
+            if key not in FREE_TO_CHANGE:
+                raise RunError(
+                    self.path,
+                    f"was started with another `{key}`; give the old value, or another --out",
+                )
+        about = self._about()
+        if about.get("data_fingerprint") != fingerprint:
+            raise RunError(self.path, f"was started on other data than {config.data.path}")
+
+    def hold(self) -> Self:
+        """Take the lock. The system gives it back when the process ends, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = (self.path / LOCK).open("a+", encoding="ascii")
+        try:
+            # A POSIX record lock: forked loader workers do not inherit it.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            lock.close()
+            raise RunError(self.path, f"is in use by {holder}") from error
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {platform.node()}\n")
+        lock.flush()
+        self._lock = lock
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def describe(self, config: TrainConfig, about: dict[str, Any]) -> None:
+        """Write config.yaml and run.json; a resumed run keeps its identity."""
+        found = self._about() if (self.path / ABOUT).is_file() else {}
+        self.run_id = str(found.get("run_id") or uuid.uuid4().hex)
+        content = {
+            "run_id": self.run_id,
+            "started": found.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            **about,
+            "commit": git_commit(),
+            "versions": versions(),
+        }
+        write_text(self.path / ABOUT, json.dumps(content, indent=1) + "\n")
+        write_text(self.path / CONFIG, to_yaml(config))
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append one line to log.jsonl."""
+        with (self.path / LOG).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    def trim_log(self, epochs: int) -> list[dict[str, Any]]:
+        """Keep the lines of the first `epochs` epochs: the others will be written again."""
+        path = self.path / LOG
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+            try:
+                row = json.loads(line)
+            except ValueError:  # the line that a kill cut off
+                continue
+            if row.get("epoch", epochs) < epochs:
+                rows.append(row)
+        write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        return rows
+
+    def _about(self) -> dict[str, Any]:
+        try:
+            content = json.loads((self.path / ABOUT).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(self.path, f"has a damaged {ABOUT} ({error})") from error
+        return content if isinstance(content, dict) else {}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    """Versions of segcal, Python and the packages that decide how a run comes out."""
+    found = {"segcal": segcal.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of segcal's sources, "+changes" if they differ from it; None outside git."""
+    sources = Path(segcal.__file__).parent
+    git = ["git", "-C", str(sources)]
+    try:
+        head, changed = (
+            subprocess.run([*git, *arguments], capture_output=True, text=True, timeout=20)
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "."])
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")

@@ -1,0 +1,51 @@
+"""One process and two, through torchrun, agree."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from runs import finish, phantom, settings, start, weights
+from segcal.config import to_yaml
+from segcal.training import train
+
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    # 20 cases: 14 for training, which 4 divides with an even rest, so nothing is seen twice.
+    data = phantom(tmp_path / "data", dims=2, cases=20, size=32)
+    config = settings(
+        data,
+        loss={"dice_weight": 1.0},
+        augment=[{"name": "RandGaussianNoised", "options": {"prob": 0.5}}],
+    )
+    (tmp_path / "c.yaml").write_text(to_yaml(config))
+    out = tmp_path / "two"
+    process = start("train", "--config", tmp_path / "c.yaml", "--out", out, launcher=TORCHRUN)
+    train(config, tmp_path / "one")
+    code, said = finish(process)
+    assert code == 0, said
+    assert json.loads((out / "run.json").read_text())["processes"] == 2
+    one, two = weights(tmp_path / "one" / "last.pt"), weights(out / "last.pt")
+    start_of = weights(tmp_path / "one" / "last.prev.pt")
+    assert not all(torch.equal(one[key], start_of[key]) for key in one)
+    for key in one:
+        torch.testing.assert_close(two[key], one[key], rtol=1e-3, atol=1e-5)
+    logs = [(run / "log.jsonl").read_text().splitlines() for run in (tmp_path / "one", out)]
+    for mine, theirs in zip(*logs, strict=True):
+        first, second = json.loads(mine), json.loads(theirs)
+        for name, value in first["losses"].items():
+            assert abs(second["losses"][name] - value) < 1e-4
+        assert abs(second["val"]["dsc"] - first["val"]["dsc"]) < 1e-3
+        assert second["val"]["cases"] == first["val"]["cases"]
+    # An odd batch cannot be shared.
+    config = settings(data, batch_size=5)
+    (tmp_path / "c.yaml").write_text(to_yaml(config))
+    refused = start(
+        "train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "x", launcher=TORCHRUN
+    )
+    code, said = finish(refused)
+    assert code != 0
+    assert "`batch_size` to be divisible by the 2 processes" in said
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,269 @@
+"""Nothing is lost: kills, signals, damaged files, foreign files, two at once. Real processes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from runs import finish, phantom, same, settings, start, weights
+from segcal.config import to_yaml
+from segcal.models import CheckpointError
+from segcal.training import NonFiniteLossError, RunError, train
+
+EPOCHS = 30
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    """As in the processes: sums of floats keep their order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def long_settings(data: Path) -> Any:
+    """Everything with a state is on: Adam, EMA, schedules, dropout, augmentation."""
+    return settings(
+        data,
+        epochs=EPOCHS,
+        ema=0.9,
+        clip=1.0,
+        batch_size=2,
+        loss={"schedule": {"name": "linear", "options": {"start": 0.0, "end": 0.1, "epochs": 9}}},
+        model={
+            "name": "monai.BasicUNet",
+            "options": {"features": [4, 4, 4, 4, 4, 4], "dropout": 0.3},
+        },
+        optimiser={"milestones": [12]},
+        augment=[{"name": "RandGaussianNoised", "options": {"prob": 0.5}}],
+    )
+
+
+@pytest.fixture(scope="module")
+def config_file(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(to_yaml(long_settings(data)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, never stopped."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(long_settings(data), out)
+    torch.set_num_threads(before)
+    return out
+
+
+def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, epochs: int) -> None:
+    """Until the log has that many lines."""
+    log = run / "log.jsonl"
+    for _ in range(6000):
+        if process.poll() is not None or (log.is_file() and log.read_text().count("\n") >= epochs):
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run did not get there")
+
+
+def check_equal(run: Path, whole: Path) -> None:
+    ours, theirs = (torch.load(r / "last.pt", weights_only=True) for r in (run, whole))
+    assert same(ours["model"], theirs["model"])
+    assert same(ours["ema"], theirs["ema"])
+    assert ours["best"] == theirs["best"]
+    assert same(weights(run / "best.pt"), weights(whole / "best.pt"))
+    logs = [
+        [json.loads(line) for line in (r / "log.jsonl").read_text().splitlines()]
+        for r in (run, whole)
+    ]
+    for row in logs[0] + logs[1]:
+        row.pop("seconds")
+    assert logs[0] == logs[1]
+    assert [row["epoch"] for row in logs[0]] == list(range(EPOCHS))
+
+
+def kill_and_resume(kills: int, seed: int, config_file: Path, out: Path, whole: Path) -> None:
+    chance = random.Random(seed)
+    for number in range(kills):
+        process = start("train", "--config", config_file, "--out", out, "--resume")
+        wait_for_epochs(process, out, 1 + number * EPOCHS // (kills + 1))
+        time.sleep(chance.uniform(0, 0.3))
+        os.kill(process.pid, signal.SIGKILL)
+        finish(process)
+        assert process.returncode in (-signal.SIGKILL, 0)
+    code, said = finish(start("train", "--out", out, "--resume"))
+    assert code == 0, said
+    check_equal(out, whole)
+
+
+def test_killed_at_random_and_resumed_ends_with_the_same_weights(
+    config_file: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    kill_and_resume(2, 0, config_file, tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_killed_many_times(
+    seed: int, config_file: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    kill_and_resume(6, seed, config_file, tmp_path / "run", uninterrupted)
+
+
+def test_sigterm_saves_inside_an_epoch_and_locks_are_respected(
+    config_file: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start("train", "--config", config_file, "--out", out)
+    wait_for_epochs(process, out, 2)
+    # Another process may not touch the folder meanwhile.
+    with pytest.raises(RunError, match=f"in use by process {process.pid}"):
+        train(long_settings(_data_of(config_file)), out, resume=True)
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 128 + signal.SIGTERM, said
+    assert "continue with --resume" in said
+    assert said.strip().splitlines()[-1].startswith("segcal: ")
+    # The lock went with the process; the rest is trained here, in another one.
+    train(long_settings(_data_of(config_file)), out, resume=True)
+    check_equal(out, uninterrupted)
+
+
+def _data_of(config_file: Path) -> Path:
+    import yaml
+
+    return Path(yaml.safe_load(config_file.read_text())["data"]["path"])
+
+
+def test_every_step_is_a_good_place_to_stop(data: Path, tmp_path: Path) -> None:
+    """SIGTERM is raised in this process before each step of the run in turn."""
+    from segcal.training import Interrupted
+    from segcal.training.job import Job
+
+    config = settings(data, epochs=2, batch_size=4, ema=0.9)
+    train(config, tmp_path / "whole")
+    steps = 2 * len(range(0, 10, 4))
+    place = Job.place
+    for stop in range(steps + 1):
+        out, count = tmp_path / str(stop), iter(range(1000))
+
+        def place_and_signal(
+            job: Job, batch: Any, step: int, count: Any = count, stop: int = stop
+        ) -> Any:
+            if next(count) == stop:
+                signal.raise_signal(signal.SIGTERM)
+            return place(job, batch, step)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Job, "place", place_and_signal)
+            with suppress(Interrupted):
+                train(config, out)
+        train(config, out, resume=True)
+        for name in ("last.pt", "best.pt"):
+            assert same(weights(out / name), weights(tmp_path / "whole" / name)), (stop, name)
+
+
+@pytest.fixture
+def finished(data: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "run"
+    train(settings(data, epochs=3), out)
+    return out
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
+    finished: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, expected_before = (weights(finished / n) for n in ("last.pt", "last.prev.pt"))
+    blob = bytearray((finished / "last.pt").read_bytes())
+    blob[len(blob) // 2] ^= 1
+    (finished / "last.pt").write_bytes(blob)
+    train(settings(data, epochs=3), finished, resume=True)
+    said = capsys.readouterr().err
+    assert "last.pt: is damaged" in said
+    assert "kept as last.refused.pt, going on from last.prev.pt" in said
+    assert (finished / "last.refused.pt").read_bytes() == blob
+    assert same(weights(finished / "last.pt"), expected)
+    # The bad file must never have taken the place of the good one.
+    assert same(weights(finished / "last.prev.pt"), expected_before)
+    for name in ("last.pt", "last.prev.pt"):
+        (finished / name).write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"last\.pt: is damaged"):
+        train(settings(data, epochs=3), finished, resume=True)
+
+
+def test_a_foreign_checkpoint_is_refused_by_name(
+    finished: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = weights(finished / "last.pt")
+    train(settings(data, epochs=1, seed=5), tmp_path / "other")
+    (finished / "last.pt").write_bytes((tmp_path / "other" / "last.pt").read_bytes())
+    train(settings(data, epochs=3), finished, resume=True)
+    assert "last.pt: belongs to another run; kept as" in capsys.readouterr().err
+    assert same(weights(finished / "last.pt"), expected)
+
+
+def test_a_changed_config_is_refused_and_more_epochs_are_not(finished: Path, data: Path) -> None:
+    with pytest.raises(RunError, match=r"another `optimiser\.lr`"):
+        train(settings(data, epochs=3, optimiser={"lr": 0.5}), finished, resume=True)
+    with pytest.raises(RunError, match=r"another `loss\.name`"):
+        train(settings(data, epochs=3, loss={"name": "ce"}), finished, resume=True)
+    assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
+
+
+def test_other_data_is_refused(finished: Path, tmp_path: Path) -> None:
+    other = phantom(tmp_path / "other", dims=2, cases=14, size=32, seed=1)
+    with pytest.raises(RunError, match="other data"):
+        train(settings(other, epochs=3), finished, resume=True)
+
+
+def test_the_data_may_have_moved(finished: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "moved").symlink_to(data)
+    train(settings(tmp_path / "moved", epochs=4), finished, resume=True)
+
+
+def test_resume_of_nothing_begins(data: Path, tmp_path: Path) -> None:
+    assert train(settings(data, epochs=1), tmp_path / "new", resume=True).epochs == 1
+
+
+def test_nan_stops_with_the_cases_and_a_good_state(data: Path, tmp_path: Path) -> None:
+    config = settings(data, optimiser={"lr": 1e30})
+    with pytest.raises(NonFiniteLossError, match=r"epoch 1, in a batch of phantom_\d{4}"):
+        train(config, tmp_path / "run")
+    state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert state["epoch"] == 0
+    assert all(bool(value.isfinite().all()) for value in state["model"].values())
+
+
+def test_nan_in_the_command_is_one_line_and_exit_code_1(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trees import run_cli
+
+    options = ["--set", "optimiser.lr=1e30", "--set", "model.options={filters: [4, 8], pools: [2]}"]
+    out = tmp_path / "run"
+    code = run_cli(monkeypatch, "train", "--data", data, "--loss", "ce", "--out", out, *options)
+    assert code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("segcal: ")
+    assert said.count("\n") == 1
+    # And mistakes are exit code 2.
+    assert run_cli(monkeypatch, "train", "--data", data, "--out", out) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "train", "--out", tmp_path / "new") == 2
+    assert "--data" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

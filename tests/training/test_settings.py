@@ -1,0 +1,263 @@
+"""Every setting changes something; what a run leaves behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from runs import TINY_NET, phantom, same, settings, weights
+from segcal.config import ConfigError
+from segcal.data import open_dataset
+from segcal.losses import NACLLoss
+from segcal.metrics import evaluate_case
+from segcal.training import RunError, TrainingError, train
+from segcal.training.device import make_fabric, processes
+from segcal.training.job import build_job, build_loss
+from segcal.training.validate import Validator, summarise
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+
+
+@pytest.fixture(scope="module")
+def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plain") / "run"
+    train(settings(data), out)
+    return out
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "loss": {"loss": {"name": "ce"}},
+    "loss options": {"loss": {"options": {"penalty_weight": 1.0}}},
+    "dice": {"loss": {"dice_weight": 1.0}},
+    "penalty schedule": {"loss": {"schedule": {"name": "constant", "options": {"value": 0.9}}}},
+    "network options": {"model": {"options": {"filters": [4, 8], "pools": [4]}}},
+    "divisible by": {"model": {**TINY_NET, "divisible_by": 64}},
+    "optimiser": {"optimiser": {"name": "sgd"}},
+    "optimiser options": {"optimiser": {"options": {"betas": [0.5, 0.9]}}},
+    "lr": {"optimiser": {"lr": 1e-2}},
+    "weight decay": {"optimiser": {"weight_decay": 0.1}},
+    "milestones": {"optimiser": {"milestones": [1]}},
+    "factor": {"optimiser": {"milestones": [1], "factor": 0.5}},
+    "epochs": {"epochs": 1},
+    "batch size": {"batch_size": 5},
+    "seed": {"seed": 1},
+    "precision": {"precision": "bf16-mixed"},
+    "clip": {"clip": 1e-3},
+    "augment": {"augment": [{"name": "RandFlipd", "options": {"prob": 1.0, "spatial_axis": 1}}]},
+    "fold": {"data": {"fold": 1}},
+    "size": {"data": {"size": [24, 24]}},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_setting_changes_the_weights(what: str, data: Path, plain: Path, tmp_path: Path) -> None:
+    base = {"model": TINY_NET, "data": {"path": str(data)}}
+    changes = {
+        key: {**base.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in CHANGES[what].items()
+    }
+    train(settings(data, **changes), tmp_path / "run")
+    assert not same(weights(tmp_path / "run" / "last.pt"), weights(plain / "last.pt"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"channels_last": "on"},
+        {"data": {"loader": "stream", "workers": 1}},
+        {"deterministic": "on"},
+    ],
+    ids=str,
+)
+def test_a_setting_of_speed_does_not(
+    changes: dict[str, Any], data: Path, plain: Path, tmp_path: Path
+) -> None:
+    train(settings(data, **changes), tmp_path / "run")
+    ours, theirs = weights(tmp_path / "run" / "last.pt"), weights(plain / "last.pt")
+    for key in theirs:
+        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-3, atol=1e-5)
+
+
+def test_patches_follow_their_settings(data: Path, tmp_path: Path) -> None:
+    base: dict[str, Any] = {"mode": "3d", "patch_size": [1, 16, 16], "per_case": 2}
+    flat: dict[str, Any] = {"name": "unet", "options": {"filters": [2, 2], "pools": [1]}}
+    results = []
+    for number, change in enumerate(({}, {"per_case": 3}, {"foreground": 1.0})):
+        config = settings(data, data={**base, **change}, model=flat, epochs=1)
+        train(config, tmp_path / str(number))
+        results.append(weights(tmp_path / str(number) / "last.pt"))
+    assert not same(results[0], results[1])
+    assert not same(results[0], results[2])
+
+
+def test_what_a_run_leaves_behind(data: Path, plain: Path) -> None:
+    names = {path.name for path in plain.iterdir()}
+    assert names == {
+        "config.yaml", "run.json", "log.jsonl", "last.pt", "last.prev.pt", "best.pt", ".lock",
+    }  # fmt: skip
+    about = json.loads((plain / "run.json").read_text())
+    assert about["data_fingerprint"] == open_dataset(data).fingerprint
+    assert about["versions"]["torch"] == torch.__version__
+    assert about["commit"] is None or len(about["commit"].split("+")[0]) == 40
+    assert yaml.safe_load((plain / "config.yaml").read_text())["batch_size"] == 4
+    rows = [json.loads(line) for line in (plain / "log.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == [0, 1]
+    assert set(rows[0]) == {"epoch", "lr", "losses", "val", "seconds"}
+    best = torch.load(plain / "best.pt", weights_only=True)
+    assert best["metrics"]["dsc"] == max(row["val"]["dsc"] for row in rows)
+
+
+def test_auto_precision_is_resolved_in_the_saved_config(data: Path, tmp_path: Path) -> None:
+    train(settings(data, precision="auto", epochs=1), tmp_path / "run")
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["precision"]
+    gpu = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    assert saved == ("bf16-mixed" if gpu else "32")
+
+
+def test_ema_is_the_running_average(data: Path, plain: Path, tmp_path: Path) -> None:
+    train(settings(data, ema=0.5), tmp_path / "run")
+    state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
+    assert same(state["model"], weights(plain / "last.pt"))  # it does not disturb training
+    assert not same(state["ema"], state["model"])
+    best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
+    assert best["epoch"] != 1 or same(best["model"], state["ema"])
+    # By hand: after one step the average lies halfway between start and end.
+    train(settings(data, ema=0.5, epochs=1, batch_size=64), tmp_path / "one")
+    first = torch.load(tmp_path / "one" / "last.prev.pt", weights_only=True)
+    after = torch.load(tmp_path / "one" / "last.pt", weights_only=True)
+    for key, average in after["ema"].items():
+        expected = (first["model"][key] + after["model"][key]) / 2
+        torch.testing.assert_close(average, expected)
+
+
+def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:
+    """Under SGD with rate 1 the weights move by the gradient: at most `clip` in one step."""
+    config = settings(
+        data, clip=0.01, epochs=1, batch_size=64, optimiser={"name": "sgd", "lr": 1.0}
+    )
+    train(config, tmp_path / "run")
+    before, after = (weights(tmp_path / "run" / name) for name in ("last.prev.pt", "last.pt"))
+    moved = sum(float((after[key] - before[key]).square().sum()) for key in after) ** 0.5
+    assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+def test_deep_supervision_weighs_heads_by_halves(data: Path) -> None:
+    config = settings(data)
+    job = build_job(config, make_fabric(config), open_dataset(data))
+    target = torch.randint(0, 5, (2, 8, 8))
+    heads = tuple(torch.randn(2, 5, 8, 8) for _ in range(3))
+    total = sum(job.terms(heads, target).values())
+    by_hand = sum(
+        w * NACLLoss()(h, target) for w, h in zip((4 / 7, 2 / 7, 1 / 7), heads, strict=True)
+    )
+    torch.testing.assert_close(total, by_hand)
+
+
+def test_a_network_with_deep_supervision_trains(data: Path, tmp_path: Path) -> None:
+    options = {
+        "kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2],
+        "filters": [4, 8, 16], "deep_supervision": True, "deep_supr_num": 1,
+    }  # fmt: skip
+    config = settings(data, model={"name": "monai.DynUNet", "options": options}, epochs=1)
+    train(config, tmp_path / "run")
+    before, after = (weights(tmp_path / "run" / name) for name in ("last.prev.pt", "last.pt"))
+    moved = {key for key in after if not torch.equal(before[key], after[key])}
+    assert any("deep_supervision_heads.0" in key for key in moved)
+
+
+def test_the_validator_agrees_with_evaluate_case(data: Path, plain: Path) -> None:
+    from segcal.models import load_model
+
+    dataset = open_dataset(data)
+    case = dataset.part("val")[0]
+    model = load_model(plain / "best.pt")
+    validator = Validator(
+        [case], dataset.num_classes, groups=None, device=torch.device("cpu"), batch_size=2
+    )
+    scores = validator.score(model)
+    assert scores is not None
+    image = torch.from_numpy(case.image())
+    with torch.no_grad():
+        probs = model(image.transpose(0, 1)).softmax(1).transpose(0, 1)
+    result = evaluate_case(
+        probs, case.label(), case.spacing_mm, case=case.name, regions=["foreground"]
+    )
+    value = {(row.metric, row.label): row.value for row in result.rows}
+    assert scores[0].dsc == pytest.approx({k: value["dsc", k] for k in ("1", "2", "3", "4")})
+    assert scores[0].ece == pytest.approx(value["ece", "all"])
+    assert scores[0].cece == pytest.approx(value["cece", "all"])
+    assert summarise(scores)["dsc"] == pytest.approx(sum(scores[0].dsc.values()) / 4)
+    assert validator.score(model, stop=lambda: True) is None
+
+
+def test_tensorboard_when_asked(data: Path, tmp_path: Path) -> None:
+    train(settings(data, tensorboard=True, epochs=1), tmp_path / "run")
+    assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": {"name": "nacll"}}, "Did you mean 'nacl'"),
+        ({"loss": {"options": {"patch": 3}}}, "patch"),
+        ({"loss": {"name": "ce", "schedule": {"name": "constant", "options": {"value": 1.0}}}},
+         "has none"),
+        ({"optimiser": {"name": "adm"}}, "Did you mean 'adam'"),
+        ({"optimiser": {"options": {"beta": 1}}}, "beta"),
+        ({"model": {"name": "unt"}}, "Did you mean 'unet'"),
+        ({"augment": [{"name": "RandFlip"}]}, "Did you mean 'RandFlipd'"),
+        ({"augment": [{"name": "RandFlipd", "options": {"probability": 1}}]}, "probability"),
+        ({"data": {"path": "/nowhere"}}, "/nowhere"),
+        ({"data": {"fold": 99}}, "`fold`"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_before_anything_is_written(
+    changes: dict[str, Any], message: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(settings(data, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_files_is_refused(data: Path, plain: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not empty; continue it with --resume"):
+        train(settings(data), plain)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="no run"):
+        train(settings(data), tmp_path, resume=True)
+
+
+def test_out_of_memory_names_the_setting(data: Path, tmp_path: Path) -> None:
+    huge = {"options": {"filters": [4_000_000, 4_000_000], "pools": [2]}}
+    with pytest.raises(TrainingError, match=r"out of memory.*`batch_size` \(4\)"):
+        train(settings(data, model=huge), tmp_path / "run")
+
+
+def test_processes_are_read_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes() == (1, 1)
+    monkeypatch.setenv("SLURM_NTASKS", "8")  # a batch script, not yet a job step
+    assert processes() == (1, 1)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
+    assert processes() == (4, 2)
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert processes() == (3, 2)
+
+
+def test_dice_ignores_what_the_loss_ignores() -> None:
+    loss, _ = build_loss(settings(Path("x"), loss={
+        "name": "ce", "options": {"ignore_index": 3}, "dice_weight": 0.5}).loss)  # fmt: skip
+    logits = torch.randn(1, 4, 4, 4)
+    target = torch.full((1, 4, 4), 3)
+    assert float(loss(logits, target)) == 0
+
+
+def test_config_errors_are_value_errors() -> None:
+    assert issubclass(ConfigError, ValueError)
