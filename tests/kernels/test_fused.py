@@ -3,6 +3,7 @@
 On a GPU they run there, 500 random draws; elsewhere in Triton's interpreter, a smaller set.
 """
 
+import os
 import random
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("triton", reason="the kernels need Triton")
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-DRAWS = 500 if CUDA else 40
+DRAWS = int(os.environ.get("SEGCAL_DRAWS", 500 if CUDA else 40))
 # Classes that only fill up a tile are −inf; the interpreter warns before they are masked.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 FUSED = [name for name in LOSSES if name != "ce_dice"]
