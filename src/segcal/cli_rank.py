@@ -1,4 +1,4 @@
-"""What `segcal rank` does: read the cases, rank, print, and write the tables whole or not at all."""
+"""What `segcal rank` does: read the cases, rank, print, and write the tables."""
 
 import json
 import os
