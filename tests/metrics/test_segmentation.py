@@ -189,7 +189,7 @@ def test_distances_agree_with_brute_force(seed: int, axes: int, dense: bool) -> 
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), axes=st.integers(1, 3), reach=st.integers(1, 24))
+@given(seed=st.integers(0, 2**32 - 1), axes=st.integers(1, 3), reach=st.integers(1, 40))
 def test_a_sweep_finds_what_a_search_finds(seed: int, axes: int, reach: int) -> None:
     rng = np.random.default_rng(seed)
     points, others = (

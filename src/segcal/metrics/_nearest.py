@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 # Most surfaces of a useful prediction lie within this many voxels of the truth.
 _NEAR = 3
 # Of surfaces further apart, the furthest that are swept for, in voxels: the cost grows with it.
-_FAR = 24
+_FAR = 40
 # One point in so many is looked at to choose the way; fewer points than this are not worth it.
 _PROBE = 64
 # How many voxel steps of a sweep cost as much as one search of the tree, at most. Measured: 10^4.
@@ -59,11 +59,28 @@ def _reach_of_sweep(points: Points, others: Points, scale: tuple[float, ...]) ->
     far = np.flatnonzero(np.isinf(distances))
     if 3 * far.size < len(some):
         return 0
-    distances[far] = _search(some[far], others, unit)
+    # Some of the others do for a guess: it may only be too far.
+    distances[far] = _search(some[far], others[::8], unit)
     reach = math.ceil(np.quantile(distances, 0.98)) + 1
-    box = math.prod((others.max(0) - others.min(0) + 1 + 2 * reach).tolist())
+    low, high = _extent(others)
+    box = math.prod((high - low + 1 + 2 * reach).tolist())
     worth = box * (reach + 4) < _SWEEP_PER_SEARCH * len(points)
     return reach if reach <= _FAR and worth else 0
+
+
+def _extent(points: Points) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Smallest and largest index along each axis; by columns, which is many times faster."""
+    return np.array([c.min() for c in points.T]), np.array([c.max() for c in points.T])
+
+
+def _within(
+    points: Points, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+) -> npt.NDArray[np.intp]:
+    """Which points lie in a box, its ends included."""
+    inside = np.ones(len(points), dtype=bool)
+    for column, start, stop in zip(points.T, low, high, strict=True):
+        inside &= (column >= start) & (column <= stop)
+    return np.flatnonzero(inside)
 
 
 def _sweep(points: Points, others: Points, reach: int) -> Floats:
@@ -74,8 +91,9 @@ def _sweep(points: Points, others: Points, reach: int) -> Floats:
     a time (it stays in the cache), and the last axis at the points only.
     """
     axes = points.shape[1]
-    low = np.maximum(others.min(0) - reach, np.minimum(points.min(0), others.min(0)))
-    high = np.minimum(others.max(0) + reach, np.maximum(points.max(0), others.max(0)))
+    (start, stop), (first, last) = _extent(others), _extent(points)
+    low = np.maximum(start - reach, np.minimum(first, start))
+    high = np.minimum(stop + reach, np.maximum(last, stop))
     margin = np.array([0] * (axes - 1) + [reach])  # a point may look beyond the box
     shape = tuple((high - low + 1 + 2 * margin).tolist())
     steps = np.full(shape, _NOTHING, np.uint8)
@@ -90,7 +108,7 @@ def _sweep(points: Points, others: Points, reach: int) -> Floats:
     if axes > 2:
         for slab in squares:
             _minimise_along_rows(slab, reach)
-    inside = np.flatnonzero(((points >= low) & (points <= high)).all(1))
+    inside = _within(points, low, high)
     place = np.ravel_multi_index(tuple((points[inside] - low + margin).T), shape)
     flat = squares.ravel()
     best = flat.take(place)
@@ -114,13 +132,14 @@ def _minimise_along_rows(slab: npt.NDArray[np.uint16], reach: int) -> None:
 
 def _look_around(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
     """Distances to others within `_NEAR` of the finest spacing; infinite where there is none."""
-    low, high = others.min(0) - _NEAR, others.max(0) + _NEAR
+    start, stop = _extent(others)
+    low, high = start - _NEAR, stop + _NEAR
     shape = tuple(high - low + 1 + 2 * _NEAR)  # a point in the box may look beyond it
     there = np.zeros(shape, dtype=bool)
     there[tuple((others - low + _NEAR).T)] = True
     there = there.ravel()
     distances = np.full(len(points), np.inf)
-    left = np.flatnonzero(((points >= low) & (points <= high)).all(1))
+    left = _within(points, low, high)
     place = np.ravel_multi_index(tuple((points[left] - low + _NEAR).T), shape)
     for distance, step in _steps(shape, scale):
         hit = there.take(place + step)
