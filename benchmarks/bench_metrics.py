@@ -3,8 +3,7 @@
 python benchmarks/bench_metrics.py
 
 Prints a table (medians and quartiles) and writes benchmarks/results/metrics_<cpu or cuda>.json.
-Other libraries get their
-input in the form they like best, made outside the timing.
+Other libraries get their input in the form they like best, made outside the timing.
 """
 
 import argparse
