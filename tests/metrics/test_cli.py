@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from segcal import cli_rank
+
 FILES = {
     "ranks.csv",
     "sum_rank.csv",
@@ -63,17 +65,19 @@ def test_rank_prints_and_writes(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "ranks.csv")["sum_rank"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("name", sorted(FILES - {"rank.json"}))
-def test_the_input_is_never_overwritten(tmp_path: Path, name: str) -> None:
-    cases = write_cases(tmp_path / name)
+def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    for name in FILES:
+        for folder in (tmp_path, tmp_path / "x" / ".."):
+            with pytest.raises(ValueError, match="argument `out`"):
+                cli_rank._check_folder(tmp_path / name, folder, overwrite=True)
+    cases = write_cases(tmp_path / "ranks.csv")
     before = cases.read_text()
-    for out in ([], ["--out", tmp_path / "x" / ".."], ["--overwrite"]):
-        (tmp_path / "x").mkdir(exist_ok=True)
-        done = segcal("rank", cases, *out)
-        assert done.returncode == 2
-        assert "argument `out`" in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 1
-        assert cases.read_text() == before
+    done = segcal("rank", cases, "--overwrite")
+    assert done.returncode == 2
+    assert "argument `out`" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert cases.read_text() == before
     assert segcal("rank", cases, "--out", tmp_path / "out").returncode == 0
 
 
