@@ -1,4 +1,4 @@
-"""Draw docs/images/region_effect.png: one calibrated map, two regions, two verdicts.
+"""Draw docs/images/region_effect.png: one calibrated map, four regions, four verdicts.
 
 python docs/scripts/draw_region_effect.py
 """
@@ -11,60 +11,92 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from segcal.metrics import CalibrationBins
+from segcal.metrics import REGIONS, CalibrationBins
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito: safe for colour-blind readers
+GREY = "#666666"
+# Okabe and Ito: safe for colour-blind readers.
+COLOURS = {"all": "#0072B2", "foreground": "#D55E00", "union": "#009E73", "boundary": "#CC79A7"}
+TITLES = {
+    "all": "all voxels",
+    "foreground": "true label ≠ 0",
+    "union": "predicted or true, and 5 mm",
+    "boundary": "3 mm around the true surface",
+}
+IMAGES, SIDE = 200, 120
 
 
-def calibrated_map(seed: int = 0, side: int = 700) -> tuple[np.ndarray, np.ndarray]:
-    """A disc with a soft rim, and labels drawn from the very probabilities it states."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:side, :side] / side - 0.5
-    p = 1 / (1 + np.exp((np.hypot(x, y) - 0.27) / 0.05))
-    return p, (rng.random(p.shape) < p).astype(np.int64)
+def stated_map() -> np.ndarray:
+    """A disc with a soft rim, voxels of 1 mm."""
+    y, x = np.mgrid[:SIDE, :SIDE] - SIDE / 2
+    return 1 / (1 + np.exp((np.hypot(x, y) - 0.27 * SIDE) / 6))
 
 
-def draw_reliability(axis: plt.Axes, bins: CalibrationBins, title: str, colour: str) -> None:
-    table = bins.reliability(label=1)
+def truths(p: np.ndarray) -> list[np.ndarray]:
+    """In each image the organ is where p > u, one u per image: P(organ) = p at every voxel."""
+    return [(p > (i + 0.5) / IMAGES).astype(np.int64) for i in range(IMAGES)]
+
+
+def measure(p: np.ndarray) -> dict[str, CalibrationBins]:
+    probs = np.stack([1 - p, p])
+    labels = probs.argmax(0)
+    bins = {name: CalibrationBins(2) for name in COLOURS}
+    for target in truths(p):
+        for name in bins:
+            bins[name].update(probs, target, mask=REGIONS[name](target, labels=labels))
+    return bins
+
+
+def draw_map(figure: plt.Figure, axis: plt.Axes, p: np.ndarray) -> None:
+    picture = axis.imshow(p, cmap="cividis", vmin=0, vmax=1)
+    levels = [0.1, 0.5, 0.9]
+    lines = axis.contour(p, levels=levels, colors=["white", "white", "black"], linewidths=1.3)
+    middle = SIDE / 2
+    places = [(middle, middle - np.flatnonzero(p[SIDE // 2, SIDE // 2 :] < v)[0]) for v in levels]
+    axis.clabel(lines, fmt=lambda v: f"truth if u = {v:.1f}", manual=places, fontsize=10)
+    axis.set(xticks=[], yticks=[], title="the map, and three of its truths")
+    figure.colorbar(picture, ax=axis, shrink=0.85, label="stated probability of the organ")
+
+
+def draw_reliability(axis: plt.Axes, bins: CalibrationBins, name: str) -> None:
+    table, colour = bins.reliability(label=1), COLOURS[name]
     full = table.count > 0
-    width = table.upper - table.lower
-    centre = (table.lower + table.upper) / 2
-    axis.bar(
-        centre[full], table.accuracy[full], width[full], color=colour, alpha=0.35, edgecolor=colour,
-        label="observed",
-    )  # fmt: skip
-    axis.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1.5, label="calibrated")
-    axis.plot(table.confidence[full], table.accuracy[full], "o", color=colour, markersize=5)
-    axis.set(xlim=(0, 1), ylim=(0, 1.04), title=title, aspect="equal")
-    axis.set_xlabel("stated probability of the organ")
-    axis.set_ylabel("share that is the organ")
-    words = f"ECE of the organ: {bins.classwise_ece()[1]:.3f}\n"
-    words += f"ECE of the top label: {bins.ece():.3f}"
-    axis.text(
-        0.97, 0.05, words, transform=axis.transAxes, ha="right", va="bottom", fontsize=12,
-        bbox={"facecolor": "white", "edgecolor": colour, "boxstyle": "round,pad=0.35"},
-    )  # fmt: skip
-    axis.legend(loc="upper left", framealpha=1, edgecolor="none", fontsize=11, borderaxespad=1.2)
+    axis.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1.3)
+    axis.plot(table.confidence[full], table.accuracy[full], "o-", color=colour, markersize=5)
+    axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.06), aspect="equal")
+    axis.set_title(f"{name}\n{TITLES[name]}", fontsize=12)
+    axis.set_xlabel("stated probability")
+
+
+def draw_bars(axis: plt.Axes, bins: dict[str, CalibrationBins]) -> None:
+    values = [bins[name].ece() for name in COLOURS]
+    drawn = axis.barh(list(COLOURS), values, color=list(COLOURS.values()))
+    axis.bar_label(drawn, [f"{v:.3f}" for v in values], padding=4)
+    axis.invert_yaxis()
+    axis.set(xlim=(0, 1.25 * max(values)), title="top-label ECE of this calibrated map")
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def main() -> None:
-    p, target = calibrated_map()
-    probs = np.stack([1 - p, p])
-    everywhere = CalibrationBins(2).update(probs, target)
-    inside = CalibrationBins(2).update(probs, target, mask=target != 0)
-    plt.rcParams.update({"font.size": 12, "axes.titlesize": 13})
-    figure, axes = plt.subplots(1, 3, figsize=(13.5, 4.6), layout="constrained")
-    figure.get_layout_engine().set(wspace=0.07)
-    picture = axes[0].imshow(p, cmap="cividis", vmin=0, vmax=1)
-    axes[0].contour(p, levels=[0.5], colors="white", linewidths=1.5)
-    axes[0].set(xticks=[], yticks=[], title="The map; labels are drawn from it")
-    figure.colorbar(picture, ax=axes[0], shrink=0.85, label="probability of the organ")
-    draw_reliability(axes[1], everywhere, "region all: on the diagonal", BLUE)
-    draw_reliability(axes[2], inside, "region foreground: every voxel is organ", ORANGE)
+    p = stated_map()
+    bins = measure(p)
+    plt.rcParams.update({"font.size": 11, "axes.titlesize": 12})
+    figure = plt.figure(figsize=(13.5, 7.4), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    left, right = top.subplots(1, 2, width_ratios=(1, 1.25))
+    draw_map(top, left, p)
+    draw_bars(right, bins)
+    axes = bottom.subplots(1, 4, sharey=True)
+    for axis, name in zip(axes, COLOURS, strict=True):
+        draw_reliability(axis, bins[name], name)
+    axes[0].set_ylabel("share that is the organ")
+    axes[0].annotate(
+        "calibrated", (0.72, 0.72), (0.62, 0.35), fontsize=10, color=GREY,
+        arrowprops={"arrowstyle": "->", "color": GREY},
+    )  # fmt: skip
     out = Path(__file__).parents[1] / "images" / "region_effect.png"
     out.parent.mkdir(exist_ok=True)
-    figure.savefig(out, dpi=110)
-    print(f"top-label ECE: all {everywhere.ece():.4f}, foreground {inside.ece():.4f}")
+    figure.savefig(out, dpi=100)
+    print(", ".join(f"{name} {b.ece():.4f}" for name, b in bins.items()))
 
 
 if __name__ == "__main__":

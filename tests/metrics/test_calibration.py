@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metric_samples import random_case, random_probs
-from segcal.metrics import CalibrationBins
+from segcal.metrics import REGIONS, CalibrationBins
 from segcal.metrics._tally import _tally_numpy, _tally_torch, bin_index
 from segcal.metrics._voxels import Chunk
 
@@ -266,6 +266,11 @@ def test_plus_leaves_its_operands_alone_and_merge_does_not() -> None:
         a.merge(3)
     with pytest.raises(TypeError):
         a + 3
+    with pytest.raises(TypeError):
+        3 + a
+    before = a.voxels
+    assert sum([a, b, b]).voxels == before + 2 * b.voxels
+    assert a.voxels == before
 
 
 def test_state_round_trip_and_refusals() -> None:
@@ -281,6 +286,11 @@ def test_state_round_trip_and_refusals() -> None:
         CalibrationBins.from_state({**bins.state(), "top_count": np.zeros(3, int)})
     with pytest.raises(ValueError, match="float64"):
         CalibrationBins.from_state({**bins.state(), "class_count": np.zeros((2, 2))})
+    for wrong in (-1, np.nan, np.inf):
+        with pytest.raises(ValueError, match="to be finite and not negative"):
+            CalibrationBins.from_state({**bins.state(), "top_confidence": np.full(2, wrong)})
+    with pytest.raises(ValueError, match="to be finite and not negative"):
+        CalibrationBins.from_state({**bins.state(), "top_count": np.array([-1, 3])})
     with pytest.raises(ValueError, match=r"to be \(K, M\)"):
         CalibrationBins.from_state({**bins.state(), "class_count": np.zeros(2, int)})
 
@@ -288,7 +298,7 @@ def test_state_round_trip_and_refusals() -> None:
 WORKER = """
 import sys
 import numpy as np
-from segcal.metrics import CalibrationBins
+from segcal.metrics import REGIONS, CalibrationBins
 path, seed = sys.argv[1], int(sys.argv[2])
 rng = np.random.default_rng(seed)
 p = rng.random(40_000)
@@ -366,6 +376,55 @@ def test_one_huge_volume_is_read_in_chunks() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < probs.nbytes  # a copy of the map alone would be as much
+
+
+@pytest.mark.parametrize("order", ["C", "F", "mixed", "channels last", "reversed"])
+def test_memory_order_changes_neither_counts_nor_memory(order: str) -> None:
+    """nibabel gives Fortran order: flattening it in C order would copy the whole map."""
+    import tracemalloc
+
+    rng = np.random.default_rng(10)
+    probs, target = random_case(rng, 3, 60, 80, 90)
+    probs, mask = probs.astype(np.float32), rng.random(target.shape) < 0.9
+    expected = CalibrationBins(3).update(probs, target, mask)
+    if order in ("F", "mixed"):
+        probs, mask = np.asfortranarray(probs), np.asfortranarray(mask)
+        target = target if order == "mixed" else np.asfortranarray(target)
+    elif order == "channels last":
+        probs = np.moveaxis(np.ascontiguousarray(np.moveaxis(probs, 0, -1)), -1, 0)
+    elif order == "reversed":
+        probs, target, mask = probs[:, ::-1], target[::-1], mask[::-1]
+    bins = CalibrationBins(3)
+    tracemalloc.start()
+    bins.update(probs, target, mask)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (bins.class_count == expected.class_count).all()
+    assert (bins.top_accuracy == expected.top_accuracy).all()
+    assert peak < 4 << 20 < probs.nbytes
+
+
+def ece_of_smooth_truths(images: int = 40, side: int = 120) -> dict[str, float]:
+    """A disc with a soft rim; in each image the organ is where p exceeds one threshold u, uniform
+    over images. P(organ) = P(u < p) = p at every voxel: calibrated, with smooth truths."""
+    y, x = np.mgrid[:side, :side] - side / 2
+    p = 1 / (1 + np.exp((np.hypot(x, y) - 0.27 * side) / 6))
+    probs = np.stack([1 - p, p])
+    labels = probs.argmax(0)
+    pooled = {name: CalibrationBins(2) for name in REGIONS}
+    for i in range(images):
+        truth = (p > (i + 0.5) / images).astype(int)
+        for name, region in REGIONS.items():
+            pooled[name].update(probs, truth, mask=region(truth, labels=labels))
+    return {name: bins.ece() for name, bins in pooled.items()}
+
+
+def test_every_region_but_all_punishes_a_calibrated_map_with_smooth_truths() -> None:
+    ece = ece_of_smooth_truths()
+    assert ece["all"] < 0.003
+    assert ece["foreground"] > 0.05
+    assert ece["union"] > 0.05
+    assert ece["boundary"] > 0.15
 
 
 def test_calibrated_by_construction_scores_zero_in_all_and_not_in_foreground() -> None:

@@ -8,6 +8,7 @@ from metric_samples import make_case
 from segcal.metrics import (
     COLUMNS,
     DIRECTIONS,
+    POOLED,
     REGIONS,
     CalibrationBins,
     CaseResult,
@@ -17,9 +18,11 @@ from segcal.metrics import (
     brier_parts,
     dsc,
     evaluate_case,
+    pool_cases,
     summarize,
     to_frame,
 )
+from segcal.metrics.table import base_metric
 
 SPACING = (8.0, 1.5, 1.5)
 
@@ -35,10 +38,10 @@ def value(result: CaseResult, metric: str, region: str = "all", label: str = "al
 def test_rows_equal_the_parts() -> None:
     probs, target = make_case()
     target[0, :5] = -100
-    result = evaluate_case(probs, target, SPACING, case="c", num_bins=10, nsd_tolerance=1.0)
+    result = evaluate_case(probs, target, SPACING, case="c", num_bins=10, nsd_tolerance_mm=1.0)
     labels = probs.argmax(0)
     for region, mask_of in REGIONS.items():
-        mask = mask_of(target, labels, spacing_mm=SPACING)
+        mask = mask_of(target, labels=labels, spacing_mm=SPACING)
         bins = CalibrationBins(3, 10).update(probs, target, mask)
         scores = ProperScores(3).update(probs, target, mask)
         expected = {
@@ -68,11 +71,11 @@ def test_rows_equal_the_parts() -> None:
     overlap = dsc(labels, target, 3)
     for name, d in all_surface_distances(labels, target, 3, SPACING).items():
         assert value(result, "dsc", label=name) == overlap[name]
-        assert value(result, "hd95", label=name) == d.hd95()
-        assert value(result, "hd95_max", label=name) == d.hd95("max")
-        assert value(result, "hd", label=name) == d.hausdorff()
-        assert value(result, "assd", label=name) == d.assd()
-        assert value(result, "nsd", label=name) == d.nsd(1.0)
+        assert value(result, "hd95_mm", label=name) == d.hd95()
+        assert value(result, "hd95_max_mm", label=name) == d.hd95("max")
+        assert value(result, "hd_mm", label=name) == d.hausdorff()
+        assert value(result, "assd_mm", label=name) == d.assd()
+        assert value(result, "nsd_1mm", label=name) == d.nsd(1.0)
 
 
 def test_the_table_is_long_and_complete() -> None:
@@ -83,7 +86,7 @@ def test_the_table_is_long_and_complete() -> None:
     assert tuple(table.columns) == COLUMNS
     for name, wanted in who.items():
         assert (table[name] == wanted).all()
-    assert set(table["metric"]) == set(DIRECTIONS)
+    assert set(table["metric"].map(base_metric)) == set(DIRECTIONS)
     assert set(table["region"]) == set(REGIONS)
     assert not table.duplicated(list(COLUMNS[:-1])).any()
     assert result.undefined == 0
@@ -97,6 +100,44 @@ def test_cases_pool_by_their_bins() -> None:
     for probs, target in cases:
         together.update(probs, target)
     assert pooled.ece() == pytest.approx(together.ece(), abs=1e-12)
+    rows = pool_cases(results)
+    assert {row.case for row in rows} == {POOLED}
+    assert value(CaseResult(rows, {}, {}), "ece") == pytest.approx(together.ece(), abs=1e-12)
+    per_case = {r.metric for r in results[0].rows if r.region == "union"} - {"adaptive_ece"}
+    assert {r.metric for r in rows if r.region == "union"} == per_case
+    assert len(to_frame(rows)) == len({(r.label, r.region, r.metric) for r in rows})
+
+
+def test_pools_are_kept_apart_by_who_made_them() -> None:
+    probs, target = make_case()
+    first, second = (evaluate_case(probs, target, SPACING, case="c", method=m) for m in "ab")
+    assert [r.method for r in pool_cases([first, second]) if r.metric == "nll"] == ["a"] * 4 + [
+        "b"
+    ] * 4
+    other = evaluate_case(probs, target, SPACING, case="d", method="a", regions="all")
+    with pytest.raises(ValueError, match="`results` to be measured in the same regions"):
+        pool_cases([first, other])
+    assert pool_cases([]) == []
+
+
+def test_a_case_needs_little_memory_beside_its_probabilities() -> None:
+    import tracemalloc
+
+    probs, target = make_case()
+    probs, target = np.tile(probs, (1, 4, 4, 4)), np.tile(target, (4, 4, 4))
+    tracemalloc.start()
+    evaluate_case(probs, target, SPACING, case="c", regions=("all", "foreground"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 48 * target.size
+
+
+def test_a_second_softmax_is_said_once_and_where_it_was_done() -> None:
+    probs, target = make_case()
+    twice = np.exp(probs) / np.exp(probs).sum(0)
+    with pytest.warns(UserWarning, match="second softmax") as caught:
+        evaluate_case(twice, target, SPACING, case="c")
+    assert [w.filename for w in caught] == [__file__]
 
 
 def test_every_option_changes_the_result() -> None:
@@ -110,9 +151,13 @@ def test_every_option_changes_the_result() -> None:
     wider = run(dilate_mm=1.5)
     assert wider.bins["union"].voxels < plain.bins["union"].voxels
     assert run(width_mm=1.5).bins["boundary"].voxels < plain.bins["boundary"].voxels
-    assert value(run(nsd_tolerance=9.0), "nsd", label="1") > value(plain, "nsd", label="1")
-    assert value(run(units="voxel"), "hd", label="1") != value(plain, "hd", label="1")
-    assert value(run(spacing_mm=1.0), "hd", label="1") != value(plain, "hd", label="1")
+    wide, close = run(nsd_tolerance_mm=4.5), value(plain, "nsd_2mm", label="1")
+    assert value(wide, "nsd_4.5mm", label="1") > close
+    voxels = run(units="voxel")
+    assert value(voxels, "hd_voxel", label="1") != value(plain, "hd_mm", label="1")
+    assert not {r.metric for r in voxels.rows} & {"hd_mm", "nsd_2mm"}
+    assert value(run(spacing_mm=1.0), "hd_mm", label="1") != value(plain, "hd_mm", label="1")
+    assert run(regions="all").rows == run(regions=["all"]).rows
     assert list(run(regions=["all"]).bins) == ["all"]
     assert value(run(groups={"both": (1, 2)}), "dsc", label="both") > 0
     assert value(run(ignore_index=2), "dsc", label="1") != value(plain, "dsc", label="1")
@@ -120,7 +165,7 @@ def test_every_option_changes_the_result() -> None:
     missed[0] = 1
     for empty, wanted in (("nan", np.nan), ("diagonal", np.hypot(48, np.hypot(60, 66)))):
         result = evaluate_case(missed, target, SPACING, case="c", empty=empty)
-        assert value(result, "hd95", label="1") == pytest.approx(wanted, nan_ok=True)
+        assert value(result, "hd95_mm", label="1") == pytest.approx(wanted, nan_ok=True)
     assert evaluate_case(missed, target, SPACING, case="c").undefined == 2 * 4
 
 
@@ -131,7 +176,7 @@ def test_undefined_is_kept_and_counted() -> None:
     assert np.isnan(value(result, "ece", "foreground"))
     assert np.isnan(value(result, "adaptive_ece", "boundary"))
     table = summarize(to_frame(result.rows))
-    row = table[(table["metric"] == "hd95") & (table["label"] == "1")].iloc[0]
+    row = table[(table["metric"] == "hd95_mm") & (table["label"] == "1")].iloc[0]
     assert (row["count"], row["undefined"]) == (0, 1)
     row = table[(table["metric"] == "dsc") & (table["label"] == "1")].iloc[0]
     assert (row["count"], row["undefined"], row["mean"]) == (1, 0, 0.0)
@@ -151,7 +196,7 @@ def test_all_ignored_is_undefined_not_an_error() -> None:
         ({"units": "cm"}, ValueError, "`units` to be one of"),
         ({"empty": "zero"}, ValueError, "`empty` to be one of"),
         ({"num_bins": 0}, ValueError, "`num_bins`"),
-        ({"nsd_tolerance": -1.0}, ValueError, "`nsd_tolerance`"),
+        ({"nsd_tolerance_mm": -1.0}, ValueError, "`nsd_tolerance_mm`"),
         ({"groups": {"x": (7,)}}, ValueError, "at most 2"),
         ({"spacing_mm": (1.0, 1.0)}, ValueError, "`spacing_mm`"),
         ({"target": np.zeros((6, 40, 43), int)}, ValueError, "the shape of `target`"),

@@ -1,5 +1,6 @@
 """`segcal rank`, run as its users run it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-FILES = {"ranks.csv", "sum_rank.csv", "mean_case_rank.csv", "means.csv", "comparisons.csv"}
+from segcal import cli_rank
+
+FILES = {
+    "ranks.csv",
+    "sum_rank.csv",
+    "mean_case_rank.csv",
+    "means.csv",
+    "comparisons.csv",
+    "rank.json",
+}
 
 
 def segcal(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -55,6 +65,59 @@ def test_rank_prints_and_writes(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "ranks.csv")["sum_rank"].tolist() == [1, 2]
 
 
+def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    for name in FILES:
+        for folder in (tmp_path, tmp_path / "x" / ".."):
+            with pytest.raises(ValueError, match="argument `out`"):
+                cli_rank._check_folder(tmp_path / name, folder, overwrite=True)
+    cases = write_cases(tmp_path / "ranks.csv")
+    before = cases.read_text()
+    done = segcal("rank", cases, "--overwrite")
+    assert done.returncode == 2
+    assert "argument `out`" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert cases.read_text() == before
+    assert segcal("rank", cases, "--out", tmp_path / "out").returncode == 0
+
+
+def test_tables_of_another_input_are_replaced_only_when_told(tmp_path: Path) -> None:
+    one, other = write_cases(tmp_path / "one.csv"), write_cases(tmp_path / "other.csv")
+    assert segcal("rank", one, "--resamples", 10).returncode == 0
+    assert segcal("rank", one, "--resamples", 10).returncode == 0
+    done = segcal("rank", other, "--resamples", 10)
+    assert done.returncode == 2
+    assert "argument `out`" in done.stderr
+    assert "from one.csv" in done.stderr
+    assert segcal("rank", other, "--resamples", 10, "--overwrite").returncode == 0
+    assert json.loads((tmp_path / "rank.json").read_text())["cases"] == "other.csv"
+
+
+def test_tables_are_whole_when_piped_and_say_what_they_are(tmp_path: Path) -> None:
+    cases = write_cases(tmp_path / "a_name_that_is_long.csv", hole=True)
+    done = segcal("rank", cases, "--missing", "worst")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "…" not in done.stdout
+    assert "4 [4, 4]" in done.stdout
+    assert "missing: worst" in done.stdout
+    assert "chosen as the best on the same cases" in done.stdout
+    for name in FILES - {"rank.json"}:
+        table = pd.read_csv(tmp_path / name)
+        assert {"region", "missing", "undefined"} <= set(table.columns)
+        assert table["undefined"].sum() >= 1
+
+
+def test_a_method_alone_and_wrong_metrics(tmp_path: Path) -> None:
+    cases = tmp_path / "cases.csv"
+    cases.write_text("method,dataset,case,metric,value\na,d,1,dsc,0.5\na,d,2,dsc,0.6\n")
+    assert segcal("rank", cases, "--metric", "dsc").returncode == 0
+    assert pd.read_csv(tmp_path / "comparisons.csv").empty
+    done = segcal("rank", cases, "--metric", "dsc", "--metric", "dsc")
+    assert done.returncode == 2
+    assert "'dsc' twice" in done.stderr
+
+
 def test_missing_values_need_a_policy(tmp_path: Path) -> None:
     cases = write_cases(tmp_path / "cases.csv", hole=True)
     out = tmp_path / "out"
@@ -64,7 +127,7 @@ def test_missing_values_need_a_policy(tmp_path: Path) -> None:
     assert not out.exists()
     done = segcal("rank", cases, "--out", out, "--missing", "worst")
     assert done.returncode == 0, done.stderr
-    assert "1 values missing or undefined (policy: worst)" in done.stdout
+    assert "1 values missing, undefined or infinite (policy: worst)" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -74,6 +137,7 @@ def test_missing_values_need_a_policy(tmp_path: Path) -> None:
         ("method,dataset,case,metric,value\na,d,1,dsc,high\n", ["cases.csv", "`value`", "'high'"]),
         ("method,dataset,case,metric,value\na,d,1,dice,1\n", ["cases.csv", "`metric`", "dice"]),
         ("method,dataset,case,metric,value\n", ["cases.csv", "rows"]),
+        ("method,dataset,case,metric,value\n,d,1,dsc,1\n", ["cases.csv", "`method`", "row 1"]),
         ("", ["cases.csv", "CSV"]),
         ('a,b\n"1,2\n3,4,5\n', ["cases.csv", "CSV"]),
     ],

@@ -1,11 +1,13 @@
 """What the voxel stream refuses, and what it says."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
 from metric_samples import random_case, random_probs
-from segcal.metrics import CalibrationBins, ProperScores
+from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier, nll
 
 RNG = np.random.default_rng(0)
 PROBS, TARGET = random_case(RNG, 3, 40, 50)
@@ -40,6 +42,37 @@ def test_a_second_softmax_is_warned_of_but_not_refused() -> None:
     """It sums to 1, so it may be honest; that no voxel is sure is only unlikely."""
     with pytest.warns(UserWarning, match="looks like a second softmax"):
         CalibrationBins(3).update(second_softmax(PROBS), TARGET)
+
+
+def test_a_second_softmax_in_small_batches_is_said_once_where_it_was_done() -> None:
+    twice = second_softmax(PROBS)
+    for statistic in (CalibrationBins(3), ProperScores(3)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for i in range(40):
+                statistic.update(twice[:, i], TARGET[i])
+        assert [w.filename for w in caught] == [__file__]
+    for function in (brier, nll, adaptive_ece):
+        with pytest.warns(UserWarning, match=r"looks like a second softmax") as caught:
+            function(twice, TARGET, 3)
+        assert [w.filename for w in caught] == [__file__]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_region_of_doubt_is_no_second_softmax() -> None:
+    """A mask may leave out every voxel that the network is sure of."""
+    twice = second_softmax(PROBS)
+    CalibrationBins(3).update(twice, TARGET, mask=np.ones(TARGET.shape, bool))
+
+
+@pytest.mark.parametrize("function", [brier, nll, adaptive_ece])
+def test_functions_take_batched_where_shapes_are_ambiguous(function) -> None:
+    probs, target = random_case(np.random.default_rng(1), 3, 3, 5)
+    with pytest.raises(ValueError, match="`batched` to be True or False"):
+        function(probs, target, 3)
+    batch = np.ascontiguousarray(probs.swapaxes(0, 1))
+    expected = function(probs, target, 3, batched=False)
+    assert function(batch, target, 3, batched=True) == pytest.approx(expected)
 
 
 @pytest.mark.filterwarnings("error")

@@ -17,6 +17,8 @@ from segcal.metrics import (
     sum_rank,
     summarize,
 )
+from segcal.metrics.significance import _preferred
+from segcal.metrics.table import direction
 
 METRICS = ("dsc", "hd95", "ece", "cece")
 
@@ -60,7 +62,8 @@ def test_the_papers_table_gives_its_sum_ranks_with_nacl_first() -> None:
     ranks = table.set_index("method")
     # By hand: NACL is first but for CECE on FLARE (2), and on BraTS for ECE (2.5, tied with LS) and
     # CECE (2).
-    assert ranks.loc["NACL"].drop("sum_rank").tolist() == [1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2.5, 2]
+    each = [name for name in ranks.columns if "/" in name]
+    assert ranks.loc["NACL", each].tolist() == [1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2.5, 2]
     assert ranks.loc["NACL", "sum_rank"] == 15.5
     assert ranks.loc["LS", "BraTS/ece"] == 2.5
     assert ranks.loc["ECP", "FLARE/dsc"] == ranks.loc["LS", "FLARE/dsc"] == 2.5
@@ -77,13 +80,85 @@ def test_ranks_by_hand_with_ties() -> None:
     assert sum_rank(table, metrics=["dsc"])["sum_rank"].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("metric", list(DIRECTIONS))
+@pytest.mark.parametrize(
+    "metric",
+    [m for m, better in DIRECTIONS.items() if better]
+    + ["hd95_mm", "hd95_voxel", "hd95_max_mm", "hd_mm", "assd_voxel", "nsd_2mm", "nsd_1.5voxel"],
+)
 def test_the_direction_of_every_metric(metric: str) -> None:
     values = {"a": [-0.1, -0.1], "b": [0.5, 0.5], "c": [-0.9, -0.9]}
     table = make_table(values, metric)
-    best = {"higher": "b", "lower": "c", "zero": "a"}[DIRECTIONS[metric]]
+    best = {"higher": "b", "lower": "c", "zero": "a"}[direction(metric)]
     for function in (sum_rank, mean_case_rank):
         assert function(table, metrics=[metric], region="all")["method"][0] == best
+
+
+def test_nobody_is_ranked_by_what_the_data_decide() -> None:
+    table = make_table({"a": [0.1], "b": [0.2]}, "brier_uncertainty")
+    with pytest.raises(ValueError, match="'brier_uncertainty', which the data alone decide"):
+        sum_rank(table, metrics=["brier_uncertainty"], region="all")
+
+
+def test_units_are_part_of_the_name_and_never_mix() -> None:
+    millimetres = make_table({"a": [1.0], "b": [2.0]}, "hd95_mm")
+    voxels = make_table({"a": [5.0], "b": [3.0]}, "hd95_voxel")
+    assert sum_rank(millimetres, metrics=["hd95"])["d/hd95_mm"].tolist() == [1, 2]
+    both = pd.concat([millimetres, voxels])
+    with pytest.raises(ValueError, match="which of 'hd95_mm', 'hd95_voxel' is meant, but got 'hd9"):
+        sum_rank(both, metrics=["hd95"])
+    assert sum_rank(both, metrics=["hd95_voxel"])["method"].tolist() == ["b", "a"]
+    with pytest.raises(ValueError, match="but got hd95_cm"):
+        check_table(millimetres.assign(metric="hd95_cm"))
+
+
+def test_signed_errors_do_not_cancel_before_they_are_ranked() -> None:
+    """`a` is off by .5 in either direction, `b` by .1: over seeds, labels and cases alike."""
+    rows = [
+        ("d", method, seed, case, label, "class_signed_gap", value)
+        for method, values in (("a", (0.5, -0.5)), ("b", (0.1, 0.1)))
+        for seed, case, label, value in (
+            (0, "c", "1", values[0]),
+            (1, "c", "1", values[1]),
+            (0, "c", "2", values[1]),
+            (1, "c", "2", values[0]),
+        )
+    ]
+    columns = ["dataset", "method", "seed", "case", "label", "metric", "value"]
+    table = pd.DataFrame(rows, columns=columns)
+    options = {"metrics": "class_signed_gap", "region": "all"}
+    for function in (sum_rank, mean_case_rank, bootstrap_ranks):
+        assert function(table, **options)["method"].tolist() == ["b", "a"]
+    out = compare(table, **options)
+    assert out["better"].tolist() == ["b"]
+    assert out["mean_difference"].tolist() == pytest.approx([-0.1])  # of the signed means, 0 − .1
+
+
+def folds() -> pd.DataFrame:
+    """Two folds: each case is in one run only."""
+    rows = [
+        ("d", method, f"fold{i % 2}", f"c{i}", "dsc", value)
+        for method, values in (("a", (0.9, 0.85, 0.8)), ("b", (0.7, 0.75, 0.6)))
+        for i, value in enumerate(values)
+    ]
+    columns = ["dataset", "method", "run", "case", "metric", "value"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.mark.parametrize("missing", ["raise", "worst", "drop_case"])
+def test_a_case_belongs_to_one_fold_only(missing: str) -> None:
+    scores = collect(folds(), metrics=["dsc"], missing=missing)
+    assert scores.values["d"][..., 0].tolist() == [[0.9, 0.7], [0.85, 0.75], [0.8, 0.6]]
+    assert scores.total_undefined == 0
+
+
+def test_an_undefined_run_is_filled_before_runs_are_averaged() -> None:
+    table = pd.concat([
+        make_table({"a": [2.0, np.nan], "b": [8.0, 4.0]}, "hd95").assign(seed=0),
+        make_table({"a": [2.0, 6.0], "b": [8.0, 4.0]}, "hd95").assign(seed=1),
+    ])  # fmt: skip
+    scores = collect(table, metrics="hd95", missing="worst")
+    assert scores.values["d"][..., 0].tolist() == [[2, 8], [(8 + 6) / 2, 4]]
+    assert scores.undefined["d"].tolist() == [[1], [0]]
 
 
 def test_equal_up_to_rounding_is_a_tie() -> None:
@@ -120,8 +195,13 @@ def test_the_region_selects_calibration_rows_only() -> None:
 
 
 def holey() -> pd.DataFrame:
-    """HD95 of three cases; `a` missed the organ in c1, c2 has no organ at all for anyone."""
+    """HD95 of three cases; `a` missed the organ in c1, c2 has no value for anyone."""
     return make_table({"a": [1.0, np.nan, np.nan], "b": [2.0, 9.0, np.nan]}, "hd95")
+
+
+def overlaps(last_a: float, last_b: float) -> pd.DataFrame:
+    """The DSC that goes with `holey`; its last values tell what c2 was."""
+    return make_table({"a": [0.9, 0.0, last_a], "b": [0.8, 0.3, last_b]})
 
 
 def test_missing_values_are_refused_by_default() -> None:
@@ -134,10 +214,21 @@ def test_missing_values_are_refused_by_default() -> None:
 
 
 def test_worst_makes_a_missed_organ_cost_and_an_absent_one_not() -> None:
-    scores = collect(holey(), metrics=["hd95"], missing="worst")
+    both_absent = pd.concat([holey(), overlaps(1.0, 1.0)])
+    scores = collect(both_absent, metrics=["hd95"], missing="worst")
     assert scores.cases["d"] == ["c0", "c1"]
     assert scores.values["d"][..., 0].tolist() == [[1.0, 2.0], [9.0, 9.0]]
-    assert scores.undefined == 3
+    assert scores.undefined["d"].tolist() == [[2], [1]]
+    assert scores.total_undefined == 3
+    both_missed = pd.concat([holey(), overlaps(0.0, 0.0)])
+    filled = collect(both_missed, metrics=["hd95"], missing="worst").values["d"][..., 0]
+    assert filled.tolist() == [[1.0, 2.0], [9.0, 9.0], [9.0, 9.0]]
+    # Nothing was there: `a` found nothing, rightly, and `b` something.
+    false_alarm = pd.concat([holey(), overlaps(1.0, 0.0)])
+    filled = collect(false_alarm, metrics=["hd95"], missing="worst").values["d"][..., 0]
+    assert filled[2].tolist() == [1.0, 9.0]
+    unknown = collect(holey(), metrics=["hd95"], missing="worst").values["d"][..., 0]
+    assert unknown[2].tolist() == [9.0, 9.0]
     low = make_table({"a": [0.2, np.nan], "b": [0.9, 0.4]})
     assert collect(low, metrics=["dsc"], missing="worst").values["d"][1, 0, 0] == 0.2
     gap = make_table({"a": [-0.7, np.nan], "b": [0.1, 0.4]}, "signed_gap")
@@ -165,17 +256,110 @@ def test_absent_rows_are_missing_values() -> None:
 
 
 def test_a_metric_missing_in_one_case_for_all_leaves_the_other_metrics() -> None:
-    table = pd.concat([holey(), make_table({"a": [0.5, 0.6, 0.7], "b": [0.4, 0.7, 0.8]})])
-    options = {"metrics": ["hd95", "dsc"], "missing": "worst"}
+    ece = make_table({"a": [0.5, 0.6, np.nan], "b": [0.4, 0.7, np.nan]}, "ece")
+    table = pd.concat([ece, make_table({"a": [0.5, 0.6, 0.7], "b": [0.4, 0.7, 0.8]})])
+    options = {"metrics": ["ece", "dsc"], "region": "all", "missing": "worst"}
     ranks = mean_case_rank(table, **options).set_index("method")["mean_case_rank"]
-    # a: c0 (1 + 1)/2, c1 (1.5 + 2)/2, c2 2 (DSC alone)
-    assert ranks["a"] == pytest.approx((1 + 1.75 + 2) / 3)
+    # a: c0 (2 + 1)/2, c1 (1 + 2)/2, c2 2 (DSC alone)
+    assert ranks["a"] == pytest.approx((1.5 + 1.5 + 2) / 3)
     assert bootstrap_ranks(table, resamples=50, **options).notna().all().all()
+
+
+def test_a_metric_that_a_case_lacks_for_all_is_missing() -> None:
+    table = pd.concat([holey()[lambda t: t["case"] == "c0"], overlaps(0.5, 0.5)])
+    with pytest.raises(ValueError, match=r"got 4 in dataset 'd': the first is 'hd95' .*case 'c1'"):
+        collect(table, metrics=["hd95", "dsc"])
+    assert collect(table, metrics=["hd95", "dsc"], missing="drop_case").cases["d"] == ["c0"]
+
+
+def test_a_metric_that_a_dataset_lacks_is_named() -> None:
+    table = pd.concat([overlaps(0.5, 0.5), overlaps(0.5, 0.5).assign(dataset="e"), holey()])
+    for lacking in (table, pd.concat([table, holey().assign(dataset="e", value=np.nan)])):
+        with pytest.raises(ValueError, match="but 'e' has none of 'hd95'"):
+            collect(lacking, metrics=["dsc", "hd95"], missing="worst")
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_values_are_undefined() -> None:
+    table = make_table({"a": [1.0, np.inf], "b": [2.0, 9.0]}, "hd95")
+    with pytest.raises(ValueError, match="got 1 in dataset 'd'"):
+        collect(table, metrics=["hd95"])
+    scores = collect(table, metrics=["hd95"], missing="worst")
+    assert scores.values["d"][..., 0].tolist() == [[1, 2], [9, 9]]
+    assert scores.total_undefined == 1
+    assert summarize(table)["undefined"].tolist() == [1, 0]
+    compare(table, metrics=["hd95"], missing="worst")
+    bootstrap_means(table, metrics=["hd95"], missing="worst", resamples=20)
+
+
+def test_nan_prefers_nobody() -> None:
+    assert _preferred("a", "b", float("nan")) == "neither"
+
+
+def test_every_table_says_what_it_is() -> None:
+    table = pd.concat([holey(), make_table({"a": [0.1] * 3, "b": [0.2] * 3}, "ece")])
+    options = {"metrics": ["hd95", "ece"], "region": "all", "missing": "worst"}
+    for function in (sum_rank, mean_case_rank, bootstrap_ranks):
+        out = function(table, **options).set_index("method")
+        assert out["undefined"].to_dict() == {"a": 2, "b": 1}
+        assert set(out["missing"]) == {"worst"}
+        assert set(out["region"]) == {"all"}
+    edge = table.assign(region=table["region"].where(table["metric"] != "ece", "boundary"))
+    options["region"] = "boundary"
+    means = bootstrap_means(edge, **options)
+    assert means["region"].tolist() == ["all", "all", "boundary", "boundary"]
+    assert means["undefined"].tolist() == [2, 1, 0, 0]
+    tests = compare(edge, **options)
+    assert tests["undefined"].tolist() == [3, 0]
+    assert tests["region"].tolist() == ["all", "boundary"]
+
+
+def test_a_method_alone_gives_an_empty_table_with_its_columns() -> None:
+    out = compare(make_table({"a": [0.5, 0.6]}), metrics=["dsc"])
+    assert len(out) == 0
+    assert list(out.columns)[:4] == ["dataset", "metric", "method", "other"]
+    assert list(out.columns) == list(compare(two_methods(), metrics=["dsc"]).columns)
+
+
+def test_one_case_has_no_interval() -> None:
+    out = bootstrap_means(paper_table(), resamples=20)
+    assert out["low"].isna().all()
+    assert out["mean"].notna().all()
+    ranks = bootstrap_ranks(paper_table(), resamples=20)
+    assert ranks[["sum_rank_low", "mean_case_rank_high"]].isna().all().all()
+    assert ranks["sum_rank"].notna().all()
+
+
+def test_draws_without_a_value_are_dropped_and_counted() -> None:
+    """The ECE is defined in one case of three: some resamples do not draw it."""
+    ece = make_table({"a": [0.1, np.nan, np.nan], "b": [0.2, np.nan, np.nan]}, "ece")
+    table = pd.concat([ece, make_table({"a": [0.9] * 3, "b": [0.8] * 3})])
+    out = bootstrap_ranks(table, metrics=["dsc", "ece"], region="all", missing="worst")
+    assert out["sum_rank_low"].tolist() == [2, 4]
+    assert out["dropped_draws"][0] == pytest.approx(2000 * (2 / 3) ** 3, rel=0.15)
+
+
+def test_pooled_rows_are_no_case() -> None:
+    table = make_table({"a": [0.5, 0.6], "b": [0.7, 0.8]})
+    pooled = make_table({"a": [0.9], "b": [0.1]}).assign(case="pooled")
+    assert collect(pd.concat([table, pooled]), metrics=["dsc"]).cases["d"] == ["c0", "c1"]
+    assert summarize(pd.concat([table, pooled]))["count"].tolist() == [2, 2]
+    with pytest.raises(ValueError, match="rows of single cases"):
+        collect(pooled, metrics=["dsc"])
+
+
+def test_datasets_may_have_any_name() -> None:
+    table = make_table({"a": [0.5, 0.6], "b": [0.7, 0.8]}).assign(dataset="mean_case_rank")
+    out = mean_case_rank(table, metrics="dsc")
+    assert out["mean_case_rank"].tolist() == [1, 2]
+    assert out["mean_case_rank/mean_case_rank"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"metrics": ["dsc", "dsc"]}, "each metric once, but got 'dsc' twice"),
+        ({"metrics": []}, "`metrics` to name some metric"),
         ({"missing": "ignore"}, "`missing` to be one of 'raise', 'worst', 'drop_case'"),
         ({"metrics": ["dice"]}, "`metrics` to be one of"),
         ({"region": "edge"}, "`region` to be one of"),
@@ -198,6 +382,10 @@ def test_wrong_tables() -> None:
         check_table(table.assign(metric="dice"))
     with pytest.raises(ValueError, match="column `method` of table to be filled, but row 2"):
         check_table(table.assign(method=["a", None]))
+    for name in ("method", "label", "region"):
+        for blank in ("", " ", np.nan):
+            with pytest.raises(ValueError, match=f"column `{name}` of table .* but row 2 is empty"):
+                check_table(table.assign(**{name: ["a", blank]}))
     with pytest.raises(ValueError, match="but got several for method 'a'"):
         collect(pd.concat([table, table]), metrics=["dsc"])
 
@@ -207,6 +395,14 @@ def test_summary_counts_what_is_undefined() -> None:
     assert table["undefined"].to_dict() == {"a": 2, "b": 1}
     assert table["count"].to_dict() == {"a": 1, "b": 2}
     assert table["mean"].to_dict() == {"a": 1.0, "b": 5.5}
+
+
+def test_the_spread_of_a_summary_is_over_cases_not_seeds() -> None:
+    one, other = make_table({"a": [0.4, 0.6]}), make_table({"a": [0.6, 0.8]})
+    out = summarize(pd.concat([one.assign(seed=0), other.assign(seed=1)]))
+    assert out["count"].tolist() == [2]
+    assert out["mean"].tolist() == pytest.approx([0.6])
+    assert out["std"].tolist() == pytest.approx([np.std([0.5, 0.7], ddof=1)])
 
 
 # How sure
@@ -268,7 +464,7 @@ def test_bootstrap_intervals_hold_the_mean_and_are_seeded() -> None:
 
 def test_bootstrap_ranks_are_sure_where_the_data_are() -> None:
     out = bootstrap_ranks(two_methods(edge=0.5), metrics=["dsc"]).set_index("method")
-    assert out.loc["a"].tolist() == [1.0] * 6
+    assert out.loc["a"].iloc[:6].tolist() == [1.0] * 6
     assert out.loc["b", "sum_rank_low"] == 2
     assert out.loc["b", "sum_rank_high"] == 3
     table = two_methods()

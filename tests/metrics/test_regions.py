@@ -36,18 +36,18 @@ def test_union_by_hand_with_thick_slices() -> None:
     labels = target.copy()
     target[1, 3, 3] = 1
     labels[1, 3, 4] = 2
-    mask = union(target, labels, spacing_mm=(10.0, 2.0, 2.0), dilate_mm=5.0)
+    mask = union(target, labels=labels, spacing_mm=(10.0, 2.0, 2.0), dilate_mm=5.0)
     assert not mask[0].any()
     assert not mask[2].any()
     assert mask[1, 3].tolist() == [False, True, True, True, True, True, True]
     assert mask[1, 1].tolist() == [False, False, True, True, True, True, False]
-    assert union(target, labels, spacing_mm=(5.0, 2.0, 2.0), dilate_mm=5.0)[0, 3, 3]
-    assert union(target, labels, dilate_mm=0.0).sum() == 2
+    assert union(target, labels=labels, spacing_mm=(5.0, 2.0, 2.0), dilate_mm=5.0)[0, 3, 3]
+    assert union(target, labels=labels, dilate_mm=0.0).sum() == 2
     ignored = target.copy()
     ignored[1, 3, 2] = -100
-    assert not union(ignored, labels, dilate_mm=5.0)[1, 3, 2]
-    assert union(target, target * 0 + 1).all()
-    assert not union(target * 0, target * 0).any()
+    assert not union(ignored, labels=labels, dilate_mm=5.0)[1, 3, 2]
+    assert union(target, labels=target * 0 + 1).all()
+    assert not union(target * 0, labels=target * 0).any()
 
 
 def test_boundary_by_hand_with_thick_slices() -> None:
@@ -78,14 +78,32 @@ def test_regions_agree_with_brute_force(seed: int, flat: bool) -> None:
     labels = np.where(rng.random(shape) < 0.9, 0, rng.integers(0, 4, shape))
     spacing = tuple(rng.choice([0.7, 1.0, 2.5, 6.0], len(shape)).tolist())
     reach = float(rng.choice([0.7, 1.0, 2.5, 4.1]))
-    band = boundary(target, labels, spacing_mm=spacing, width_mm=reach)
+    band = boundary(target, labels=labels, spacing_mm=spacing, width_mm=reach)
     assert (band == brute_force_boundary(target, spacing, reach)).all()
-    wide = union(target, labels, spacing_mm=spacing, dilate_mm=reach)
+    wide = union(target, labels=labels, spacing_mm=spacing, dilate_mm=reach)
     assert (wide == brute_force_within((target > 0) | (labels > 0), spacing, reach)).all()
     # Scaling space and reach together changes nothing.
     double = tuple(2 * s for s in spacing)
     assert (boundary(target, spacing_mm=double, width_mm=2 * reach) == band).all()
-    assert (union(target, labels, spacing_mm=double, dilate_mm=2 * reach) == wide).all()
+    assert (union(target, labels=labels, spacing_mm=double, dilate_mm=2 * reach) == wide).all()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_regions_follow_the_axes_and_not_the_names_of_structures(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    target, labels = rng.integers(0, 4, (2, 5, 6, 7)) * (rng.random((2, 5, 6, 7)) < 0.3)
+    names = np.concatenate([[0], 1 + rng.permutation(3)])
+    spacing, axes = (3.0, 1.0, 1.5), rng.permutation(3)
+    moved = tuple(spacing[a] for a in axes)
+    for region in REGIONS.values():
+        mask = region(target, labels=labels, spacing_mm=spacing)
+        assert (region(names[target], labels=names[labels], spacing_mm=spacing) == mask).all()
+        turned = region(target.transpose(axes), labels=labels.transpose(axes), spacing_mm=moved)
+        assert (turned == mask.transpose(axes)).all()
+    # A boundary does not know which label is the background, either.
+    anew = rng.permutation(4)
+    assert (boundary(anew[target]) == boundary(target)).all()
 
 
 def test_the_registry_is_uniform_and_checks() -> None:
@@ -93,25 +111,25 @@ def test_the_registry_is_uniform_and_checks() -> None:
     target[2, 2] = 1
     assert list(REGIONS) == ["foreground", "all", "union", "boundary"]
     for region in REGIONS.values():
-        mask = region(target, target, spacing_mm=(1.0, 2.0))
+        mask = region(target, labels=target, spacing_mm=(1.0, 2.0))
         assert mask.dtype == bool
         assert mask.shape == target.shape
         with pytest.raises(ValueError, match="`spacing_mm`"):
-            region(target, target, spacing_mm=(1.0, 2.0, 3.0))
+            region(target, labels=target, spacing_mm=(1.0, 2.0, 3.0))
         with pytest.raises(ValueError, match="`spacing_mm` to be a finite number above 0"):
-            region(target, target, spacing_mm=0.0)
+            region(target, labels=target, spacing_mm=0.0)
         with pytest.raises(TypeError, match="`target` to hold integer labels"):
-            region(target * 1.0, target)
+            region(target * 1.0, labels=target)
         with pytest.raises(ValueError, match="label map of one case"):
-            region(np.zeros((1, 1, 1, 1), int), None)
+            region(np.zeros((1, 1, 1, 1), int))
     with pytest.raises(ValueError, match="`labels` to be the predicted label map, but got None"):
         union(target)
     with pytest.raises(ValueError, match="`labels` to have the shape"):
-        union(target, target[1:])
+        union(target, labels=target[1:])
     with pytest.raises(ValueError, match="`width_mm`"):
         boundary(target, width_mm=0.0)
     with pytest.raises(ValueError, match="`dilate_mm`"):
-        union(target, target, dilate_mm=-1.0)
+        union(target, labels=target, dilate_mm=-1.0)
     assert (
         boundary(target, spacing_mm=np.array([1.0, 2.0])) == boundary(target, spacing_mm=(1.0, 2.0))
     ).all()

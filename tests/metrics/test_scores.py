@@ -1,6 +1,7 @@
 """Brier, NLL, the Brier parts and the equal-mass error."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,8 +86,54 @@ def test_scores_split_and_merge(seed: int) -> None:
         assert total.voxels == 200
         assert total.brier() == pytest.approx(whole.brier(), abs=1e-12)
         assert total.nll() == pytest.approx(whole.nll(), abs=1e-12)
+    assert sum([a, b]).brier() == (a + b).brier()
     with pytest.raises(ValueError, match="to have"):
         a.merge(ProperScores(4))
+    with pytest.raises(TypeError, match="`other` to be ProperScores"):
+        a.merge(CalibrationBins(3))
+    with pytest.raises(TypeError):
+        1 + a
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_scores_know_neither_the_order_of_voxels_nor_the_names_of_classes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    probs, target = random_case(rng, 4, 200)
+    one = ProperScores(4).update(probs, target)
+    voxels, classes = rng.permutation(200), rng.permutation(4)
+    moved = ProperScores(4).update(probs[:, voxels], target[voxels])
+    named = ProperScores(4).update(probs[classes], np.argsort(classes)[target])
+    for other in (moved, named):
+        assert other.brier() == pytest.approx(one.brier(), abs=1e-12)
+        assert other.nll() == pytest.approx(one.nll(), abs=1e-12)
+    assert named.classwise_brier() == pytest.approx(one.classwise_brier()[classes], abs=1e-12)
+
+
+def test_state_round_trip_and_refusals(tmp_path: Path) -> None:
+    scores = ProperScores(3, clip=1e-6).update(PROBS, TARGET)
+    np.savez(tmp_path / "scores.npz", **scores.state())
+    again = ProperScores.from_state(np.load(tmp_path / "scores.npz"))
+    assert (again.brier(), again.nll(), again.clip) == (scores.brier(), scores.nll(), 1e-6)
+    assert (again + scores).voxels == 4
+    assert repr(again) == "ProperScores(num_classes=3, clip=1e-06, voxels=2)"
+    state = scores.state()
+    for change, message in (
+        ({"voxels": np.array(-1)}, "finite and not negative"),
+        ({"voxels": np.array(1.5)}, "to be an integer"),
+        ({"log_loss": np.array(np.nan)}, "finite and not negative"),
+        ({"squared_error": np.array(1.0)}, "squared_error"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ProperScores.from_state({**state, **change})
+    del state["clip"]
+    with pytest.raises(ValueError, match=r"`state` to hold \['clip'\]"):
+        ProperScores.from_state(state)
+
+
+def test_perfect_voxels_score_zero_and_not_less() -> None:
+    probs = np.array([[1 - 1e-9, 1e-9], [1e-9, 1 - 1e-9]])
+    assert 0 <= brier(probs, np.array([0, 1]), 2) < 1e-15
 
 
 def test_brier_parts_by_hand_and_their_sum() -> None:

@@ -12,7 +12,7 @@ from scipy.ndimage import binary_erosion
 from scipy.spatial.distance import cdist
 
 from metric_samples import ellipsoid
-from segcal.metrics import all_surface_distances, confusion, dsc, surface_distances
+from segcal.metrics import _nearest, all_surface_distances, confusion, dsc, surface_distances
 
 EMPTY = np.zeros((6, 8), dtype=bool)
 
@@ -36,6 +36,30 @@ def test_dsc_by_hand_for_classes_and_groups() -> None:
     )
     assert confusion(labels, target, 5).sum() == 8
     assert confusion(labels, target, 5)[2].tolist() == [0, 1, 1, 0, 0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_dsc_knows_neither_the_order_of_voxels_nor_the_names_of_classes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels, target = rng.integers(0, 4, (2, 100))
+    one = dsc(labels, target, 4, groups={str(k): (k,) for k in range(4)})
+    voxels, names = rng.permutation(100), rng.permutation(4)
+    assert dsc(labels[voxels], target[voxels], 4) == {k: one[k] for k in "123"}
+    renamed = dsc(
+        names[labels], names[target], 4, groups={str(k): (int(names[k]),) for k in range(4)}
+    )
+    assert renamed == one
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.uint64])
+def test_any_integer_holds_labels(dtype: type) -> None:
+    labels, target = np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2])
+    expected = dsc(labels, target, 3)
+    assert dsc(labels.astype(dtype), target.astype(dtype), 3) == expected
+    assert dsc(labels.astype(dtype), target, 3) == expected
+    surfaces = all_surface_distances(labels.astype(dtype), target.astype(dtype), 3)
+    assert surfaces["1"].hausdorff() == 1.0
 
 
 def test_dsc_of_empty_masks() -> None:
@@ -164,6 +188,37 @@ def test_distances_agree_with_brute_force(seed: int, axes: int, dense: bool) -> 
     assert surface_distances(b, a, spacing).assd() == pytest.approx(d.assd())
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), axes=st.integers(1, 3), reach=st.integers(1, 40))
+def test_a_sweep_finds_what_a_search_finds(seed: int, axes: int, reach: int) -> None:
+    rng = np.random.default_rng(seed)
+    points, others = (
+        rng.integers(0, rng.integers(1, 60, axes), (rng.integers(1, 200), axes)) for _ in range(2)
+    )
+    swept = _nearest._sweep(points, others, reach)
+    searched = cdist(points, others).min(1)
+    near = searched <= reach
+    assert (np.isinf(swept) == ~near).all()
+    np.testing.assert_allclose(swept[near], searched[near], rtol=1e-14)
+
+
+@pytest.mark.parametrize("shift", [1, 6, 12, 40])
+def test_all_ways_give_the_same_distances(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way is chosen by how far surfaces are apart; some points are left to the tree."""
+    ball = ellipsoid((70, 110, 110), (30, 40, 40), (20, 25, 25))
+    moved = np.roll(ball, (shift // 2, shift, shift // 3), (0, 1, 2))
+    moved[60, 100, 100] = True
+    ways = []
+    sweep = _nearest._sweep
+    monkeypatch.setattr(_nearest, "_sweep", lambda *a: ways.append(a[2]) or sweep(*a))
+    chosen = surface_distances(moved, ball, 1.5)
+    assert bool(ways) == (shift in (6, 12))
+    monkeypatch.setattr(_nearest, "_reach_of_sweep", lambda *a: 0)
+    searched = surface_distances(moved, ball, 1.5)
+    np.testing.assert_allclose(chosen.to_target, searched.to_target, rtol=1e-13)
+    np.testing.assert_allclose(chosen.to_labels, searched.to_labels, rtol=1e-13)
+
+
 def test_label_maps_and_groups_equal_their_masks() -> None:
     rng = np.random.default_rng(0)
     target = np.zeros((12, 30, 30), int)
@@ -205,6 +260,8 @@ def test_wrong_masks_are_refused() -> None:
         surface_distances(EMPTY.astype(np.int64), EMPTY)
     with pytest.raises(ValueError, match="`labels` to have the shape"):
         surface_distances(EMPTY[1:], EMPTY)
+    with pytest.raises(ValueError, match=r"`labels` to be the mask of one case, .* \(1, 1, 6, 8\)"):
+        surface_distances(EMPTY[None, None], EMPTY[None, None])
     with pytest.raises(ValueError, match="`units` to be one of 'mm', 'voxel'"):
         surface_distances(EMPTY, EMPTY, units="cm")
     with pytest.raises(ValueError, match="`empty`"):

@@ -1,7 +1,7 @@
 """Metrics over arrays: calibration, proper scores, regions, overlap, surfaces, rankings."""
 
 from segcal.metrics.calibration import CalibrationBins, Reliability
-from segcal.metrics.case import CaseResult, evaluate_case
+from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.overlap import confusion, dsc
 from segcal.metrics.ranking import CaseScores, collect, mean_case_rank, sum_rank
 from segcal.metrics.regions import REGIONS, all_voxels, boundary, foreground, union
@@ -15,11 +15,12 @@ from segcal.metrics.scores import (
 )
 from segcal.metrics.significance import bootstrap_means, bootstrap_ranks, compare, holm
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances, surface_distances
-from segcal.metrics.table import COLUMNS, DIRECTIONS, Row, check_table, summarize, to_frame
+from segcal.metrics.table import COLUMNS, DIRECTIONS, POOLED, Row, check_table, summarize, to_frame
 
 __all__ = [
     "COLUMNS",
     "DIRECTIONS",
+    "POOLED",
     "REGIONS",
     "BrierParts",
     "CalibrationBins",
@@ -47,6 +48,7 @@ __all__ = [
     "holm",
     "mean_case_rank",
     "nll",
+    "pool_cases",
     "sum_rank",
     "summarize",
     "surface_distances",

@@ -1,6 +1,7 @@
 """What probabilities and targets may not be, and the words to say so."""
 
 import math
+import sys
 import warnings
 from typing import Any
 
@@ -23,6 +24,13 @@ class Inspector:
     def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes
         self.low, self.high, self.voxels = math.inf, -math.inf, 0
+        self.warned = False
+
+    def merge(self, other: "Inspector") -> None:
+        """Remember what `other` saw, too."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.voxels += other.voxels
+        self.warned |= other.warned
 
     def check(self, probs: Array, target: Array) -> None:
         """Raise if a chunk, `probs` (K, n) and `target` (n,) or (K, n), holds anything wrong."""
@@ -63,18 +71,29 @@ class Inspector:
         """A softmax of probabilities stays in [1/(e+K−1), e/(e+K−1)]: no voxel can be confident.
 
         Each such map is also a possible map of a very unsure network, so this cannot be an error.
-        Over many voxels it is unlikely: trained networks are sure of some background.
+        Over many voxels it is unlikely: trained networks are sure of some background. Said once.
         """
+        if self.warned:
+            return
         spread = math.e + self.num_classes - 1
         narrow = self.low >= 1 / spread - 1e-6 and self.high <= math.e / spread + 1e-6
         if self.num_classes > 1 and narrow and self.voxels >= _SECOND_SOFTMAX_VOXELS:
+            self.warned = True
             warnings.warn(
                 f"All {self.voxels} voxels have probabilities in [{self.low:.3f}, {self.high:.3f}]."
                 " It looks like a second softmax: a softmax of probabilities over "
                 f"{self.num_classes} classes cannot leave [{1 / spread:.3f}, "
                 f"{math.e / spread:.3f}]. If the network is just this unsure, ignore this.",
-                stacklevel=4,
+                stacklevel=_levels_to_the_caller(),
             )
+
+
+def _levels_to_the_caller() -> int:
+    """The `stacklevel` that blames the first line outside this package of metrics."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("segcal.metrics"):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 def label_message(name: str, values: "np.ndarray[Any, Any] | list[int]", num_classes: int) -> str:

@@ -10,36 +10,136 @@ Floats = npt.NDArray[np.float64]
 
 # Most surfaces of a useful prediction lie within this many voxels of the truth.
 _NEAR = 3
+# Of surfaces further apart, the furthest that are swept for, in voxels: the cost grows with it.
+_FAR = 40
+# One point in so many is looked at to choose the way; fewer points than this are not worth it.
+_PROBE = 64
+# How many voxel steps of a sweep cost as much as one search of the tree, at most. Measured: 10^4.
+_SWEEP_PER_SEARCH = 2_000
+# Stands for "nothing here" among distances of at most _FAR; its square still fits 16 bits when the
+# squares of two more axes are added.
+_NOTHING = 180
 
 
 def nearest(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
-    """Distance of each point to the nearest other: near ones by looking, the rest by a tree.
+    """Distance of each point to the nearest other, exactly.
 
-    Both are exact. Measured: a tree over surface voxels is several times faster than a distance
-    transform of the box, and looking at a few neighbours first is twice as fast again where the
-    surfaces are close.
+    Three ways, chosen by a few of the points. Close surfaces: look at the neighbours in order of
+    distance. Surfaces some voxels apart, and cubic voxels: sweep a limited distance transform over
+    the box, in small integers. Whatever is left, and unequal spacing: a tree. Measured with
+    surfaces 8 voxels apart, the sweep takes a third of the tree's time; with surfaces 2 apart,
+    looking takes half.
     """
-    from scipy.spatial import KDTree
-
-    distances, far = _look_around(points, others, scale)
+    reach = _reach_of_sweep(points, others, scale)
+    if reach:
+        distances = scale[0] * _sweep(points, others, reach)
+    else:
+        distances = _look_around(points, others, scale)
+    far = np.flatnonzero(np.isinf(distances))
     if far.size:
-        size: Floats = np.asarray(scale)
-        tree = KDTree(others * size, leafsize=32, balanced_tree=False, compact_nodes=False)
-        distances[far] = tree.query(points[far] * size)[0]
+        distances[far] = _search(points[far], others, scale)
     return distances
 
 
-def _look_around(
-    points: Points, others: Points, scale: tuple[float, ...]
-) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """Distances to others within `_NEAR` of the finest spacing, and the points without any."""
-    low, high = others.min(0) - _NEAR, others.max(0) + _NEAR
+def _search(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
+    from scipy.spatial import KDTree
+
+    size: Floats = np.asarray(scale)
+    tree = KDTree(others * size, leafsize=64, balanced_tree=False, compact_nodes=False)
+    return np.asarray(tree.query(points * size)[0])
+
+
+def _reach_of_sweep(points: Points, others: Points, scale: tuple[float, ...]) -> int:
+    """How far to sweep, in voxels; 0 where another way is faster (or exact: unequal spacing)."""
+    some = points[::_PROBE]
+    if len(some) < 16 or len(set(scale)) > 1:
+        return 0
+    unit = (1.0,) * len(scale)
+    distances = _look_around(some, others, unit)
+    far = np.flatnonzero(np.isinf(distances))
+    if 3 * far.size < len(some):
+        return 0
+    # Some of the others do for a guess: it may only be too far.
+    distances[far] = _search(some[far], others[::8], unit)
+    reach = math.ceil(np.quantile(distances, 0.98)) + 1
+    low, high = _extent(others)
+    box = math.prod((high - low + 1 + 2 * reach).tolist())
+    worth = box * (reach + 4) < _SWEEP_PER_SEARCH * len(points)
+    return reach if reach <= _FAR and worth else 0
+
+
+def _extent(points: Points) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Smallest and largest index along each axis; by columns, which is many times faster."""
+    return np.array([c.min() for c in points.T]), np.array([c.max() for c in points.T])
+
+
+def _within(
+    points: Points, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+) -> npt.NDArray[np.intp]:
+    """Which points lie in a box, its ends included."""
+    inside = np.ones(len(points), dtype=bool)
+    for column, start, stop in zip(points.T, low, high, strict=True):
+        inside &= (column >= start) & (column <= stop)
+    return np.flatnonzero(inside)
+
+
+def _sweep(points: Points, others: Points, reach: int) -> Floats:
+    """Distances in voxels of points to others that are within `reach`; infinite for the rest.
+
+    The square of a distance is a sum over axes, so its minimum is found axis by axis: steps along
+    the first axis by one sweep up and one down, then the second axis, offset by offset, one slab at
+    a time (it stays in the cache), and the last axis at the points only.
+    """
+    axes = points.shape[1]
+    (start, stop), (first, last) = _extent(others), _extent(points)
+    low = np.maximum(start - reach, np.minimum(first, start))
+    high = np.minimum(stop + reach, np.maximum(last, stop))
+    margin = np.array([0] * (axes - 1) + [reach])  # a point may look beyond the box
+    shape = tuple((high - low + 1 + 2 * margin).tolist())
+    steps = np.full(shape, _NOTHING, np.uint8)
+    steps[tuple((others - low + margin).T)] = 0
+    if axes > 1:
+        for i in range(1, shape[0]):
+            np.minimum(steps[i], steps[i - 1] + np.uint8(1), out=steps[i])
+        for i in range(shape[0] - 2, -1, -1):
+            np.minimum(steps[i], steps[i + 1] + np.uint8(1), out=steps[i])
+    squares = steps.astype(np.uint16)
+    squares *= squares
+    if axes > 2:
+        for slab in squares:
+            _minimise_along_rows(slab, reach)
+    inside = _within(points, low, high)
+    place = np.ravel_multi_index(tuple((points[inside] - low + margin).T), shape)
+    flat = squares.ravel()
+    best = flat.take(place)
+    for k in range(1, reach + 1):
+        square = np.uint16(k * k)
+        np.minimum(best, flat.take(place - k) + square, out=best)
+        np.minimum(best, flat.take(place + k) + square, out=best)
+    distances = np.full(len(points), np.inf)
+    distances[inside] = np.where(best <= reach**2, np.sqrt(best, dtype=np.float64), np.inf)
+    return distances
+
+
+def _minimise_along_rows(slab: npt.NDArray[np.uint16], reach: int) -> None:
+    """slab[i] = min over |j| <= reach of slab[i + j] + j², in place."""
+    before, raised = slab.copy(), np.empty_like(slab)
+    for j in range(1, min(reach, len(slab) - 1) + 1):
+        np.add(before, np.uint16(j * j), out=raised)
+        np.minimum(slab[j:], raised[:-j], out=slab[j:])
+        np.minimum(slab[:-j], raised[j:], out=slab[:-j])
+
+
+def _look_around(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
+    """Distances to others within `_NEAR` of the finest spacing; infinite where there is none."""
+    start, stop = _extent(others)
+    low, high = start - _NEAR, stop + _NEAR
     shape = tuple(high - low + 1 + 2 * _NEAR)  # a point in the box may look beyond it
     there = np.zeros(shape, dtype=bool)
     there[tuple((others - low + _NEAR).T)] = True
     there = there.ravel()
     distances = np.full(len(points), np.inf)
-    left = np.flatnonzero(((points >= low) & (points <= high)).all(1))
+    left = _within(points, low, high)
     place = np.ravel_multi_index(tuple((points[left] - low + _NEAR).T), shape)
     for distance, step in _steps(shape, scale):
         hit = there.take(place + step)
@@ -47,7 +147,7 @@ def _look_around(
         left, place = left[~hit], place[~hit]
         if left.size == 0:
             break
-    return distances, np.flatnonzero(np.isinf(distances))
+    return distances
 
 
 def _steps(shape: tuple[int, ...], scale: tuple[float, ...]) -> list[tuple[float, int]]:

@@ -11,6 +11,7 @@ to b/M closes bin b-1 in either dtype and on every device. Widening a float32 ma
 beforehand can therefore move values that lie exactly on an edge, and only those.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,11 +27,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass
 class BinTables:
-    """Additive tables: (G, K, M) per class, and per predicted class for the top label.
-
-    G groups of voxels, K classes, M bins. `top_*[g, k, b]` is over the voxels whose first largest
-    probability is class k's; the sum over k is the top-label table.
-    """
+    """Additive tables of G groups of voxels, K classes, M bins: (G, M) for the top label, and
+    (G, K, M) per class."""
 
     top_count: Ints
     top_confidence: Floats
@@ -48,10 +46,10 @@ class BinTables:
 
 def empty_tables(groups: int, num_classes: int, num_bins: int) -> BinTables:
     """Tables of nothing."""
-    shape = (groups, num_classes, num_bins)
+    top, each = (groups, num_bins), (groups, num_classes, num_bins)
     return BinTables(
-        np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape),
-        np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape),
+        np.zeros(top, np.int64), np.zeros(top), np.zeros(top),
+        np.zeros(each, np.int64), np.zeros(each), np.zeros(each),
     )  # fmt: skip
 
 
@@ -66,7 +64,10 @@ _OVERSHOOT = 1 + 1e-6
 
 
 def bin_index(probs: Array, num_bins: int) -> Array:
-    """The bin of each probability, int64, for a numpy array or a tensor of float32 or float64."""
+    """The bin of each probability, for a numpy array or a tensor of float32 or float64.
+
+    int64 in torch, which indexes by nothing less; int32 in numpy, which is faster.
+    """
     lower = bin_edges(num_bins)[:-1]
     lower[0] = -1.0  # nothing is below the first bin
     if is_tensor(probs):
@@ -76,10 +77,9 @@ def bin_index(probs: Array, num_bins: int) -> Array:
         index = (probs * (num_bins * _OVERSHOOT)).long().clamp_(0, num_bins - 1)
         return index.sub_((probs <= edges.take(index)).long())
     scale = probs.dtype.type(num_bins * _OVERSHOOT)
-    index = (probs * scale).astype(np.int64)
+    index = (probs * scale).astype(np.int32)
     np.minimum(index, num_bins - 1, out=index)
-    too_high = probs <= lower.astype(probs.dtype).take(index)
-    np.subtract(index, 1, out=index, where=too_high)
+    index -= probs <= lower.astype(probs.dtype).take(index)
     return index
 
 
@@ -92,50 +92,69 @@ def tally(chunk: Chunk, num_bins: int, groups: int = 1) -> BinTables:
     )
 
 
-def top_label(probs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
-    """Largest probability and its class; ties go to the smaller class. One pass over each class."""
-    confidence = probs[0].copy()
-    small = np.uint8 if len(probs) <= 256 else np.int64  # bytes are several times faster here
-    label = np.zeros(probs.shape[1], small)
+def top_label(probs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Largest probability and its class, (K, …) -> (…) each; ties go to the smaller class.
+
+    One pass over each class. Up to 256 classes the label is a byte: several times faster, and small
+    beside a volume of probabilities.
+    """
+    confidence = probs[0].copy(order="K")
+    small = np.uint8 if len(probs) <= 256 else np.int64
+    label = np.zeros_like(confidence, dtype=small)
     for k in range(1, len(probs)):
         # Where p_k is larger, k is larger than any label so far: a maximum is an assignment.
         np.maximum(label, (probs[k] > confidence) * small(k), out=label)
         np.maximum(confidence, probs[k], out=confidence)
-    return confidence, label.astype(np.int64)
+    return confidence, label
+
+
+def top_of(chunk: Chunk) -> tuple[Array, Array]:
+    """Confidence and label (int64) of each voxel; only looked up if the label is known."""
+    probs = chunk.probs
+    if is_tensor(probs):
+        label = probs.max(dim=0)[1] if chunk.label is None else chunk.label
+        return probs.gather(0, label[None])[0], label
+    if chunk.label is None:
+        confidence, small = top_label(probs)
+        return confidence, small.astype(np.int64)
+    n = probs.shape[1]
+    return probs.ravel().take(chunk.label * n + np.arange(n)), chunk.label
 
 
 def _tally_numpy(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
     probs, target = chunk.probs, chunk.target
     num_classes, n = probs.shape
-    shape = (groups, num_classes, num_bins)
-    size = groups * num_classes * num_bins
-    cell = bin_index(probs, num_bins)
-    cell += np.arange(num_classes)[:, None] * num_bins
+    each, top_shape = (groups, num_classes, num_bins), (groups, num_bins)
+    voxel = np.arange(n)
+    index = bin_index(probs, num_bins)
+    confidence, label = top_of(chunk)
+    place = label * n + voxel
+    top = index.ravel().take(place).astype(np.int64)
+    cell = index + (np.arange(num_classes) * num_bins)[:, None]
     if chunk.group is not None:
         cell += chunk.group * (num_classes * num_bins)
-    flat, voxel = cell.ravel(), np.arange(n)
+        top += chunk.group * num_bins
+    flat = cell.ravel()
 
-    def count(index: Ints) -> Ints:
-        return np.bincount(index, minlength=size).astype(np.int64).reshape(shape)
+    def count(at: Ints, shape: tuple[int, ...]) -> Ints:
+        return np.bincount(at, minlength=math.prod(shape)).astype(np.int64).reshape(shape)
 
-    def total(index: Ints, weights: npt.NDArray[Any]) -> Floats:
-        sums: Floats = np.bincount(index, weights=weights, minlength=size).astype(np.float64)
-        return sums.reshape(shape)
+    def total(at: Ints, weights: npt.NDArray[Any], shape: tuple[int, ...]) -> Floats:
+        sums = np.bincount(at, weights=weights, minlength=math.prod(shape))
+        return np.asarray(sums, dtype=np.float64).reshape(shape)
 
-    confidence, label = top_label(probs)
-    top = flat.take(label * n + voxel)
     if target.ndim == 1:
-        accuracy = count(top[label == target]).astype(np.float64)
-        frequency = count(flat.take(target * n + voxel)).astype(np.float64)
+        accuracy = count(top[label == target], top_shape).astype(np.float64)
+        frequency = count(flat.take(target * n + voxel), each).astype(np.float64)
     else:
-        accuracy = total(top, target.ravel().take(label * n + voxel))
-        frequency = total(flat, target.ravel())
+        accuracy = total(top, target.ravel().take(place), top_shape)
+        frequency = total(flat, target.ravel(), each)
     return BinTables(
-        top_count=count(top),
-        top_confidence=total(top, confidence),
+        top_count=count(top, top_shape),
+        top_confidence=total(top, confidence, top_shape),
         top_accuracy=accuracy,
-        class_count=count(flat),
-        class_confidence=total(flat, probs.ravel()),
+        class_count=count(flat, each),
+        class_confidence=total(flat, probs.ravel(), each),
         class_frequency=frequency,
     )
 
@@ -145,37 +164,38 @@ def _tally_torch(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
 
     probs, target = chunk.probs, chunk.target
     num_classes = probs.shape[0]
-    shape = (groups, num_classes, num_bins)
-    size = groups * num_classes * num_bins
+    each, top_shape = (groups, num_classes, num_bins), (groups, num_bins)
     cell = bin_index(probs, num_bins)
+    confidence, label = top_of(chunk)
+    top = cell.gather(0, label[None])[0]
     cell += torch.arange(num_classes, device=probs.device)[:, None] * num_bins
     if chunk.group is not None:
         cell += chunk.group * (num_classes * num_bins)
+        top += chunk.group * num_bins
 
-    def count(index: Array) -> Ints:
-        return to_numpy(torch.bincount(index.reshape(-1), minlength=size)).reshape(shape)
+    def count(at: Array, shape: tuple[int, ...]) -> Ints:
+        counts = torch.bincount(at.reshape(-1), minlength=math.prod(shape))
+        return to_numpy(counts).reshape(shape)
 
-    def total(index: Array, weights: Array) -> Floats:
-        index, weights = index.reshape(-1), weights.reshape(-1).double()
+    def total(at: Array, weights: Array, shape: tuple[int, ...]) -> Floats:
+        at, weights, size = at.reshape(-1), weights.reshape(-1).double(), math.prod(shape)
         if torch.are_deterministic_algorithms_enabled():  # bincount with weights is not, on CUDA
-            sums = weights.new_zeros(size).index_add_(0, index, weights)
+            sums = weights.new_zeros(size).index_add_(0, at, weights)
         else:
-            sums = torch.bincount(index, weights=weights, minlength=size)
+            sums = torch.bincount(at, weights=weights, minlength=size)
         return to_numpy(sums).reshape(shape)
 
-    confidence, label = probs.max(dim=0)
-    top = cell.gather(0, label[None])[0]
     if target.ndim == 1:
-        accuracy = count(top[label == target]).astype(np.float64)
-        frequency = count(cell.gather(0, target[None])).astype(np.float64)
+        accuracy = count(top[label == target], top_shape).astype(np.float64)
+        frequency = count(cell.gather(0, target[None]), each).astype(np.float64)
     else:
-        accuracy = total(top, target.gather(0, label[None]))
-        frequency = total(cell, target)
+        accuracy = total(top, target.gather(0, label[None]), top_shape)
+        frequency = total(cell, target, each)
     return BinTables(
-        top_count=count(top),
-        top_confidence=total(top, confidence),
+        top_count=count(top, top_shape),
+        top_confidence=total(top, confidence, top_shape),
         top_accuracy=accuracy,
-        class_count=count(cell),
-        class_confidence=total(cell, probs),
+        class_count=count(cell, each),
+        class_confidence=total(cell, probs, each),
         class_frequency=frequency,
     )

@@ -4,6 +4,7 @@ Every statistic of this room reads its voxels here, so that all of them accept t
 refuse the same mistakes with the same words, and need the same bounded memory.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,11 +21,13 @@ _CHUNK_GPU = 1 << 25
 
 @dataclass
 class Chunk:
-    """Some voxels. `probs` (K, n); `target` (n,) int64 or (K, n) soft; `group` (n,) or None."""
+    """Some voxels: `probs` (K, n); `target` (n,) int64 or (K, n) soft; and, where known, (n,) each:
+    `group`, and `label`, the first class of the largest probability."""
 
     probs: Array
     target: Array
-    group: Array | None
+    group: Array | None = None
+    label: Array | None = None
 
 
 def _dtype_name(array: Array) -> str:
@@ -100,9 +103,39 @@ def _check_kinds(probs: Array, target: Array, mask: Array | None, soft: bool) ->
         raise TypeError(f"Expected argument `mask` to be boolean, but got {_dtype_name(mask)}.")
 
 
-def _flat(array: Array, *shape: int) -> Array:
-    """A view where the strides allow one. The voxel order must be the same for all arrays."""
-    return array.reshape(*shape)
+def _in_memory_order(probs: Array) -> list[int]:
+    """The spatial axes of (K, *S) from the largest stride to the smallest.
+
+    Read in this order, an image in Fortran order (as nibabel gives it) is as contiguous as another.
+    """
+    strides = probs.stride() if is_tensor(probs) else probs.strides
+    return sorted(range(probs.ndim - 1), key=lambda axis: -abs(strides[1 + axis]))
+
+
+def _permute(array: Array, order: list[int]) -> Array:
+    """Put the trailing spatial axes in this order."""
+    first = array.ndim - len(order)
+    axes = [*range(first), *(first + axis for axis in order)]
+    return array.permute(axes) if is_tensor(array) else array.transpose(axes)
+
+
+Cut = tuple[int | slice, ...]
+
+
+def _cuts(space: tuple[int, ...], step: int) -> Iterator[Cut]:
+    """Indices of blocks of at most `step` voxels, in order, of nearly equal size along an axis."""
+    if not space:
+        yield ()
+        return
+    row = max(math.prod(space[1:]), 1)
+    if row > step:
+        for i in range(space[0]):
+            yield from ((i, *rest) for rest in _cuts(space[1:], step))
+        return
+    parts = max(math.ceil(space[0] * row / (step // row * row)), 1)
+    rows = max(math.ceil(space[0] / parts), 1)
+    for start in range(0, space[0], rows):
+        yield (slice(start, start + rows),)
 
 
 def iter_chunks(
@@ -112,8 +145,10 @@ def iter_chunks(
     *,
     mask: Array | None = None,
     group: Array | None = None,
+    label: Array | None = None,
     ignore_index: int = -100,
     batched: bool | None = None,
+    seen: Inspector | None = None,
 ) -> Iterator[Chunk]:
     """Checked chunks of the voxels that count: in `mask` and not `ignore_index`.
 
@@ -128,43 +163,48 @@ def iter_chunks(
     soft = target.ndim == probs.ndim
     _check_kinds(probs, target, mask, soft)
     space = tuple(probs.shape[:1] + probs.shape[2:]) if batch else tuple(probs.shape[1:])
-    for name, array in (("mask", mask), ("group", group)):
+    extras = {"mask": mask, "group": group, "label": label}
+    for name, array in extras.items():
         if array is not None and tuple(array.shape) != space:
             raise ValueError(
                 f"Expected argument `{name}` to have shape {space}, one value per voxel, "
                 f"but got {tuple(array.shape)}."
             )
-    if not batch:
-        probs, target = probs[None], target[None]
-        mask = None if mask is None else mask[None]
-        group = None if group is None else group[None]
-    seen = Inspector(num_classes)
+    seen = Inspector(num_classes) if seen is None else seen
     on_gpu = is_tensor(probs) and probs.device.type != "cpu"
     step = max((_CHUNK_GPU if on_gpu else _CHUNK_CPU) // num_classes, 1)
-    for b in range(probs.shape[0]):
-        p = _flat(probs[b], num_classes, -1)
-        t = _flat(target[b], num_classes, -1) if soft else _flat(target[b], -1)
-        m = None if mask is None else _flat(mask[b], -1)
-        g = None if group is None else _flat(group[b], -1)
-        for start in range(0, p.shape[1], step):
-            cut = slice(start, start + step)
-            chunk = Chunk(p[:, cut], t[..., cut], None if g is None else g[cut])
-            chunk = _settle(chunk, on_gpu)
-            chunk = _keep(chunk, None if m is None else m[cut], ignore_index, soft)
+    for b in range(probs.shape[0]) if batch else [None]:
+        one = {
+            name: array if b is None or array is None else array[b]
+            for name, array in {"probs": probs, "target": target, **extras}.items()
+        }
+        order = _in_memory_order(one["probs"])
+        one = {n: None if array is None else _permute(array, order) for n, array in one.items()}
+        for cut in _cuts(tuple(one["probs"].shape[1:]), step):
+            flat = {n: None if a is None else _take(a, cut, len(order)) for n, a in one.items()}
+            inside = flat.pop("mask")
+            chunk = _keep(_settle(Chunk(**flat), on_gpu), inside, ignore_index, soft)
             if chunk.probs.shape[1]:
                 seen.check(chunk.probs, chunk.target)
                 yield chunk
-    seen.warn_of_second_softmax()
+
+
+def _take(array: Array, cut: Cut, axes: int) -> Array:
+    """The voxels of a block: (n,), or (K, n) of an array with a class axis."""
+    if array.ndim == axes:
+        return array[cut].reshape(-1)
+    return array[(slice(None), *cut)].reshape(array.shape[0], -1)
 
 
 def _settle(chunk: Chunk, on_gpu: bool) -> Chunk:
     """Bring a chunk to where its probabilities are, in a dtype to compute with."""
+    integer = not _is_floating(chunk.target)
     if not on_gpu:
         target = to_numpy(chunk.target)
         return Chunk(
             np.ascontiguousarray(to_numpy(chunk.probs)),
-            target if target.dtype.kind == "f" else target.astype(np.int64),
-            None if chunk.group is None else to_numpy(chunk.group).astype(np.int64),
+            target.astype(np.int64) if integer else target,
+            *(None if a is None else to_numpy(a).astype(np.int64) for a in _marks(chunk)),
         )
     import torch
 
@@ -176,9 +216,13 @@ def _settle(chunk: Chunk, on_gpu: bool) -> Chunk:
 
     return Chunk(
         move(chunk.probs, False).contiguous(),
-        move(chunk.target, not _is_floating(chunk.target)),
-        None if chunk.group is None else move(chunk.group, True),
+        move(chunk.target, integer),
+        *(None if a is None else move(a, True) for a in _marks(chunk)),
     )
+
+
+def _marks(chunk: Chunk) -> tuple[Array | None, Array | None]:
+    return chunk.group, chunk.label
 
 
 def _keep(chunk: Chunk, mask: Array | None, ignore_index: int, soft: bool) -> Chunk:
@@ -197,5 +241,5 @@ def _keep(chunk: Chunk, mask: Array | None, ignore_index: int, soft: bool) -> Ch
     return Chunk(
         chunk.probs[:, keep],
         chunk.target[..., keep],
-        None if chunk.group is None else chunk.group[keep],
+        *(None if a is None else a[keep] for a in _marks(chunk)),
     )

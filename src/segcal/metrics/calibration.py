@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from segcal._checks import check_choice, check_int
 from segcal.metrics._arrays import Array
+from segcal.metrics._inspect import Inspector
 from segcal.metrics._tally import BinTables, Floats, Ints, bin_edges, empty_tables, tally
 from segcal.metrics._voxels import iter_chunks
 
@@ -59,12 +60,13 @@ class CalibrationBins:
     def __init__(self, num_classes: int, num_bins: int = 15) -> None:
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
+        self._seen = Inspector(self.num_classes)
         self._set(empty_tables(1, self.num_classes, self.num_bins))
 
     def _set(self, tables: BinTables, group: int = 0) -> None:
-        self.top_count: Ints = tables.top_count[group].sum(0)
-        self.top_confidence: Floats = tables.top_confidence[group].sum(0)
-        self.top_accuracy: Floats = tables.top_accuracy[group].sum(0)
+        self.top_count: Ints = tables.top_count[group]
+        self.top_confidence: Floats = tables.top_confidence[group]
+        self.top_accuracy: Floats = tables.top_accuracy[group]
         self.class_count: Ints = tables.class_count[group]
         self.class_confidence: Floats = tables.class_confidence[group]
         self.class_frequency: Floats = tables.class_frequency[group]
@@ -106,15 +108,20 @@ class CalibrationBins:
                 (logits), or rows that do not sum to 1 (not normalised).
 
         Warns:
-            UserWarning: all of 1,024 or more voxels lie in [1/(e+K−1), e/(e+K−1)], as after a
-                second softmax.
+            UserWarning: all voxels so far, 1,024 or more, lie in [1/(e+K−1), e/(e+K−1)], as after
+                a second softmax. Said once; not with a `mask`, which may leave out all sure voxels.
         """
-        tables = empty_tables(1, self.num_classes, self.num_bins)
+        tables, seen = empty_tables(1, self.num_classes, self.num_bins), Inspector(self.num_classes)
         for chunk in iter_chunks(
-            probs, target, self.num_classes, mask=mask, ignore_index=ignore_index, batched=batched
-        ):
+            probs, target, self.num_classes,
+            mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
+        ):  # fmt: skip
             tables += tally(chunk, self.num_bins)
-        return self.merge(CalibrationBins.from_tables(tables, 0))
+        self.merge(CalibrationBins.from_tables(tables, 0))
+        self._seen.merge(seen)
+        if mask is None:
+            self._seen.warn_of_second_softmax()
+        return self
 
     def merge(self, other: "CalibrationBins") -> "CalibrationBins":
         """Add the counts of `other` to these; returns itself."""
@@ -130,12 +137,19 @@ class CalibrationBins:
             )
         for name in _INTS + _FLOATS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._seen.merge(other._seen)
         return self
 
     def __add__(self, other: "CalibrationBins") -> "CalibrationBins":
         if not isinstance(other, CalibrationBins):
             return NotImplemented
         return CalibrationBins(self.num_classes, self.num_bins).merge(self).merge(other)
+
+    def __radd__(self, other: object) -> "CalibrationBins":
+        """`sum(bins)` starts from 0."""
+        if other != 0:
+            return NotImplemented
+        return CalibrationBins(self.num_classes, self.num_bins).merge(self)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything, as arrays that `numpy.savez` takes; `from_state` is its inverse."""
@@ -161,6 +175,7 @@ class CalibrationBins:
                     f"Expected `state[{name!r}]` to be {wanted.dtype} of shape {wanted.shape}, "
                     f"but got {array.dtype} of shape {array.shape}."
                 )
+            check_sums(f"state[{name!r}]", array)
             setattr(new, name, array.astype(wanted.dtype))
         return new
 
@@ -235,6 +250,15 @@ class CalibrationBins:
             confidence=_divide(confidence, count),
             accuracy=_divide(accuracy, count),
         )
+
+
+def check_sums(name: str, values: npt.NDArray[Any]) -> None:
+    """Refuse sums that no data give: counts and sums of probabilities are finite and not below 0.
+
+    Rounding may take a sum of probabilities that overshoot [0, 1] a little below it.
+    """
+    if not (np.isfinite(values).all() and (values >= -1e-3).all()):
+        raise ValueError(f"Expected `{name}` to be finite and not negative, but got {values}.")
 
 
 # Over the last axis (bins) of counts and sums of any shape.

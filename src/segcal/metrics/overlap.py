@@ -42,7 +42,8 @@ def confusion(
     if truth.size and (truth == ignore_index).any():
         keep = truth != ignore_index
         predicted, truth = predicted[keep], truth[keep]
-    pair = truth.astype(np.int64) * num_classes + predicted
+    # Both signed: numpy adds int64 and uint64 as floats.
+    pair = truth.astype(np.int64) * num_classes + predicted.astype(np.int64, copy=False)
     return np.bincount(pair, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 

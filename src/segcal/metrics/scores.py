@@ -1,5 +1,6 @@
 """Proper scores (Brier, NLL), the parts of the Brier score, and equal-mass calibration error."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +9,10 @@ import numpy.typing as npt
 
 from segcal._checks import check_int, check_number
 from segcal.metrics._arrays import Array, is_tensor, to_numpy
-from segcal.metrics._tally import Floats, top_label
+from segcal.metrics._inspect import Inspector
+from segcal.metrics._tally import Floats, top_of
 from segcal.metrics._voxels import Chunk, iter_chunks
-from segcal.metrics.calibration import CalibrationBins
+from segcal.metrics.calibration import CalibrationBins, check_sums
 
 CLIP = 1e-12
 
@@ -37,6 +39,7 @@ class ProperScores:
     def __init__(self, num_classes: int, clip: float = CLIP) -> None:
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.clip = check_number("clip", clip, low=0.0, high=1e-2, open_low=True)
+        self._seen = Inspector(self.num_classes)
         self.voxels = 0
         self.squared_error: Floats = np.zeros(self.num_classes)
         self.log_loss = 0.0
@@ -53,13 +56,21 @@ class ProperScores:
         """Add the voxels of a volume or batch; arguments and errors as `CalibrationBins.update`."""
         fresh = ProperScores(self.num_classes, self.clip)
         for chunk in iter_chunks(
-            probs, target, self.num_classes, mask=mask, ignore_index=ignore_index, batched=batched
-        ):
+            probs, target, self.num_classes,
+            mask=mask, ignore_index=ignore_index, batched=batched, seen=fresh._seen,
+        ):  # fmt: skip
             fresh.merge(score_groups(chunk, self.num_classes, 1, self.clip)[0])
-        return self.merge(fresh)
+        self.merge(fresh)
+        if mask is None:
+            self._seen.warn_of_second_softmax()
+        return self
 
     def merge(self, other: "ProperScores") -> "ProperScores":
         """Add the sums of `other` to these; returns itself."""
+        if not isinstance(other, ProperScores):
+            raise TypeError(
+                f"Expected argument `other` to be ProperScores, but got {type(other).__name__}."
+            )
         ours, theirs = (self.num_classes, self.clip), (other.num_classes, other.clip)
         if ours != theirs:
             raise ValueError(
@@ -68,12 +79,59 @@ class ProperScores:
         self.voxels += other.voxels
         self.squared_error = self.squared_error + other.squared_error
         self.log_loss += other.log_loss
+        self._seen.merge(other._seen)
         return self
 
     def __add__(self, other: "ProperScores") -> "ProperScores":
         if not isinstance(other, ProperScores):
             return NotImplemented
         return ProperScores(self.num_classes, self.clip).merge(self).merge(other)
+
+    def __radd__(self, other: object) -> "ProperScores":
+        """`sum(scores)` starts from 0."""
+        if other != 0:
+            return NotImplemented
+        return ProperScores(self.num_classes, self.clip).merge(self)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything, as arrays that `numpy.savez` takes; `from_state` is its inverse."""
+        return {
+            "voxels": np.array(self.voxels, dtype=np.int64),
+            "squared_error": self.squared_error.copy(),
+            "log_loss": np.array(self.log_loss),
+            "clip": np.array(self.clip),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, npt.ArrayLike]) -> "ProperScores":
+        """Scores from what `state` gave (a dict, or an opened npz file)."""
+        names = ("voxels", "squared_error", "log_loss", "clip")
+        missing = sorted(set(names) - set(state))
+        if missing:
+            raise ValueError(
+                f"Expected argument `state` to hold {missing}, but got {sorted(state)}."
+            )
+        arrays = {name: np.asarray(state[name]) for name in names}
+        for name, array in arrays.items():
+            if array.ndim != (1 if name == "squared_error" else 0):
+                raise ValueError(
+                    f"Expected `state[{name!r}]` to be a number or, for the squared "
+                    f"error, one per class, but got shape {array.shape}."
+                )
+            check_sums(f"state[{name!r}]", array)
+        if arrays["voxels"].dtype.kind not in "iu":
+            raise ValueError(
+                f"Expected `state['voxels']` to be an integer, but got {arrays['voxels'].dtype}."
+            )
+        new = cls(len(arrays["squared_error"]), float(arrays["clip"]))
+        new.voxels, new.log_loss = int(arrays["voxels"]), float(arrays["log_loss"])
+        new.squared_error = arrays["squared_error"].astype(np.float64)
+        return new
+
+    def __repr__(self) -> str:
+        return (
+            f"ProperScores(num_classes={self.num_classes}, clip={self.clip}, voxels={self.voxels})"
+        )
 
     def brier(self) -> float:
         """Mean over voxels of Σ_k (p_k − t_k)², in [0, 2]. NaN without voxels."""
@@ -110,26 +168,30 @@ Sums = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Sums:
-    probs, target = chunk.probs, chunk.target
-    n = probs.shape[1]
-    error = probs.astype(np.float64)
-    if target.ndim == 1:
-        place = target * n + np.arange(n)
-        loss = -np.log(np.clip(error.ravel().take(place), clip, 1.0))
-        error.ravel()[place] -= 1.0  # each voxel has its own place, so none is written twice
+    """With hard labels Σ(p − y)² is Σp² − 2 Σp_y + n_y: p − y is never built."""
+    probs, target = chunk.probs.astype(np.float64), chunk.target
+    num_classes, n = probs.shape
+    group = np.zeros(n, np.int64) if chunk.group is None else chunk.group
+    hard = target.ndim == 1
+    if hard:
+        own = probs.ravel().take(target * n + np.arange(n))
+        loss = -np.log(np.clip(own, clip, 1.0))
     else:
-        loss = -(target * np.log(np.clip(error, clip, 1.0))).sum(0)
-        error -= target
-    group = chunk.group
-    if group is None:
-        squared = np.einsum("kn,kn->k", error, error)[:, None]
-        return squared, np.array([loss.sum()]), np.array([n])
-
-    def total(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.bincount(group, weights=weights, minlength=groups)
-
-    squared = np.stack([total(row * row) for row in error])
-    return squared, total(loss), np.bincount(group, minlength=groups)
+        loss = -(target * np.log(np.clip(probs, clip, 1.0))).sum(0)
+        probs -= target
+    if groups == 1:
+        squared = np.einsum("kn,kn->k", probs, probs)[:, None]
+        sums = np.array([loss.sum()])
+    else:
+        squared = np.stack([np.bincount(group, row * row, groups) for row in probs])
+        sums = np.bincount(group, loss, groups)
+    if hard:
+        cell, size = target * groups + group, num_classes * groups
+        squared += (np.bincount(cell, minlength=size) - 2 * np.bincount(cell, own, size)).reshape(
+            num_classes, groups
+        )
+        squared = np.maximum(squared, 0.0)  # what is left of perfect voxels may be -1e-17
+    return squared, sums, np.bincount(group, minlength=groups)
 
 
 def _score_torch(chunk: Chunk, groups: int, clip: float) -> Sums:
@@ -158,6 +220,7 @@ def brier(
     mask: Array | None = None,
     *,
     ignore_index: int = -100,
+    batched: bool | None = None,
 ) -> float:
     """Brier score, mean over voxels of Σ_k (p_k − t_k)² (the class sum: [0, 2]).
 
@@ -165,7 +228,8 @@ def brier(
     libraries. Arguments as `CalibrationBins.update`.
     """
     scores = ProperScores(num_classes)
-    return scores.update(probs, target, mask, ignore_index=ignore_index).brier()
+    scores.update(probs, target, mask, ignore_index=ignore_index, batched=batched)
+    return scores.brier()
 
 
 def nll(
@@ -176,13 +240,15 @@ def nll(
     *,
     clip: float = CLIP,
     ignore_index: int = -100,
+    batched: bool | None = None,
 ) -> float:
     """Negative log-likelihood, mean over voxels of −Σ_k t_k log max(p_k, clip), natural logarithm.
 
     Mergeable: `ProperScores` adds it over batches and cases. Arguments as `CalibrationBins.update`.
     """
     scores = ProperScores(num_classes, clip)
-    return scores.update(probs, target, mask, ignore_index=ignore_index).nll()
+    scores.update(probs, target, mask, ignore_index=ignore_index, batched=batched)
+    return scores.nll()
 
 
 @dataclass(frozen=True)
@@ -236,6 +302,7 @@ def adaptive_ece(
     num_bins: int = 15,
     label: int | None = None,
     ignore_index: int = -100,
+    batched: bool | None = None,
 ) -> float:
     """Calibration error over bins of equal mass, Σ_b n_b/N · |acc_b − conf_b|.
 
@@ -249,21 +316,27 @@ def adaptive_ece(
     Args:
         label: None for the top label, or a class k for p_k against the frequency of class k.
         num_bins: how many groups of (nearly) equal mass.
-        probs, target, num_classes, mask, ignore_index: as `CalibrationBins.update`.
+        probs, target, num_classes, mask, ignore_index, batched: as `CalibrationBins.update`.
     """
     check_int("num_bins", num_bins, low=1)
     if label is not None:
         check_int("label", label, low=0, high=num_classes - 1)
     confidences, outcomes = [], []
-    for chunk in iter_chunks(probs, target, num_classes, mask=mask, ignore_index=ignore_index):
+    seen = Inspector(num_classes)
+    for chunk in iter_chunks(
+        probs, target, num_classes,
+        mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
+    ):  # fmt: skip
         p, t = to_numpy(chunk.probs), to_numpy(chunk.target)
         if label is None:
-            confidence, predicted = top_label(p)
+            confidence, predicted = top_of(Chunk(p, t))
             hit = predicted == t if t.ndim == 1 else np.take_along_axis(t, predicted[None], 0)[0]
         else:
             confidence, hit = p[label], t == label if t.ndim == 1 else t[label]
         confidences.append(confidence.copy())
         outcomes.append(hit.astype(np.float32))
+    if mask is None:
+        seen.warn_of_second_softmax()
     if not confidences:
         return float("nan")
     confidence, outcome = np.concatenate(confidences), np.concatenate(outcomes)

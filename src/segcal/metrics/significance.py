@@ -14,6 +14,8 @@ from segcal.metrics.ranking import (
     Floats,
     case_ranks,
     collect,
+    mean_costs,
+    provenance,
     rank,
 )
 
@@ -42,7 +44,7 @@ def compare(
     table: "pd.DataFrame",
     *,
     reference: str | None = None,
-    metrics: Sequence[str] = PAPER_METRICS,
+    metrics: Sequence[str] | str = PAPER_METRICS,
     region: str = "foreground",
     missing: str = "raise",
 ) -> "pd.DataFrame":
@@ -50,7 +52,9 @@ def compare(
 
     One row per dataset, metric and pair: `mean_difference` is the mean over cases of the value of
     `method` minus that of `other`; `better` names the one the metric's direction prefers;
-    `p_value`, `p_holm`, and `cases`. Pairs without any difference have p = 1.
+    `p_value`, `p_holm`, and `cases`; `region`, `missing`, and `undefined`, the values that both
+    lacked together. Pairs without any difference have p = 1. A reference chosen because it is the
+    best on the same cases flatters itself: the p-values then do not account for the choice.
 
     Args:
         reference: compare this method with every other; None compares every pair.
@@ -69,33 +73,51 @@ def compare_of(scores: CaseScores, reference: str | None = None) -> "pd.DataFram
     else:
         check_choice("reference", reference, scores.methods)
         pairs = [(reference, m) for m in scores.methods if m != reference]
-    rows = []
-    for dataset in scores.values:
-        for i, metric in enumerate(scores.metrics):
-            for method, other in pairs:
-                a, b = scores.methods.index(method), scores.methods.index(other)
-                values = scores.values[dataset][:, [a, b], i]
-                costs = scores.costs(dataset)[:, [a, b], i]
-                kept = ~np.isnan(costs).any(axis=1)
-                edge = costs[kept, 0] - costs[kept, 1]
-                rows.append({
-                    "dataset": dataset,
-                    "metric": metric,
-                    "method": method,
-                    "other": other,
-                    "mean_difference": float((values[kept, 0] - values[kept, 1]).mean()),
-                    "better": _preferred(method, other, float(edge.mean())),
-                    "p_value": _wilcoxon(edge),
-                    "cases": int(kept.sum()),
-                })  # fmt: skip
-    out = pd.DataFrame(rows)
-    if len(out):
-        out.insert(len(out.columns) - 1, "p_holm", holm(out["p_value"].to_numpy()))
+    rows = [
+        _comparison(scores, dataset, i, method, other)
+        for dataset in scores.values
+        for i in range(len(scores.metrics))
+        for method, other in pairs
+    ]
+    out = pd.DataFrame(rows, columns=list(_COMPARISON))
+    out["p_holm"] = holm(out["p_value"].to_numpy(dtype=np.float64))
     return out
 
 
+_COMPARISON = (
+    "dataset", "metric", "method", "other", "mean_difference", "better", "p_value", "p_holm",
+    "cases", "region", "missing", "undefined",
+)  # fmt: skip
+
+
+def _comparison(
+    scores: CaseScores, dataset: str, i: int, method: str, other: str
+) -> dict[str, Any]:
+    pair = [scores.methods.index(method), scores.methods.index(other)]
+    values, costs = scores.values[dataset][:, pair, i], scores.costs[dataset][:, pair, i]
+    kept = ~np.isnan(costs).any(axis=1)
+    edge = costs[kept, 0] - costs[kept, 1]
+    return {
+        "dataset": dataset,
+        "metric": scores.metrics[i],
+        "method": method,
+        "other": other,
+        "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
+        "better": _preferred(method, other, _mean(edge)),
+        "p_value": _wilcoxon(edge),
+        "cases": int(kept.sum()),
+        "region": scores.region_of(scores.metrics[i]),
+        "missing": scores.missing,
+        "undefined": int(scores.undefined[dataset][pair, i].sum()),
+    }
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if values.size else float("nan")
+
+
 def _preferred(method: str, other: str, edge: float) -> str:
-    if abs(edge) < 1e-12:
+    if not abs(edge) >= 1e-12:  # NaN prefers nobody
         return "neither"
     return method if edge < 0 else other
 
@@ -112,7 +134,7 @@ def _wilcoxon(difference: Floats) -> float:
 def bootstrap_means(
     table: "pd.DataFrame",
     *,
-    metrics: Sequence[str] = PAPER_METRICS,
+    metrics: Sequence[str] | str = PAPER_METRICS,
     region: str = "foreground",
     missing: str = "raise",
     resamples: int = 2000,
@@ -121,8 +143,8 @@ def bootstrap_means(
 ) -> "pd.DataFrame":
     """Percentile intervals of the mean of each dataset, metric and method, resampling cases.
 
-    Returns `dataset, metric, method, mean, low, high, cases`. The same resamples serve every
-    method.
+    Returns `dataset, metric, method, mean, low, high, cases, region, missing, undefined`. The same
+    resamples serve every method. One case tells nothing of the spread: the interval is NaN.
 
     Args:
         resamples: how many times the cases of each dataset are drawn with replacement.
@@ -143,28 +165,30 @@ def bootstrap_means_of(
     draws = _Draws(scores, resamples, confidence, seed)
     rows = []
     for dataset, values in scores.values.items():
-        mean = np.nanmean(values, axis=0)
+        mean, count = np.nanmean(values, axis=0), (~np.isnan(values)).sum(axis=0)
         low, high = draws.interval(draws.means(dataset, values))
         for i, metric in enumerate(scores.metrics):
             for j, method in enumerate(scores.methods):
-                numbers = {"mean": mean[j, i], "low": low[j, i], "high": high[j, i]}
-                count = int((~np.isnan(values[:, j, i])).sum())
-                rows.append(
-                    {
-                        "dataset": dataset,
-                        "metric": metric,
-                        "method": method,
-                        **numbers,
-                        "cases": count,
-                    }
-                )
+                known = count[j, i] > 1
+                rows.append({
+                    "dataset": dataset,
+                    "metric": metric,
+                    "method": method,
+                    "mean": mean[j, i],
+                    "low": low[j, i] if known else np.nan,
+                    "high": high[j, i] if known else np.nan,
+                    "cases": int(count[j, i]),
+                    "region": scores.region_of(metric),
+                    "missing": scores.missing,
+                    "undefined": int(scores.undefined[dataset][j, i]),
+                })  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def bootstrap_ranks(
     table: "pd.DataFrame",
     *,
-    metrics: Sequence[str] = PAPER_METRICS,
+    metrics: Sequence[str] | str = PAPER_METRICS,
     region: str = "foreground",
     missing: str = "raise",
     resamples: int = 2000,
@@ -174,7 +198,9 @@ def bootstrap_ranks(
     """Percentile intervals of sum-rank and mean-case-rank, resampling cases in each dataset.
 
     Returns per method, best sum-rank first: `sum_rank, sum_rank_low, sum_rank_high` and the same of
-    `mean_case_rank`. Arguments as `bootstrap_means`.
+    `mean_case_rank`; `region`, `missing` and `undefined` as `sum_rank`; and `dropped_draws`, how
+    many resamples drew no case that has some metric, and were left out of the interval of sum-rank.
+    Where a dataset has one case only, the intervals are NaN. Arguments as `bootstrap_means`.
     """
     scores = collect(table, metrics=metrics, region=region, missing=missing)
     return bootstrap_ranks_of(scores, resamples, confidence, seed)
@@ -189,20 +215,24 @@ def bootstrap_ranks_of(
     draws = _Draws(scores, resamples, confidence, seed)
     sums, sum_draws = np.zeros(len(scores.methods)), np.zeros((resamples, len(scores.methods)))
     case_sum, case_draws, cases = np.zeros_like(sums), np.zeros_like(sum_draws), 0
-    for dataset in scores.values:
-        costs, ranks = scores.costs(dataset), case_ranks(scores, dataset)
-        sums += rank(np.nanmean(costs, axis=0), axis=0).sum(axis=1)
-        sum_draws += np.nansum(rank(draws.means(dataset, costs), axis=1), axis=2)
+    for dataset, costs in scores.costs.items():
+        ranks = case_ranks(scores, dataset)
+        sums += rank(mean_costs(scores, dataset), axis=0).sum(axis=1)
+        sum_draws += rank(draws.means(dataset, costs), axis=1).sum(axis=2)
         case_sum += ranks.sum(axis=0)
         case_draws += draws.means(dataset, ranks) * len(ranks)
         cases += len(ranks)
+    known = min(map(len, scores.cases.values())) > 1
     out = pd.DataFrame({"method": scores.methods})
     for name, value, drawn in (
         ("sum_rank", sums, sum_draws),
         ("mean_case_rank", case_sum / cases, case_draws / cases),
     ):
         out[name] = value
-        out[f"{name}_low"], out[f"{name}_high"] = draws.interval(drawn)
+        low, high = draws.interval(drawn)
+        out[f"{name}_low"], out[f"{name}_high"] = (low, high) if known else (np.nan, np.nan)
+    out["dropped_draws"] = int(np.isnan(sum_draws).any(axis=1).sum())
+    out = out.assign(**provenance(scores))
     return out.sort_values("sum_rank", kind="stable", ignore_index=True)
 
 
@@ -229,5 +259,6 @@ class _Draws:
         return np.asarray(np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0))
 
     def interval(self, drawn: Floats) -> tuple[Floats, Floats]:
+        """Low and high quantile over the draws that have a value; every column has some."""
         low, high = np.nanquantile(drawn, [self.tail, 1 - self.tail], axis=0)
         return low, high

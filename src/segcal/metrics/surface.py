@@ -134,6 +134,11 @@ def surface_distances(
     for name, mask in zip(("labels", "target"), masks, strict=True):
         if mask.dtype != bool:
             raise TypeError(f"Expected argument `{name}` to be boolean, but got {mask.dtype}.")
+        if not 1 <= mask.ndim <= 3:
+            raise ValueError(
+                f"Expected argument `{name}` to be the mask of one case, with 1 to 3 axes, "
+                f"but got shape {mask.shape}."
+            )
     if masks[0].shape != masks[1].shape:
         raise ValueError(
             f"Expected argument `labels` to have the shape of `target`, {masks[1].shape}, "

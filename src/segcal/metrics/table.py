@@ -1,16 +1,25 @@
 """The long table: one row per value, everything else is derived from it."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segcal._checks import check_choice
 
 if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = ("run", "method", "seed", "dataset", "case", "label", "region", "metric", "value")
 
-# What is better in each metric: "higher", "lower", or nearer to "zero".
-DIRECTIONS: dict[str, str] = {
+# The case of rows that were pooled over all cases of a dataset; rankings leave them out.
+POOLED = "pooled"
+
+# What is better in each metric: "higher", "lower", nearer to "zero", or None: of the data, not of
+# the model, so that nobody can be ranked by it.
+DIRECTIONS: dict[str, str | None] = {
     "dsc": "higher",
     "nsd": "higher",
     "hd95": "lower",
@@ -26,13 +35,41 @@ DIRECTIONS: dict[str, str] = {
     "brier": "lower",
     "brier_reliability": "lower",
     "brier_resolution": "higher",
-    "brier_uncertainty": "lower",
+    "brier_uncertainty": None,
     "nll": "lower",
     "class_ece": "lower",
     "class_signed_gap": "zero",
 }
+# Undefined where a mask is empty. Their names end in a unit: "hd95_mm", "assd_voxel", "nsd_2mm".
+SURFACE = ("nsd", "hd95", "hd95_max", "hd", "assd")
 # Of the whole image; their rows say region "all". The others are measured in a region.
-SEGMENTATION = ("dsc", "nsd", "hd95", "hd95_max", "hd", "assd")
+SEGMENTATION = ("dsc", *SURFACE)
+
+_WITH_UNIT = re.compile(r"(hd95|hd95_max|hd|assd)_(mm|voxel)|(nsd)_\d+(\.\d+)?(mm|voxel)")
+
+
+def base_metric(metric: str) -> str:
+    """The metric without its unit or tolerance: a key of `DIRECTIONS`, if it is one of ours.
+
+    Example:
+        >>> base_metric("hd95_mm"), base_metric("nsd_1.5mm"), base_metric("ece")
+        ('hd95', 'nsd', 'ece')
+    """
+    found = _WITH_UNIT.fullmatch(metric)
+    return (found[1] or found[3]) if found else metric
+
+
+def direction(metric: str) -> str:
+    """What is better in a metric, with or without a unit: `"higher"`, `"lower"` or `"zero"`."""
+    base = base_metric(metric)
+    check_choice("metrics", base, DIRECTIONS)
+    better = DIRECTIONS[base]
+    if better is None:
+        raise ValueError(
+            f"Expected argument `metrics` to hold metrics of the model, but got {metric!r}, which "
+            "the data alone decide."
+        )
+    return better
 
 
 @dataclass(frozen=True)
@@ -66,7 +103,7 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
 
     `run`, `seed`, `label` and `region` may be missing from a table made elsewhere: there is then
     one run of each method, and one value per case that stands for all labels, in whatever region is
-    asked for.
+    asked for. Infinite values (other libraries write them for a missed organ) are undefined: NaN.
     """
     import pandas as pd
 
@@ -80,11 +117,14 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
         raise ValueError(f"Expected {source} to have rows, but got none.")
     out = pd.DataFrame(index=table.index)
     for name in COLUMNS[:-1]:
-        if name in table.columns:
-            if table[name].isna().any() and name in needed:
-                where = int(table[name].isna().to_numpy().argmax()) + 1
+        if name in ("run", "seed") and name in table.columns:
+            out[name] = table[name].astype(object).where(table[name].notna(), "").astype(str)
+        elif name in table.columns:
+            blank = (table[name].isna() | (table[name].astype(str).str.strip() == "")).to_numpy()
+            if blank.any():
                 raise ValueError(
-                    f"Expected column `{name}` of {source} to be filled, but row {where} is empty."
+                    f"Expected column `{name}` of {source} to be filled, "
+                    f"but row {int(blank.argmax()) + 1} is empty."
                 )
             out[name] = table[name].astype(str)
     values = pd.to_numeric(table["value"], errors="coerce")
@@ -94,26 +134,28 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
             f"Expected column `value` of {source} to hold numbers, "
             f"but got {table['value'][wrong].iloc[0]!r}."
         )
-    unknown = sorted(set(out["metric"]) - set(DIRECTIONS))
+    unknown = sorted(m for m in set(out["metric"]) if base_metric(m) not in DIRECTIONS)
     if unknown:
         raise ValueError(
-            f"Expected column `metric` of {source} to hold some of {', '.join(DIRECTIONS)}, "
-            f"but got {', '.join(unknown)}."
+            f"Expected column `metric` of {source} to hold some of {', '.join(DIRECTIONS)} "
+            f"(distances with their unit, as hd95_mm or nsd_2mm), but got {', '.join(unknown)}."
         )
-    out["value"] = values.astype(float)
+    out["value"] = values.astype(float).where(np.isfinite(values.astype(float)))
     return out
 
 
 def summarize(table: "pd.DataFrame") -> "pd.DataFrame":
     """Mean of each metric over cases, with how many values it rests on and how many were undefined.
 
-    One row per method, dataset, label, region and metric: `mean` and `std` of the defined values,
-    `count` of them, and `undefined`. A mean beside many undefined values flatters: read the two
-    together.
+    One row per method, dataset, label, region and metric. Several seeds or runs of a case are
+    averaged first, so that `std` is the spread over cases; `count` is how many cases have a value,
+    `undefined` how many values of the table were NaN or infinite. A mean beside many undefined
+    values flatters: read the two together. Rows pooled over a dataset (case "pooled") are left out.
     """
     table = check_table(table)
+    table = table[table["case"] != POOLED]
     keys = [c for c in ("method", "dataset", "label", "region", "metric") if c in table.columns]
-    grouped = table.groupby(keys, sort=False)["value"]
-    out = grouped.agg(["mean", "std", "count", "size"]).reset_index()
-    out["undefined"] = out.pop("size") - out["count"]
-    return out
+    undefined = table["value"].isna().groupby([table[k] for k in keys], sort=False).sum()
+    cases = table.groupby([*keys, "case"], sort=False)["value"].mean()
+    out = cases.groupby(level=keys, sort=False).agg(["mean", "std", "count"])
+    return out.assign(undefined=undefined.astype(int)).reset_index()
