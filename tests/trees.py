@@ -80,7 +80,7 @@ def flare_tree(root: Path, cases: int = 3) -> Path:
     return root
 
 
-def brats_tree(root: Path, cases: int = 3, shape: tuple[int, int, int] = (36, 40, 30)) -> Path:
+def brats_tree(root: Path, cases: int = 2, shape: tuple[int, int, int] = (36, 40, 30)) -> Path:
     for number in range(cases):
         name = f"BraTS19_X_{number}_1"
         folder = root / ("HGG" if number % 2 else "LGG") / name

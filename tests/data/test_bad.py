@@ -176,9 +176,7 @@ def test_missing_channel_file_and_lonely_label(
     assert (
         run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", tmp_path / "o") == 2
     )
-    assert "b_0000.nii.gz: is one of 1 channel files where the set has 2" in one_error_line(
-        capsys.readouterr()
-    )
+    assert "b_0001.nii.gz: is missing (channel 1 of 2)" in one_error_line(capsys.readouterr())
     plain = folder_tree(tmp_path / "plain")
     (plain / "images" / "fall 1.nii.gz").unlink()
     assert (
@@ -260,6 +258,11 @@ def test_bad_arguments_list_the_choices(
         (("--dtype", "float32"), "'float16', 'uint8'"),
         (("--modality", "ctt"), "Did you mean 'ct'?"),
         (("--workers", "-1"), "`workers`"),
+        (("--seed", "-1"), "`seed`"),
+        (("--folds", "1"), "`folds`"),
+        (("--window", "0", "100"), "--modality ct"),
+        (("--classes", "a,,b"), "`classes`"),
+        (("--classes", "a,a"), "`classes`"),
     ):
         assert run_cli(monkeypatch, *command, *extra) == 2
         assert problem in one_error_line(capsys.readouterr())
@@ -271,6 +274,9 @@ def test_bad_arguments_list_the_choices(
     assert run_cli(monkeypatch, *command) == 2
     assert "holds other files (thesis.txt)" in one_error_line(capsys.readouterr())
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    phantom = ("prepare", "phantom", "--out", tmp_path / "out", "--dims", 2, "--slices", 8)
+    assert run_cli(monkeypatch, *phantom) == 2
+    assert "`slices`" in one_error_line(capsys.readouterr())
 
 
 def test_odd_paths_work(

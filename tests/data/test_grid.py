@@ -207,6 +207,13 @@ def test_written_file_has_the_source_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), labels.T)
     np.testing.assert_array_equal(image.affine, np.eye(4))
     np.testing.assert_allclose(image.header.get_zooms(), (1.25, 1.5, 10.0))
+    for before, kept in ((np.int64, np.int32), (np.bool_, np.uint8), (np.float16, np.float32)):
+        write_nifti(tmp_path / "out.nii.gz", labels.astype(before), grid)
+        stored = nib.load(tmp_path / "out.nii.gz")
+        assert stored.get_data_dtype() == kept
+        np.testing.assert_array_equal(np.asanyarray(stored.dataobj), labels.astype(before).T)
+    with pytest.raises(ValueError, match="32-bit"):
+        write_nifti(tmp_path / "out.nii.gz", labels.astype(np.int64) << 40, grid)
     probs = np.random.default_rng(0).random((3, 4, 6, 5)).astype(np.float32)
     write_nifti(tmp_path / "probs.nii", probs, grid)
     assert nib.load(tmp_path / "probs.nii").shape == (5, 6, 4, 3)

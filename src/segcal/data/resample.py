@@ -15,6 +15,9 @@ from scipy.sparse import csr_array
 Float = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
+# Float rounding must not decide a tie.
+_MARGIN = 1e-5
+
 
 def linear_weights(n_in: int, n_out: int) -> Float:
     """The (n_out, n_in) matrix that resizes one axis; its rows sum to 1."""
@@ -55,20 +58,17 @@ def resize_labels(labels: NDArray[np.integer], shape: Sequence[int]) -> Labels:
         for have, out in zip(labels.shape, shape, strict=True)
     ]
     best = labels[np.ix_(*under)].astype(np.uint8)
-    near = best.copy()
+    near, near_share = best.copy(), np.zeros(tuple(shape), dtype=np.float32)
     largest = np.zeros(tuple(shape), dtype=np.float32)
-    values = present(labels)
-    # Twice over the classes: a later one needs a real margin over the class under the centre, so
-    # that float rounding decides no tie.
-    for value in values:
+    for value in present(labels):
         share = _resize((labels == value).astype(np.float32), shape, _label_weights)
         here = near == value
-        largest[here] = share[here]
-    for value in values:
-        share = _resize((labels == value).astype(np.float32), shape, _label_weights)
-        wins = share > largest + 1e-5
+        near_share[here] = share[here]
+        wins = share > largest + _MARGIN
         best[wins] = value
         largest[wins] = share[wins]
+    tied = near_share >= largest - _MARGIN
+    best[tied] = near[tied]
     return best
 
 
