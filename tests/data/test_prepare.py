@@ -65,7 +65,7 @@ def test_restart_keeps_what_is_there_and_redoes_what_changed(tmp_path: Path) -> 
     assert (again.written, again.kept) == (0, 6)
     assert (out / "cases" / "patient001_frame01" / "case.json").stat().st_mtime_ns == written
     path = source / "patient002" / "patient002_frame01.nii.gz"
-    save(path, scan((40, 48, 5), 99), np.diag([1.5, 1.5, 10.0, 1.0]))
+    save(path, scan((40, 48, 3), 99), np.diag([1.5, 1.5, 10.0, 1.0]))
     changed = prepare(plan_source("acdc", source), out)
     assert (changed.written, changed.kept) == (1, 5)
     assert changed.dataset.fingerprint != first.dataset.fingerprint
@@ -202,9 +202,9 @@ def test_killed_run_leaves_whole_cases_and_the_next_one_continues(tmp_path: Path
     """SIGKILL at several moments, workers included; only whole cases may be found."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "segcal", "prepare", "phantom", "--out", str(out)]
-    command += ["--cases", "30", "--size", "48", "--dims", "3", "--workers", "2"]
+    command += ["--cases", "24", "--size", "32", "--slices", "8", "--workers", "2"]
     counts = []
-    for least in (1, 6):
+    for least in (1, 4):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
         limit = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < limit:
@@ -220,8 +220,8 @@ def test_killed_run_leaves_whole_cases_and_the_next_one_continues(tmp_path: Path
             assert {p.name for p in folder.iterdir()} == CASE_FILES | {"truth.b2nd"}
         with pytest.raises(DataError, match="not finished"):
             open_dataset(out)
-    assert 0 < counts[0] < counts[1] < 30
-    plan = plan_phantom(PhantomSpec(cases=30, size=48))
+    assert 0 < counts[0] < counts[1] < 24
+    plan = plan_phantom(PhantomSpec(cases=24, size=32, slices=8))
     report = prepare(plan, out)
     assert report.kept == counts[1]
     assert check_dataset(out).problems == ()
