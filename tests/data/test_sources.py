@@ -349,3 +349,12 @@ def test_the_plan_knows_what_a_case_takes(tmp_path: Path) -> None:
     native = plan_source("msd", source, recipe="native").case_bytes
     assert native == 16 * 2 * 2 * 30 * 36 * 12
     assert plan_source("msd", source).case_bytes > native
+
+
+def test_numbered_names_are_no_channels_where_the_labels_have_them_too(tmp_path: Path) -> None:
+    for number in range(3):
+        save(tmp_path / "images" / f"case_{number:04d}.nii.gz", scan((20, 24, 6), number))
+        save(tmp_path / "labels" / f"case_{number:04d}.nii.gz", blob((20, 24, 6), (1,)))
+    plan = plan_source("folder", tmp_path)
+    assert sorted(plan.makers) == ["case_0000", "case_0001", "case_0002"]
+    assert len(plan.channels) == 1

@@ -18,6 +18,7 @@ from segcal.data.source import (
     lonely_labels,
     need_nifti,
     need_stem,
+    stem,
 )
 
 _PAIRS = (("imagesTr", "labelsTr"), ("images", "labels"))
@@ -34,7 +35,7 @@ def find_cases(source: Path, options: SourceOptions) -> SourceSet:
         )
     described = read_description(source / "dataset.json")
     images, labels = source / pair[0], source / pair[1]
-    files, strays = _channel_files(images)
+    files, strays = _channel_files(images, labels)
     # One file may hold all channels (4-D); several files must be complete.
     highest = max([max(paths) for _, paths in files], default=0)
     if described.channels and highest > 0:
@@ -68,11 +69,12 @@ def find_cases(source: Path, options: SourceOptions) -> SourceSet:
 
 
 def _channel_files(
-    folder: Path,
+    folder: Path, labels: Path
 ) -> tuple[list[tuple[str, dict[int, Path]]], tuple[DataError, ...]]:
     """(case name, its image file of each channel), and what is no image or there twice.
 
-    `_0000` endings mean channels only when every file has one: NAME_0001 may well be a name.
+    `_0000` endings mean channels only when every file has one and no label map has it too:
+    NAME_0001 may well be a name.
     """
     named, problems = [], []
     for path in list_folder(folder):
@@ -81,7 +83,8 @@ def _channel_files(
         except DataError as problem:
             problems.append(problem)
     endings = [re.fullmatch(r"(.+)_(\d{4})", name) for name, _ in named]
-    if not all(endings) or not any(e and e[2] == "0000" for e in endings):
+    own_labels = {name for name, _ in named} & {stem(path) for path in list_folder(labels)}
+    if own_labels or not all(endings) or not any(e and e[2] == "0000" for e in endings):
         return [(name, {0: path}) for name, path in named], tuple(problems)
     cases: dict[str, dict[int, Path]] = {}
     for ending, (name, path) in zip(endings, named, strict=True):
