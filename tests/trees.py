@@ -57,7 +57,7 @@ def scan(shape: tuple[int, ...], seed: int, dtype: Any = np.float32) -> np.ndarr
     return (100 * (base + 4) + 10 * rng.standard_normal(shape)).astype(dtype)
 
 
-def acdc_tree(root: Path, patients: int = 3, shape: tuple[int, int, int] = (40, 48, 5)) -> Path:
+def acdc_tree(root: Path, patients: int = 3, shape: tuple[int, int, int] = (40, 48, 3)) -> Path:
     for number in range(1, patients + 1):
         folder = root / f"patient{number:03d}"
         folder.mkdir(parents=True)
@@ -70,7 +70,7 @@ def acdc_tree(root: Path, patients: int = 3, shape: tuple[int, int, int] = (40, 
     return root
 
 
-def flare_tree(root: Path, cases: int = 3) -> Path:
+def flare_tree(root: Path, cases: int = 2) -> Path:
     for number in range(cases):
         shape, affine = (60, 56, 22 + number), oblique((0.8, 0.8, 2.5))
         image = (scan(shape, number) * 2 - 900).astype(np.int16)
@@ -80,10 +80,10 @@ def flare_tree(root: Path, cases: int = 3) -> Path:
     return root
 
 
-def brats_tree(root: Path, cases: int = 3, shape: tuple[int, int, int] = (36, 40, 30)) -> Path:
+def brats_tree(root: Path, cases: int = 1, shape: tuple[int, int, int] = (36, 40, 30)) -> Path:
     for number in range(cases):
         name = f"BraTS19_X_{number}_1"
-        folder = root / ("HGG" if number % 2 else "LGG") / name
+        folder = root / ("LGG" if number % 2 else "HGG") / name
         affine = oblique((1.0, 1.0, 1.2))
         for index, modality in enumerate(("flair", "t1", "t1ce", "t2")):
             image = scan(shape, 10 * number + index, np.float64)

@@ -1,6 +1,7 @@
 """`segcal prepare …` and `segcal data …`: thin commands over `segcal.data`."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ Source = Annotated[Path, typer.Option(help="Folder of the downloaded set.")]
 Out = Annotated[Path, typer.Option(help="Folder to write; run again to continue.")]
 Recipe = Annotated[str, typer.Option(help="paper (its sizes) or native (keep the grid).")]
 Dtype = Annotated[str, typer.Option(help="How images are stored: float16 or uint8.")]
-Workers = Annotated[int, typer.Option(help="Processes; 0 means one per core, at most 8.")]
+Workers = Annotated[int, typer.Option(help="Processes; 0: by cores and memory, at most 8.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Leave out bad cases, list them.")]
 Seed = Annotated[int, typer.Option(help="Seed of the splits.")]
 Folds = Annotated[int, typer.Option(help="Folds for cross-validation.")]
@@ -117,7 +118,7 @@ def phantom(
     dims: Annotated[int, typer.Option(help="2 (single slices) or 3 (volumes).")] = 3,
     cases: Annotated[int, typer.Option(help="How many patients.")] = 40,
     size: Annotated[int, typer.Option(help="Side of the slices in voxels.")] = 96,
-    slices: Annotated[int, typer.Option(help="Slices of a volume.")] = 16,
+    slices: Annotated[int | None, typer.Option(help="Slices of a volume; 16.")] = None,
     dtype: Dtype = "float16",
     workers: Workers = 0,
     seed: Annotated[int, typer.Option(help="Seed of the phantoms and the splits.")] = 0,
@@ -126,7 +127,9 @@ def phantom(
     """Generated abdomens whose true class probabilities are known."""
     from segcal.data import PhantomSpec, plan_phantom
 
-    spec = PhantomSpec(dims=dims, cases=cases, size=size, slices=slices, seed=seed)
+    if dims == 2 and slices is not None:
+        raise ValueError("Expected argument `slices` only with --dims 3, but got --dims 2.")
+    spec = PhantomSpec(dims=dims, cases=cases, size=size, slices=slices or 16, seed=seed)
     _run(plan_phantom(spec, dtype=dtype), out, workers, False, seed, folds)
 
 
@@ -138,18 +141,22 @@ def check(
     ] = None,
 ) -> None:
     """Verify a prepared set (hashes, shapes, labels, splits, leaks) and sum it up."""
-    from segcal.data import check_dataset, contact_sheet, open_dataset
+    from segcal.data import DataError, check_dataset, contact_sheet, open_dataset
 
     report = check_dataset(folder)
     width = max(len(what) for what, _ in report.summary)
     for what, value in report.summary:
         typer.echo(f"{what:<{width}}  {value}")
-    if figure is not None:
-        shown = contact_sheet(open_dataset(folder), figure)
+    for problem in report.problems:
+        typer.echo(f"segcal: {problem}", err=True)
+    good = [case.name for case in report.cases]
+    if figure is not None and good:
+        try:
+            shown = contact_sheet(open_dataset(folder), figure, cases=good)
+        except DataError as error:
+            raise DataError(figure, error.problem, "give --figure a file you may write") from error
         typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")
     if report.problems:
-        for problem in report.problems:
-            typer.echo(f"segcal: {problem}", err=True)
         raise typer.Exit(2)
     typer.echo(f"{'check':<{width}}  clean")
 
@@ -169,7 +176,7 @@ def _from_source(
 ) -> None:
     from segcal.data import SourceOptions, plan_source
 
-    names = tuple(name.strip() for name in classes.split(",")) if classes else None
+    names = None if classes is None else tuple(name.strip() for name in classes.split(","))
     options = SourceOptions(classes=names, **told)
     plan = plan_source(kind, source, recipe=recipe, dtype=dtype, options=options)
     _run(plan, out, workers, keep_going, seed, folds)
@@ -177,9 +184,13 @@ def _from_source(
 
 def _run(plan: Any, out: Path, workers: int, keep_going: bool, seed: int, folds: int) -> None:
     from segcal.data import prepare
+    from segcal.data.memory import free_ram
 
-    workers = workers or min(os.cpu_count() or 1, 8)
-    with _progress(len(plan.makers)) as step:
+    if workers == 0:
+        # As many cases at once as cores and memory allow.
+        room = int(0.8 * free_ram()) // plan.case_bytes if plan.case_bytes else 8
+        workers = max(1, min(os.cpu_count() or 1, 8, room))
+    with _interruptible(), _progress(len(plan.makers)) as step:
         report = prepare(
             plan,
             out,
@@ -194,6 +205,23 @@ def _run(plan: Any, out: Path, workers: int, keep_going: bool, seed: int, folds:
         typer.echo(f"identical scans: {' = '.join(group)} (kept in one split)")
     for problem in report.skipped:
         typer.echo(f"left out: {problem}", err=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and a polite kill end the run with one line; what is there stays and is kept."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("segcal: interrupted; run the same command again to continue", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

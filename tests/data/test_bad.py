@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,13 @@ from trees import (
 )
 
 Spoil = Callable[[Path], Path]
-SHAPE = (40, 48, 5)
+SHAPE = (40, 48, 3)
 AFFINE = np.diag([1.5, 1.5, 10.0, 1.0])
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return acdc_tree(tmp_path_factory.mktemp("bad") / "source")
 
 
 def frame(root: Path, ending: str = "") -> Path:
@@ -53,7 +59,7 @@ def missing_frame(root: Path) -> Path:
 
 
 def other_shape(root: Path) -> Path:
-    return save(frame(root, "_gt"), blob((40, 48, 4), (1, 2, 3)), AFFINE)
+    return save(frame(root, "_gt"), blob((40, 48, 2), (1, 2, 3)), AFFINE)
 
 
 def other_affine(root: Path) -> Path:
@@ -123,13 +129,15 @@ def one_error_line(captured: Any) -> str:
 @pytest.mark.parametrize("spoil", SPOILS, ids=lambda s: s.__name__)
 def test_bad_case_stops_and_keep_going_skips(
     spoil: Spoil,
+    tree: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    source, out = acdc_tree(tmp_path / "source"), tmp_path / "out"
+    source, out = Path(shutil.copytree(tree, tmp_path / "source")), tmp_path / "out"
     path = spoil(source)
     command = ("prepare", "acdc", "--source", source, "--out", out, "--workers", 1)
+    command += ("--recipe", "native")
     assert run_cli(monkeypatch, *command) == 2
     line = one_error_line(capsys.readouterr())
     assert line.startswith(f"segcal: {path}: ")
@@ -153,7 +161,7 @@ def test_missing_modality_and_flare_mask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brats = brats_tree(tmp_path / "brats")
-    gone = brats / "HGG" / "BraTS19_X_1_1" / "BraTS19_X_1_1_t1ce.nii.gz"
+    gone = brats / "HGG" / "BraTS19_X_0_1" / "BraTS19_X_0_1_t1ce.nii.gz"
     gone.unlink()
     assert run_cli(monkeypatch, "prepare", "brats", "--source", brats, "--out", tmp_path / "b") == 2
     assert f"{gone}: is missing (the t1ce image)" in one_error_line(capsys.readouterr())
@@ -176,9 +184,7 @@ def test_missing_channel_file_and_lonely_label(
     assert (
         run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", tmp_path / "o") == 2
     )
-    assert "b_0000.nii.gz: is one of 1 channel files where the set has 2" in one_error_line(
-        capsys.readouterr()
-    )
+    assert "b_0001.nii.gz: is missing (channel 1 of 2)" in one_error_line(capsys.readouterr())
     plain = folder_tree(tmp_path / "plain")
     (plain / "images" / "fall 1.nii.gz").unlink()
     assert (
@@ -260,6 +266,11 @@ def test_bad_arguments_list_the_choices(
         (("--dtype", "float32"), "'float16', 'uint8'"),
         (("--modality", "ctt"), "Did you mean 'ct'?"),
         (("--workers", "-1"), "`workers`"),
+        (("--seed", "-1"), "`seed`"),
+        (("--folds", "1"), "`folds`"),
+        (("--window", "0", "100"), "--modality ct"),
+        (("--classes", "a,,b"), "`classes`"),
+        (("--classes", "a,a"), "`classes`"),
     ):
         assert run_cli(monkeypatch, *command, *extra) == 2
         assert problem in one_error_line(capsys.readouterr())
@@ -271,6 +282,9 @@ def test_bad_arguments_list_the_choices(
     assert run_cli(monkeypatch, *command) == 2
     assert "holds other files (thesis.txt)" in one_error_line(capsys.readouterr())
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    phantom = ("prepare", "phantom", "--out", tmp_path / "out", "--dims", 2, "--slices", 8)
+    assert run_cli(monkeypatch, *phantom) == 2
+    assert "`slices`" in one_error_line(capsys.readouterr())
 
 
 def test_odd_paths_work(
@@ -278,7 +292,10 @@ def test_odd_paths_work(
 ) -> None:
     source = folder_tree(tmp_path / "Daten für Zoë 数据")
     out, sheet = tmp_path / "out put é", tmp_path / "sheet ü.png"
-    assert run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", out) == 0
+    assert (
+        run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", out, "--workers", 1)
+        == 0
+    )
     assert run_cli(monkeypatch, "data", "check", out, "--figure", sheet) == 0
     assert "clean" in capsys.readouterr().out
     assert open_dataset(out).info.name == source.name

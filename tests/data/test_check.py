@@ -1,7 +1,10 @@
 """`segcal data check`: finds what is wrong, draws what is there."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import blosc2
 import numpy as np
@@ -9,19 +12,27 @@ import pytest
 import yaml
 
 from segcal.data import (
+    DataError,
     check_dataset,
     contact_sheet,
     open_dataset,
     plan_source,
     prepare,
 )
-from trees import acdc_tree, run_cli
+from trees import acdc_tree, blob, folder_tree, run_cli, save, scan
+
+
+@pytest.fixture(scope="module")
+def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("check")
+    prepare(plan_source("acdc", acdc_tree(root / "source", shape=(40, 48, 3))), root / "out")
+    return root / "out"
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    prepare(plan_source("acdc", acdc_tree(tmp_path / "source")), tmp_path / "out")
-    return tmp_path / "out"
+def out(prepared_once: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(prepared_once, tmp_path / "out"))
 
 
 def test_clean_set_and_its_summary(
@@ -32,10 +43,12 @@ def test_clean_set_and_its_summary(
     for piece in ("6 of 3 patients", "class 3 LV", "spacing mm", "in 6 cases", "clean"):
         assert piece in text
     summary = dict(check_dataset(out).summary)
-    assert summary["slices"] == "30"
-    assert summary["shape (z, y, x)"] == "5 × 192 × 192"
+    assert summary["slices"] == "18"
+    assert summary["shape (z, y, x)"] == "3 × 192 × 192"
     # 48 voxels of 1.5 mm over 224, and 40 of them.
     assert summary["spacing mm (z, y, x)"] == "10 × 0.321 × 0.268"
+    assert summary["orientation"].startswith("RAS")
+    assert summary["train"] == "2 cases, 1 patient"
     fraction = np.mean([np.mean(case.label() == 3) for case in open_dataset(out)])
     assert summary["class 3 LV"] == f"{fraction:.2%} of voxels, in 6 cases"
 
@@ -149,8 +162,135 @@ def test_damage_is_found(
     assert all(line.startswith("segcal: ") for line in captured.err.splitlines())
 
 
+CASE = "patient001_frame01"
+CASE_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "scale": lambda c: c["scale"].__setitem__(0, 2.0),
+    "offset": lambda c: c["offset"].__setitem__(0, 1.0),
+    "dtype": lambda c: c.update(dtype="uint8"),
+    "patient": lambda c: c.update(patient="patient009"),
+    "affine": lambda c: c["grid"]["affine"][0].__setitem__(3, 9.0),
+    "start": lambda c: c["grid"]["start"].__setitem__(1, 3),
+    "original spacing": lambda c: c["grid"]["original_spacing_mm"].__setitem__(0, 3.0),
+    "spacing": lambda c: c["spacing_mm"].__setitem__(0, 3.0),
+    "shift": lambda c: c["intensity"][0].update(shift=0.0),
+    "voxels": lambda c: c["voxels"].update({"1": 5}),
+    "range": lambda c: c["image_range"][0].__setitem__(0, -99.0),
+    "scan": lambda c: c.update(voxels_sha256="0" * 64),
+    "notes": lambda c: c["notes"].update(phase="ES"),
+    "settings": lambda c: c["settings"].update(dtype="uint8"),
+}
+SET_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "regions": lambda d: d["regions"].update(heart=[1, 2]),
+    "channels": lambda d: d.update(channels=["CT"]),
+    "truth": lambda d: d.update(has_truth=True),
+    "dtype": lambda d: d.update(dtype="uint8"),
+    "grid": lambda d: d["grid"].update(crop=[None, 64, 64]),
+    "intensity": lambda d: d["intensity"].update(kind="window"),
+}
+SPLIT_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "ghost": lambda s: s["folds"][0]["train"].append("nobody"),
+    "lost from a fold": lambda s: s["folds"][0]["train"].pop(),
+    "empty val": lambda s: s["folds"][0].update(
+        train=s["folds"][0]["train"] + s["folds"][0]["val"], val=[]
+    ),
+    "duplicates": lambda s: s.update(duplicates=[["patient001", "patient002"]]),
+}
+
+
+@pytest.mark.parametrize("field", CASE_EDITS)
+def test_every_field_of_a_case_counts(out: Path, field: str) -> None:
+    path = out / "cases" / CASE / "case.json"
+    content = json.loads(path.read_text())
+    CASE_EDITS[field](content)
+    path.write_text(json.dumps(content))
+    assert check_dataset(out).problems
+
+
+@pytest.mark.parametrize("field", SET_EDITS)
+def test_every_field_of_the_set_counts(out: Path, field: str) -> None:
+    content = yaml.safe_load((out / "dataset.yaml").read_text())
+    SET_EDITS[field](content)
+    (out / "dataset.yaml").write_text(yaml.safe_dump(content))
+    assert check_dataset(out).problems
+
+
+@pytest.mark.parametrize("field", SPLIT_EDITS)
+def test_folds_and_duplicates_count(out: Path, field: str) -> None:
+    content = json.loads((out / "splits.json").read_text())
+    SPLIT_EDITS[field](content)
+    (out / "splits.json").write_text(json.dumps(content))
+    assert any("splits.json" in problem for problem in check_dataset(out).problems)
+
+
+def test_only_the_times_of_the_sources_do_not_count(out: Path) -> None:
+    path = out / "cases" / CASE / "case.json"
+    content = json.loads(path.read_text())
+    content["sources"][0]["mtime_ns"] += 1
+    path.write_text(json.dumps(content))
+    assert check_dataset(out).problems == ()
+
+
+def test_mixed_orientations_are_a_warning(tmp_path: Path) -> None:
+    source = folder_tree(tmp_path / "source")
+    for folder, array in (("images", scan((20, 24, 6), 9)), ("labels", blob((20, 24, 6), (1,)))):
+        save(source / folder / "fall 1.nii.gz", array, np.diag([-1.0, 1.0, 1.0, 1.0]))
+    prepare(plan_source("folder", source), tmp_path / "out")
+    report = check_dataset(tmp_path / "out")
+    assert report.problems == ()
+    assert "warning: mixed (RAS in 2 cases, LAS in 1 case)" in dict(report.summary)["orientation"]
+
+
+def test_an_array_of_another_shape_is_refused_before_it_is_read(out: Path) -> None:
+    path = out / "cases" / CASE / "image.b2nd"
+    path.unlink()
+    # A terabyte of zeros in a few bytes.
+    blosc2.zeros((1, 10**6, 1000, 1000), dtype=np.uint8, urlpath=str(path))
+    assert "image has shape (1, 1000000, 1000, 1000)" in check_dataset(out).problems[0]
+
+
+def test_damaged_bytes_end_in_a_line_not_a_traceback(out: Path) -> None:
+    """Eight bytes anywhere in the file; either they do not matter or the case is named."""
+    path = out / "cases" / CASE / "image.b2nd"
+    good = path.read_bytes()
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        data = bytearray(good)
+        at = int(rng.integers(0, len(data) - 8))
+        data[at : at + 8] = rng.bytes(8)
+        path.write_bytes(bytes(data))
+        for problem in check_dataset(out).problems:
+            assert CASE in problem
+
+
+def test_reading_a_damaged_chunk_names_the_file(out: Path) -> None:
+    path = out / "cases" / CASE / "image.b2nd"
+    data = bytearray(path.read_bytes())
+    data[200:-200] = bytes(len(data) - 400)
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"image\.b2nd"):
+        open_dataset(out)[CASE].image()
+
+
+def test_problems_come_before_the_figure_and_good_cases_are_drawn(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = cut_array(out)
+    sheet = tmp_path / "sheet.png"
+    assert run_cli(monkeypatch, "data", "check", out, "--figure", sheet) == 2
+    captured = capsys.readouterr()
+    assert problem in captured.err
+    assert f"{sheet} (5 cases)" in captured.out
+    assert sheet.is_file()
+    nowhere = tmp_path / "no" / "sheet.png"
+    assert run_cli(monkeypatch, "data", "check", out, "--figure", nowhere) == 2
+    captured = capsys.readouterr()
+    assert problem in captured.err
+    assert f"segcal: {nowhere}: cannot be written" in captured.err
+    assert "--figure" in captured.err
+
+
 def test_duplicate_scans_are_reported_and_kept_together(tmp_path: Path) -> None:
-    source = acdc_tree(tmp_path / "source", patients=8)
+    source = acdc_tree(tmp_path / "source", patients=8, shape=(40, 48, 2))
     for frame in ("01", "12"):
         image = (source / "patient004" / f"patient004_frame{frame}.nii.gz").read_bytes()
         (source / "patient008" / f"patient008_frame{frame}.nii.gz").write_bytes(image)

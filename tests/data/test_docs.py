@@ -14,7 +14,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 def test_printed_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     out = "prepared/phantom"
-    assert run_cli(monkeypatch, "prepare", "phantom", "--out", out, "--cases", 8) == 0
+    assert (
+        run_cli(monkeypatch, "prepare", "phantom", "--out", out, "--cases", 4, "--workers", 1) == 0
+    )
     blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) >= 4
     # What the text takes as given: a network's answer on the stored grid.

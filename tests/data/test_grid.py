@@ -12,9 +12,11 @@ from scipy.ndimage import distance_transform_edt
 from segcal.data import Grid, GridRecipe, write_nifti
 from segcal.data.grid import plan_grid
 from segcal.data.resample import (
+    area_weights,
     centre_start,
     crop_or_pad,
     linear_weights,
+    present,
     resize_labels,
     resize_linear,
 )
@@ -51,8 +53,36 @@ def test_labels_take_the_largest_share() -> None:
     labels = np.array([1, 1, 0, 2, 2, 2])
     np.testing.assert_array_equal(resize_labels(labels, (2,)), [1, 2])
     np.testing.assert_array_equal(resize_labels(labels, (6,)), labels)
-    # A tie goes to the smaller label, whichever comes first.
+    # A tie goes to the voxel under the centre, whichever label it has.
     np.testing.assert_array_equal(resize_labels(np.array([3, 1]), (1,)), [1])
+    np.testing.assert_array_equal(resize_labels(np.array([1, 3]), (1,)), [3])
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), [(448, 224), (512, 192), (100, 30), (216, 224)])
+def test_structures_keep_their_width(n_in: int, n_out: int) -> None:
+    """Bars of every width and place: on average neither wider nor narrower, in input voxels."""
+    off = []
+    for width in range(4, 40, 3):
+        for first in range(8, 24):
+            labels = np.zeros(n_in, dtype=np.uint8)
+            labels[first : first + width] = 1
+            off.append(resize_labels(labels, (n_out,)).sum() * n_in / n_out - width)
+    assert abs(np.mean(off)) < 0.1
+
+
+@given(sizes, sizes)
+def test_area_weights_share_out_every_voxel(n_in: int, n_out: int) -> None:
+    weights = area_weights(n_in, n_out)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(weights.sum(axis=0), n_out / n_in, rtol=1e-4)
+
+
+def test_labels_present_are_counted_or_sorted() -> None:
+    values = [-3, 0, 7, 120]
+    for dtype in (np.int8, np.int16, np.int32, np.int64):
+        assert present(np.array([values, values[::-1]], dtype=dtype)) == values
+    assert present(np.array([255, 0, 4], dtype=np.uint8)) == [0, 4, 255]
+    assert present(np.array([65535, 0], dtype=np.uint16)) == [0, 65535]
 
 
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3))
@@ -177,6 +207,13 @@ def test_written_file_has_the_source_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asanyarray(image.dataobj), labels.T)
     np.testing.assert_array_equal(image.affine, np.eye(4))
     np.testing.assert_allclose(image.header.get_zooms(), (1.25, 1.5, 10.0))
+    for before, kept in ((np.int64, np.int32), (np.bool_, np.uint8), (np.float16, np.float32)):
+        write_nifti(tmp_path / "out.nii.gz", labels.astype(before), grid)
+        stored = nib.load(tmp_path / "out.nii.gz")
+        assert stored.get_data_dtype() == kept
+        np.testing.assert_array_equal(np.asanyarray(stored.dataobj), labels.astype(before).T)
+    with pytest.raises(ValueError, match="32-bit"):
+        write_nifti(tmp_path / "out.nii.gz", labels.astype(np.int64) << 40, grid)
     probs = np.random.default_rng(0).random((3, 4, 6, 5)).astype(np.float32)
     write_nifti(tmp_path / "probs.nii", probs, grid)
     assert nib.load(tmp_path / "probs.nii").shape == (5, 6, 4, 3)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from segcal.data import (
     plan_source,
     prepare,
 )
+from segcal.data.memory import _containers, free_ram
 from segcal.data.pool import run_jobs
 from trees import acdc_tree, folder_tree, run_cli, save, scan
 
@@ -63,7 +65,7 @@ def test_restart_keeps_what_is_there_and_redoes_what_changed(tmp_path: Path) -> 
     assert (again.written, again.kept) == (0, 6)
     assert (out / "cases" / "patient001_frame01" / "case.json").stat().st_mtime_ns == written
     path = source / "patient002" / "patient002_frame01.nii.gz"
-    save(path, scan((40, 48, 5), 99), np.diag([1.5, 1.5, 10.0, 1.0]))
+    save(path, scan((40, 48, 3), 99), np.diag([1.5, 1.5, 10.0, 1.0]))
     changed = prepare(plan_source("acdc", source), out)
     assert (changed.written, changed.kept) == (1, 5)
     assert changed.dataset.fingerprint != first.dataset.fingerprint
@@ -73,23 +75,136 @@ def test_restart_keeps_what_is_there_and_redoes_what_changed(tmp_path: Path) -> 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     source, out = acdc_tree(tmp_path / "source", patients=1), tmp_path / "out"
     prepare(plan_source("acdc", source), out)
-    for plan in (
-        plan_source("acdc", source, dtype="uint8"),
-        plan_source("acdc", source, recipe="native"),
-        plan_phantom(PhantomSpec(dims=2, cases=2)),
+    plan = plan_source("acdc", source)
+    newer = replace(plan, settings=plan.settings | {"format": "999"})
+    for other, reason in (
+        (plan_source("acdc", source, dtype="uint8"), r"another dtype \(float16, now uint8\)"),
+        (plan_source("acdc", source, recipe="native"), "another grid"),
+        (newer, "another format"),
+        (plan_phantom(PhantomSpec(dims=2, cases=2)), "a case that the source does not have"),
     ):
-        with pytest.raises(DataError, match="other settings"):
-            prepare(plan, out)
+        with pytest.raises(DataError, match=reason):
+            prepare(other, out)
+        assert check_dataset(out).problems == ()
+
+
+def test_a_failed_re_run_leaves_a_finished_set_finished(tmp_path: Path) -> None:
+    source, out = folder_tree(tmp_path / "source"), tmp_path / "out"
+    prepare(plan_source("folder", source), out)
+    before = snapshot(out)
+    path = source / "images" / "fall 1.nii.gz"
+    good = path.read_bytes()
+    path.write_bytes(good[:-40])
+    with pytest.raises(DataError, match="fall 1"):
+        prepare(plan_source("folder", source), out)
+    assert snapshot(out) == before
     assert check_dataset(out).problems == ()
+    # A case that has lost a file is made anew, even though its source is as it was.
+    path.write_bytes(good)
+    prepare(plan_source("folder", source), out)
+    (out / "cases" / "fall 0" / "label.b2nd").write_bytes(b"")
+    (out / "cases" / "fall 2" / "image.b2nd").unlink()
+    report = prepare(plan_source("folder", source), out)
+    assert (report.written, report.kept) == (2, 1)
+    assert check_dataset(out).problems == ()
+
+
+def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
+    source = folder_tree(tmp_path / "source")
+    plan = plan_source("folder", source)
+    mine = tmp_path / "mine"
+    (mine / "cases" / "2021").mkdir(parents=True)
+    (mine / "cases" / "2021" / "notes.txt").write_text("x")
+    with pytest.raises(DataError, match=r"holds other files \(cases/2021\); choose an empty"):
+        prepare(plan, mine)
+    assert sorted(p.name for p in mine.rglob("*")) == ["2021", "cases", "notes.txt"]
+    (tmp_path / "half" / "cases").mkdir(parents=True)
+    (tmp_path / "half" / "thesis.txt").write_text("x")
+    with pytest.raises(DataError, match="thesis"):
+        prepare(plan, tmp_path / "half")
+    # Hidden files, and a picture beside a set of our own, do no harm.
+    out = tmp_path / "out"
+    (out / "cases").mkdir(parents=True)
+    for hidden in (out / ".DS_Store", out / "cases" / ".DS_Store"):
+        hidden.write_text("x")
+    prepare(plan, out)
+    (out / "sheet.png").write_text("x")
+    assert prepare(plan, out).kept == 3
+
+
+def test_source_and_out_lie_apart(tmp_path: Path) -> None:
+    source = folder_tree(tmp_path / "a" / "source")
+    plan = plan_source("folder", source)
+    for out, how in (
+        (source, "lies inside"),
+        (source / "prepared", "lies inside"),
+        (tmp_path / "a", "holds"),
+    ):
+        with pytest.raises(DataError, match=f"{how} the source folder"):
+            prepare(plan, out)
+    assert sorted(p.name for p in source.iterdir()) == ["images", "labels"]
+
+
+def test_arguments_are_checked_before_anything_is_written(tmp_path: Path) -> None:
+    plan = plan_phantom(PhantomSpec(dims=2, cases=2, size=32))
+    for options, name in (({"seed": -1}, "seed"), ({"folds": 1}, "folds"), ({"workers": 0}, "w")):
+        with pytest.raises(ValueError, match=f"`{name}"):
+            prepare(plan, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_one_line(tmp_path: Path, number: int) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "segcal", "prepare", "phantom", "--out", str(out)]
+    command += ["--cases", "400", "--size", "32", "--workers", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    limit = time.monotonic() + 60
+    while not list(out.glob("cases/phantom_*")) and time.monotonic() < limit:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; run the same command again" in said
+    assert "Traceback" not in said
+    assert not list(out.glob("**/.partial*"))
+
+
+def test_workers_are_limited_by_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(*plan_and_out: object, **options: object) -> None:
+        seen.append(options["workers"])
+        raise ValueError("far enough")
+
+    monkeypatch.setattr("segcal.data.prepare", spy)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    source = folder_tree(tmp_path / "source")
+    needed = plan_source("folder", source).case_bytes
+    for free in (10, 3 * needed, 100 * needed):
+        monkeypatch.setattr("segcal.data.memory.free_ram", lambda free=free: free)
+        run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", tmp_path / "out")
+    assert seen == [1, 2, 4]
+
+
+def test_memory_of_a_container_counts(tmp_path: Path) -> None:
+    assert 0 < free_ram() < 2**50
+    assert _containers(tmp_path) == []
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+    assert _containers(tmp_path) == [450]
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _containers(tmp_path) == []
 
 
 def test_killed_run_leaves_whole_cases_and_the_next_one_continues(tmp_path: Path) -> None:
     """SIGKILL at several moments, workers included; only whole cases may be found."""
     out = tmp_path / "out"
     command = [sys.executable, "-m", "segcal", "prepare", "phantom", "--out", str(out)]
-    command += ["--cases", "30", "--size", "48", "--dims", "3", "--workers", "2"]
+    command += ["--cases", "24", "--size", "32", "--slices", "8", "--workers", "2"]
     counts = []
-    for least in (1, 6):
+    for least in (1, 4):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
         limit = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < limit:
@@ -105,8 +220,8 @@ def test_killed_run_leaves_whole_cases_and_the_next_one_continues(tmp_path: Path
             assert {p.name for p in folder.iterdir()} == CASE_FILES | {"truth.b2nd"}
         with pytest.raises(DataError, match="not finished"):
             open_dataset(out)
-    assert 0 < counts[0] < counts[1] < 30
-    plan = plan_phantom(PhantomSpec(cases=30, size=48))
+    assert 0 < counts[0] < counts[1] < 24
+    plan = plan_phantom(PhantomSpec(cases=24, size=32, slices=8))
     report = prepare(plan, out)
     assert report.kept == counts[1]
     assert check_dataset(out).problems == ()

@@ -1,7 +1,9 @@
 """Each source in its official layout, prepared by the paper's recipe and natively."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import nibabel as nib
@@ -20,7 +22,7 @@ from segcal.data import (
     write_nifti,
 )
 from segcal.data.phantom import make_case
-from segcal.data.store import encode_image, write_case
+from segcal.data.store import encode_image, pack_case
 from trees import acdc_tree, blob, brats_tree, flare_tree, folder_tree, msd_tree, save, scan
 
 TREES = {
@@ -32,16 +34,26 @@ TREES = {
 }
 
 
-def prepared(kind: str, root: Path, **options: object) -> PreparedDataset:
-    source = TREES[kind](root / "source")
-    plan = plan_source(kind, source, **options)  # type: ignore[arg-type]
-    dataset = prepare(plan, root / "out").dataset
-    assert check_dataset(root / "out").problems == ()
-    return dataset
+Prepared = Callable[..., tuple[Path, PreparedDataset]]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """(source, prepared set) of a kind and recipe, made once; not to be changed."""
+
+    @cache
+    def make(kind: str, recipe: str = "paper") -> tuple[Path, PreparedDataset]:
+        root = tmp_path_factory.mktemp(kind)
+        source = TREES[kind](root / "source")
+        dataset = prepare(plan_source(kind, source, recipe=recipe), root / "out").dataset
+        assert check_dataset(root / "out").problems == ()
+        return source, dataset
+
+    return make
 
 
 PAPER_SHAPES = {
-    "acdc": {(5, 192, 192)},
+    "acdc": {(3, 192, 192)},
     "flare": {(30, 192, 192)},
     "brats": {(128, 192, 192)},
     "msd": {(12, 64, 32)},
@@ -50,8 +62,8 @@ PAPER_SHAPES = {
 
 
 @pytest.mark.parametrize("kind", TREES)
-def test_paper_recipe(kind: str, tmp_path: Path) -> None:
-    dataset = prepared(kind, tmp_path)
+def test_paper_recipe(kind: str, prepared: Prepared) -> None:
+    _, dataset = prepared(kind)
     assert {case.shape for case in dataset} == PAPER_SHAPES[kind]
     for case in dataset:
         image, label = case.image(), case.label()
@@ -66,10 +78,12 @@ def test_paper_recipe(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", TREES)
-def test_predictions_return_to_the_source_grid(kind: str, tmp_path: Path) -> None:
+def test_predictions_return_to_the_source_grid(
+    kind: str, prepared: Prepared, tmp_path: Path
+) -> None:
     """Label → prepared → back → file: same header, every voxel within half a voxel."""
-    dataset = prepared(kind, tmp_path)
-    plan = plan_source(kind, tmp_path / "source")
+    source, dataset = prepared(kind)
+    plan = plan_source(kind, source)
     case = next(iter(dataset))
     files = plan.makers[case.name].args[0]  # type: ignore[attr-defined]
     original = nib.load(files.label)
@@ -92,19 +106,19 @@ def test_predictions_return_to_the_source_grid(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", TREES)
-def test_native_recipe_keeps_the_grid(kind: str, tmp_path: Path) -> None:
-    dataset = prepared(kind, tmp_path, recipe="native")
+def test_native_recipe_keeps_the_grid(kind: str, prepared: Prepared) -> None:
+    _, dataset = prepared(kind, "native")
     for case in dataset:
         assert case.shape == case.grid.original_shape
         np.testing.assert_allclose(case.grid.stored_affine, case.grid.affine)
 
 
-def test_brats_labels_regions_and_channels(tmp_path: Path) -> None:
-    dataset = prepared("brats", tmp_path, recipe="native")
+def test_brats_labels_regions_and_channels(prepared: Prepared) -> None:
+    source, dataset = prepared("brats", "native")
     assert dataset.info.regions == {"TC": (1, 3), "ET": (3,), "WT": (1, 2, 3)}
     assert dataset.info.channels == ("FLAIR", "T1", "T1ce", "T2")
-    case = dataset["BraTS19_X_1_1"]
-    folder = tmp_path / "source" / "HGG" / case.name
+    case = dataset["BraTS19_X_0_1"]
+    folder = source / "HGG" / case.name
     raw = np.asanyarray(nib.load(folder / f"{case.name}_seg.nii.gz").dataobj).T
     np.testing.assert_array_equal(case.label(), np.where(raw == 4, 3, raw))
     assert case.properties.notes == {"grade": "HGG"}
@@ -115,38 +129,35 @@ def test_brats_labels_regions_and_channels(tmp_path: Path) -> None:
         np.testing.assert_allclose(case.image()[index], expected, atol=5e-3)
 
 
-def test_flare_is_windowed_and_acdc_standardised(tmp_path: Path) -> None:
-    flare = prepared("flare", tmp_path / "f", recipe="native")
+def test_flare_is_windowed_and_acdc_standardised(prepared: Prepared) -> None:
+    source, flare = prepared("flare", "native")
     case = next(iter(flare))
-    raw = np.asanyarray(
-        nib.load(tmp_path / "f" / "source" / "TrainingImg" / f"{case.name}_0000.nii.gz").dataobj
-    ).T
+    raw = np.asanyarray(nib.load(source / "TrainingImg" / f"{case.name}_0000.nii.gz").dataobj).T
     np.testing.assert_allclose(case.image()[0], (np.clip(raw, -160, 240) + 160) / 400, atol=1e-3)
     record = case.properties.intensity[0]
     assert (record.low, record.high, record.shift, record.divisor) == (-160, 240, -160, 400)
-    acdc = prepared("acdc", tmp_path / "a", recipe="native")
+    _, acdc = prepared("acdc", "native")
     case = next(iter(acdc))
     assert abs(case.image().mean()) < 1e-2
     assert abs(case.image().std() - 1) < 1e-2
     raw = (
         case.image()[0] * case.properties.intensity[0].divisor + case.properties.intensity[0].shift
     )
-    np.testing.assert_allclose(raw.T, scan((40, 48, 5), 2), rtol=2e-3, atol=0.5)
+    np.testing.assert_allclose(raw.T, scan((40, 48, 3), 2), rtol=2e-3, atol=0.5)
 
 
-def test_acdc_pairs_frames_of_a_patient(tmp_path: Path) -> None:
-    dataset = prepared("acdc", tmp_path)
+def test_acdc_pairs_frames_of_a_patient(prepared: Prepared, tmp_path: Path) -> None:
+    source, dataset = prepared("acdc")
     assert len(dataset) == 6
     case = dataset["patient002_frame12"]
     assert (case.patient, case.properties.notes) == ("patient002", {"phase": "ES"})
     # The folder that holds `training` will do as well.
-    (tmp_path / "up").mkdir()
-    (tmp_path / "source").rename(tmp_path / "up" / "training")
-    assert len(plan_source("acdc", tmp_path / "up").makers) == 6
+    (tmp_path / "training").symlink_to(source)
+    assert len(plan_source("acdc", tmp_path).makers) == 6
 
 
-def test_msd_with_and_without_description(tmp_path: Path) -> None:
-    described = prepared("msd", tmp_path / "a", recipe="native")
+def test_msd_with_and_without_description(prepared: Prepared, tmp_path: Path) -> None:
+    _, described = prepared("msd", "native")
     assert described.info.channels == ("M0", "M1")
     assert described.classes == {0: "background", 1: "outer", 2: "inner"}
     msd_tree(tmp_path / "b" / "source", channels=1, described=False)
@@ -170,8 +181,17 @@ def test_modality_and_window_are_the_users_word(tmp_path: Path) -> None:
     assert plan_source("msd", source).intensity.kind == "window"
     with pytest.raises(ValueError, match="`modality`"):
         plan_source("msd", source, options=SourceOptions(modality="xray"))
-    with pytest.raises(ValueError, match="`window`"):
-        plan_source("msd", source, options=SourceOptions(modality="ct", window=(5.0, 5.0)))
+    for modality, window in (
+        ("ct", (5.0, 5.0)),
+        ("ct", (-np.inf, 5.0)),
+        ("ct", (0.0, np.nan)),
+        ("mr", (0.0, 5.0)),
+    ):
+        with pytest.raises(ValueError, match="`window`"):
+            plan_source("msd", source, options=SourceOptions(modality=modality, window=window))
+    for names in (("a", ""), ("a", "a"), ("background",)):
+        with pytest.raises(ValueError, match="`classes`"):
+            SourceOptions(classes=names)
 
 
 def test_nnunet_raw_layout(tmp_path: Path) -> None:
@@ -218,20 +238,123 @@ def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
     assert fine.fingerprint != coarse.fingerprint
 
 
-def test_values_beyond_float16_are_refused_by_name(tmp_path: Path) -> None:
+def test_values_that_cannot_be_stored_are_refused_by_name() -> None:
     spec = PhantomSpec(dims=2, cases=1, size=32)
     case = replace(make_case(spec, 0), image=np.full((1, 1, 32, 32), 1e5, dtype=np.float32))
     with pytest.raises(DataError, match="phantom_0000: intensities up to 100000"):
-        write_case(case, tmp_path, "float16", "")
-    assert list(tmp_path.iterdir()) == []
+        pack_case(case, "float16", {})
+    with pytest.raises(DataError, match="phantom_0000: has a non-finite image"):
+        pack_case(replace(case, image=case.image * np.inf), "uint8", {})
     with pytest.raises(ValueError, match="`dtype`"):
         encode_image(case.image, "float64")
 
 
-def test_one_chunk_is_one_slice(tmp_path: Path) -> None:
-    case = next(iter(prepared("brats", tmp_path, recipe="native")))
+def test_one_chunk_is_one_slice(prepared: Prepared) -> None:
+    case = next(iter(prepared("brats", "native")[1]))
     _, y, x = case.shape
     assert case.stored("image").chunks == (4, 1, y, x)
     assert case.stored("label").chunks == (1, y, x)
     np.testing.assert_array_equal(case.image_slice(7), case.image()[:, 7])
     np.testing.assert_array_equal(case.label_slice(7), case.label()[7])
+
+
+def nnunet_tree(root: Path, channels: dict[str, tuple[int, ...]]) -> Path:
+    for name, numbers in channels.items():
+        for number in numbers:
+            save(root / "imagesTr" / f"{name}_{number:04d}.nii.gz", scan((20, 22, 6), number))
+        save(root / "labelsTr" / f"{name}.nii.gz", blob((20, 22, 6), (1,)))
+    return root
+
+
+def problems(source: Path, kind: str = "folder") -> list[str]:
+    return [str(problem) for problem in plan_source(kind, source).problems]
+
+
+def test_channels_are_compared_by_number_not_by_count(tmp_path: Path) -> None:
+    """Two files each, but T2 of one case would have stood where T1 of the other does."""
+    source = nnunet_tree(tmp_path, {"a": (0, 1), "b": (0, 2)})
+    found = problems(nnunet_tree(tmp_path, {"c": (0, 1, 2)}))
+    assert len(plan_source("folder", source).makers) == 1
+    assert found[0].startswith(f"{tmp_path}/imagesTr/a_0002.nii.gz: is missing (channel 2 of 3)")
+    assert found[1].startswith(f"{tmp_path}/imagesTr/b_0001.nii.gz: is missing (channel 1 of 3)")
+
+
+def test_nothing_in_an_image_folder_is_lost_quietly(tmp_path: Path) -> None:
+    source = folder_tree(tmp_path / "a")
+    (source / "images" / "fall 0.nii.gz").rename(source / "images" / "fall 0.NII.GZ")
+    (source / "labels" / "fall 2.nii.gz").rename(source / "labels" / "fall 2.NII.GZ")
+    assert problems(source) == []
+    assert len(plan_source("folder", source).makers) == 3
+    (source / "images" / "fall 9.mha").write_text("")
+    (source / "images" / ".DS_Store").write_text("")
+    save(source / "images" / "fall 1.nii", scan((20, 24, 6), 5))
+    save(source / "labels" / "fall 0.nii", blob((20, 24, 6), (1,)))
+    found = problems(source)
+    assert len(found) == 3
+    for piece in (
+        "fall 9.mha: is not a .nii or .nii.gz file",
+        "gives the case name fall 1 a second time",
+        "fall 0.nii: gives the name fall 0 a second time",
+    ):
+        assert any(piece in line for line in found), piece
+    channels = nnunet_tree(tmp_path / "b", {"a": (0, 1)})
+    save(channels / "imagesTr" / "a_0001.nii", scan((20, 22, 6), 5))
+    assert "gives the name a_0001 a second time" in problems(channels)[0]
+    for kind, tree, images in (("msd", msd_tree, "imagesTr"), ("flare", flare_tree, "TrainingImg")):
+        source = tree(tmp_path / kind)
+        (source / "dataset.json").unlink(missing_ok=True)
+        (source / images / "more.nrrd").write_text("")
+        assert "more.nrrd: is not a .nii" in problems(source, kind)[0]
+
+
+def test_names_that_differ_in_capitals_only_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "A"):
+        save(tmp_path / "images" / f"{name}.nii.gz", scan((20, 24, 6), 1))
+        save(tmp_path / "labels" / f"{name}.nii.gz", blob((20, 24, 6), (1,)))
+    assert "differs from case A in capital letters only" in problems(tmp_path)[0]
+
+
+def test_links_inside_a_described_set_may_lead_elsewhere(tmp_path: Path) -> None:
+    source = msd_tree(tmp_path / "source", channels=1)
+    path = source / "imagesTr" / "brain_000.nii.gz"
+    path.rename(tmp_path / "elsewhere.nii.gz")
+    path.symlink_to(tmp_path / "elsewhere.nii.gz")
+    assert problems(source, "msd") == []
+    assert len(prepare(plan_source("msd", source), tmp_path / "out").dataset) == 3
+
+
+def test_a_small_spread_about_a_large_mean_survives(tmp_path: Path) -> None:
+    values = scan((20, 24, 6), 0, np.float64)
+    for name, shift in (("a", 0.0), ("b", 1e9)):
+        save(tmp_path / "s" / "images" / f"{name}.nii.gz", values + shift)
+        save(tmp_path / "s" / "labels" / f"{name}.nii.gz", blob((20, 24, 6), (1,)))
+    dataset = prepare(plan_source("folder", tmp_path / "s"), tmp_path / "out").dataset
+    np.testing.assert_allclose(dataset["a"].image(), dataset["b"].image(), atol=2e-3)
+
+
+def test_what_a_header_left_open_is_noted(tmp_path: Path) -> None:
+    for folder, array in (("images", scan((20, 24, 6), 0)), ("labels", blob((20, 24, 6), (1,)))):
+        path = tmp_path / "s" / folder / "a.nii.gz"
+        path.parent.mkdir(parents=True)
+        image = nib.Nifti1Image(array, np.diag([-1.0, -1.0, 1.0, 1.0]))
+        image.header["pixdim"][1:4] = (1.5, 1.5, 10)
+        nib.save(image, path)
+    case = prepare(plan_source("folder", tmp_path / "s"), tmp_path / "out").dataset["a"]
+    assert case.spacing_mm == (10.0, 1.5, 1.5)
+    assert case.properties.notes == {"spacing": "from pixdim; the affine is a placeholder"}
+
+
+def test_the_plan_knows_what_a_case_takes(tmp_path: Path) -> None:
+    source = msd_tree(tmp_path / "source", channels=2)
+    native = plan_source("msd", source, recipe="native").case_bytes
+    assert native == 16 * 2 * 2 * 30 * 36 * 12
+    assert plan_source("msd", source).case_bytes > native
+
+
+def test_numbered_names_are_no_channels_where_the_labels_have_them_too(tmp_path: Path) -> None:
+    for number in range(3):
+        save(tmp_path / "images" / f"case_{number:04d}.nii.gz", scan((20, 24, 6), number))
+        save(tmp_path / "labels" / f"case_{number:04d}.nii.gz", blob((20, 24, 6), (1,)))
+    plan = plan_source("folder", tmp_path)
+    assert sorted(plan.makers) == ["case_0000", "case_0001", "case_0002"]
+    assert len(plan.channels) == 1

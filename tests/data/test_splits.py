@@ -103,5 +103,15 @@ def test_leaks_are_named() -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="`seed`"):
         make_splits({"a": "a"}, [], (1, 1, 1), seed=-1)
-    with pytest.raises(ValueError, match="`folds`"):
-        make_splits({"a": "a"}, [], (1, 1, 1), folds=-1)
+    for folds in (-1, 1):
+        with pytest.raises(ValueError, match="`folds`"):
+            make_splits({"a": "a"}, [], (1, 1, 1), folds=folds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_large_groups_leave_no_part_empty(seed: int) -> None:
+    patient_of = {f"p{p}": f"p{p}" for p in range(12)}
+    groups = [[f"p{4 * g + p}" for p in range(4)] for g in range(3)]
+    splits = make_splits(patient_of, groups, (70, 10, 20), seed)
+    assert {len(splits.train), len(splits.val), len(splits.test)} == {4}
+    assert all(fold.val and fold.train for fold in splits.folds)

@@ -123,6 +123,42 @@ def test_processes_share_each_global_batch(phantoms: PreparedDataset) -> None:
         assert torch.equal(joined[: len(whole)], whole)
 
 
+def test_more_processes_than_items_all_get_one() -> None:
+    shares = [Loader(3, 2, rank=r, world_size=8).order(0) for r in range(8)]
+    assert [[len(batch) for batch in share] for share in shares] == [[1]] * 8
+    assert {int(share[0]) for share in shares} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", ["resident", "stream"])
+def test_an_epoch_left_early_does_not_shorten_the_next(
+    phantoms: PreparedDataset, kind: str
+) -> None:
+    loader = make_loader(SliceDataset(phantoms, "train"), 4, kind=kind)
+    next(iter(loader))
+    assert sum(1 for _ in loader) == len(loader)
+    assert loader.epoch == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"batch_size": 5}, {"world_size": 2}, {"shuffle": False}, {"drop_last": True}, {"length": 41}],
+)
+def test_a_state_of_another_order_is_refused(other: dict[str, int]) -> None:
+    options = {"length": 40, "batch_size": 4} | other
+    with pytest.raises(ValueError, match=next(iter(other))):
+        Loader(**options).load_state_dict(Loader(40, 4).state_dict())
+
+
+def test_patches_are_looked_for_once_whatever_the_workers(phantoms: PreparedDataset) -> None:
+    patches = PatchDataset(phantoms, patch_size=(3, 16, 16), per_case=1)
+    batches = list(StreamLoader(patches, 4, workers=1))
+    assert sorted(patches._voxels) == list(range(len(patches.cases)))
+    alone = PatchDataset(phantoms, patch_size=(3, 16, 16), per_case=1)
+    assert all(
+        equal(one, other) for one, other in zip(batches, StreamLoader(alone, 4), strict=True)
+    )
+
+
 def test_the_kind_of_loader_follows_the_memory(
     phantoms: PreparedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +166,11 @@ def test_the_kind_of_loader_follows_the_memory(
     per_voxel = 2 if phantoms.info.dtype == "uint8" else 3
     assert resident_bytes(slices) == len(slices) * 32 * 32 * per_voxel
     assert isinstance(make_loader(slices, 4), ResidentLoader)
+    needed = resident_bytes(slices) or 0
+    monkeypatch.setattr(loader_module, "free_bytes", lambda device: 4 * needed)
+    assert isinstance(make_loader(slices, 4), ResidentLoader)
+    # Two processes share the memory.
+    assert isinstance(make_loader(slices, 4, rank=0, world_size=2), StreamLoader)
     monkeypatch.setattr(loader_module, "free_bytes", lambda device: 1000)
     assert isinstance(make_loader(slices, 4), StreamLoader)
     assert isinstance(make_loader(slices, 4, kind="resident"), ResidentLoader)
@@ -186,8 +227,10 @@ def test_patches(phantoms: PreparedDataset) -> None:
     case = phantoms[str(item.case)]
     windows = np.lib.stride_tricks.sliding_window_view(case.image()[0], (3, 16, 20))
     assert (windows == item.image[0].numpy()).all(axis=(3, 4, 5)).any()
-    with pytest.raises(IndexError):
-        patches[len(patches)]
+    for index in (len(patches), -len(patches) - 1):
+        with pytest.raises(IndexError):
+            patches[index]
+    assert equal(patches[-1], patches[len(patches) - 1])
 
 
 def test_patches_are_balanced_and_may_exceed_the_volume(phantoms: PreparedDataset) -> None:
@@ -218,6 +261,8 @@ def test_arguments_are_checked(phantoms: PreparedDataset) -> None:
             StreamLoader(slices, **options)
     with pytest.raises(ValueError, match="`state`"):
         StreamLoader(slices, 4).load_state_dict({"seed": 9, "epoch": 0, "step": 0})
+    with pytest.raises(ValueError, match="`workers`"):
+        make_loader(slices, 4, workers=-1)
     with pytest.raises(ValueError, match="`part`"):
         SliceDataset(phantoms, "training")
     with pytest.raises(ValueError, match="`fold`"):

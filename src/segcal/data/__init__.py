@@ -21,10 +21,9 @@ from segcal.data.grid import Grid, GridRecipe
 from segcal.data.intensity import Intensity
 from segcal.data.nifti import write_nifti
 from segcal.data.phantom import PhantomSpec
-from segcal.data.plan import Plan, plan_phantom, plan_source
+from segcal.data.plan import SOURCES, Plan, plan_phantom, plan_source
 from segcal.data.prepare import PrepareReport, prepare
 from segcal.data.source import SourceOptions
-from segcal.data.sources import SOURCES
 from segcal.data.splits import Splits, make_splits
 
 if TYPE_CHECKING:

@@ -49,12 +49,13 @@ class CaseProperties(BaseModel):
     """`case.json`: what is stored beside a case's arrays.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
-    stored voxels of each label; `image_range` is the decoded minimum and maximum.
+    stored voxels of each label; `image_range` has each channel's decoded minimum and maximum;
+    `settings` is everything that decided how the source files became these arrays.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     name: str
     patient: str
     channels: int
@@ -63,12 +64,12 @@ class CaseProperties(BaseModel):
     dtype: Literal["float16", "uint8"]
     scale: tuple[float, ...]
     offset: tuple[float, ...]
-    image_range: tuple[float, float]
+    image_range: tuple[tuple[float, float], ...]
     voxels: dict[int, int]
     grid: Grid
     intensity: tuple[ChannelIntensity, ...]
     voxels_sha256: str
     sha256: dict[str, str]
-    recipe_sha256: str
+    settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}

@@ -27,12 +27,13 @@ class DatasetInfo(BaseModel):
     """`dataset.yaml`. Its presence says that the set is complete.
 
     `classes` names every stored label; `regions` are unions of labels that are scored as one.
-    `fingerprint` changes whenever a stored voxel, label or setting does; splits do not count.
+    `fingerprint` changes whenever a stored voxel, label, property or setting does; splits do not
+    count.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     name: str
     source: str
     recipe: str
@@ -85,33 +86,33 @@ class PreparedCase:
 
     def image(self) -> NDArray[np.float32]:
         """The whole image (C, Z, Y, X)."""
-        return self._decode(self.stored("image")[:])
+        return self._decode(self.read("image"))
 
     def label(self) -> NDArray[np.uint8]:
         """The whole label map (Z, Y, X)."""
-        return np.asarray(self.stored("label")[:])
+        return self.read("label")
 
     def truth(self) -> NDArray[np.float32] | None:
         """True class probabilities (K, Z, Y, X) where they are known (phantoms), else None."""
         if "truth" not in self.properties.sha256:
             return None
-        return np.asarray(self.stored("truth")[:], dtype=np.float32)
+        return np.asarray(self.read("truth"), dtype=np.float32)
 
     def image_slice(self, index: int) -> NDArray[np.float32]:
         """Slice `index` of the image, (C, Y, X)."""
-        return self._decode(self.stored("image")[:, index])
+        return self._decode(self.read("image", (slice(None), index)))
 
     def label_slice(self, index: int) -> NDArray[np.uint8]:
         """Slice `index` of the label map, (Y, X)."""
-        return np.asarray(self.stored("label")[index])
+        return self.read("label", index)
 
     def image_box(self, box: Sequence[slice]) -> NDArray[np.float32]:
         """The box (Z, Y, X slices) of the image, (C, z, y, x)."""
-        return self._decode(self.stored("image")[(slice(None), *box)])
+        return self._decode(self.read("image", (slice(None), *box)))
 
     def label_box(self, box: Sequence[slice]) -> NDArray[np.uint8]:
         """The box (Z, Y, X slices) of the label map."""
-        return np.asarray(self.stored("label")[tuple(box)])
+        return self.read("label", tuple(box))
 
     def stored_zero(self) -> tuple[float, ...]:
         """The stored value that decodes to 0 (as near as the scale allows), per channel."""
@@ -123,6 +124,20 @@ class PreparedCase:
     def stored(self, name: str) -> Any:
         """The array `name` as it is stored, to be sliced."""
         return _open_cached(self.folder / f"{name}.b2nd")
+
+    def read(self, name: str, key: Any = slice(None)) -> NDArray[Any]:
+        """The part `key` of the array `name` as it is stored; a DataError if it is damaged."""
+        array = self.stored(name)
+        try:
+            return np.asarray(array[key])
+        except IndexError:
+            raise
+        except Exception as error:
+            raise DataError(
+                self.folder / f"{name}.b2nd",
+                f"cannot be unpacked ({error})",
+                "delete its folder and run `segcal prepare` again",
+            ) from error
 
     def _decode(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         return decode_image(stored, self.properties.scale, self.properties.offset)

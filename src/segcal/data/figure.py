@@ -1,7 +1,7 @@
 """The contact sheet: one slice of every case, with its label contours."""
 
 import math
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,21 +9,31 @@ from numpy.typing import NDArray
 
 from segcal._checks import check_number
 from segcal.data.dataset import PreparedCase, PreparedDataset
-from segcal.data.errors import disk_errors
 from segcal.data.resample import resize_labels, resize_linear
+from segcal.data.store import replacing
 
 # Bright, distinct on grey, and apart for colour-blind eyes.
 COLOURS = ("#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff")
 
 
 def contact_sheet(
-    dataset: PreparedDataset, path: Path | str, *, tile: int = 128, limit: int = 400
+    dataset: PreparedDataset,
+    path: Path | str,
+    *,
+    cases: Sequence[str] | None = None,
+    tile: int = 128,
+    limit: int = 400,
 ) -> int:
-    """Write the sheet as PNG; returns how many cases it shows (evenly chosen above `limit`)."""
+    """Write the sheet as PNG; returns how many cases it shows (evenly chosen above `limit`).
+
+    `cases` names those to show; by default all.
+    """
     check_number("tile", tile, low=16)
     check_number("limit", limit, low=1)
     path = Path(path)
-    names = dataset.info.cases
+    names = dataset.info.cases if cases is None else tuple(cases)
+    if not names:
+        raise ValueError("Expected argument `cases` to name a case, but got none.")
     if len(names) > limit:
         names = tuple(names[i] for i in np.linspace(0, len(names) - 1, limit).astype(int))
     columns = math.ceil(math.sqrt(len(names) * 1.4))
@@ -32,13 +42,8 @@ def contact_sheet(
     for index, name in enumerate(names):
         y, x = (index // columns) * tile, (index % columns) * tile
         sheet[y : y + tile, x : x + tile] = _tile(dataset[name], tile)
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    try:
-        with disk_errors(path.parent):
-            _draw(sheet, names, columns, tile, dataset, partial)
-            os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial:
+        _draw(sheet, names, columns, tile, dataset, partial)
     return len(names)
 
 
@@ -53,6 +58,7 @@ def _draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
+    from matplotlib.patheffects import withStroke
 
     height, width = sheet.shape[:2]
     dpi, header = 100, 34
@@ -64,7 +70,9 @@ def _draw(
     for index, name in enumerate(names):
         at = ((index % columns) * tile + 3, (index // columns) * tile + 3)
         shown = name if len(name) <= tile // 5 else "…" + name[-(tile // 5) :]
-        axes.text(*at, shown, color="white", fontsize=5.5, va="top", alpha=0.85)
+        text = axes.text(*at, shown, color="white", fontsize=5.5, va="top")
+        # Outlined: readable on bright tissue too.
+        text.set_path_effects([withStroke(linewidth=1.2, foreground="black")])
     handles = [
         Patch(color=COLOURS[(label - 1) % len(COLOURS)], label=name)
         for label, name in sorted(dataset.classes.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 from segcal.data.errors import DataError, list_folder
 from segcal.data.grid import GridRecipe
 from segcal.data.intensity import Intensity
-from segcal.data.source import SourceCase, SourceOptions, SourceSet, gather, need_nifti, stem
+from segcal.data.source import SourceCase, SourceOptions, SourceSet, gather, need_nifti, need_stem
 
 CLASSES = {0: "background", 1: "liver", 2: "kidneys", 3: "spleen", 4: "pancreas"}
 PAPER_GRID = GridRecipe(resize=(30, 192, 192))
@@ -22,9 +22,7 @@ def find_cases(source: Path, options: SourceOptions) -> SourceSet:
             raise DataError(folder, "is missing", "give the folder that holds TrainingImg")
 
     def pair(path: Path) -> list[SourceCase]:
-        name = (stem(path) or "").removesuffix("_0000")
-        if not name:
-            return []
+        name = need_stem(path).removesuffix("_0000")
         mask = need_nifti(masks, name, f"the mask of {path.name}")
         return [SourceCase(name=name, patient=name, images=(path,), label=mask)]
 

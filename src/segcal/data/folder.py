@@ -7,7 +7,7 @@ NAME_0001.nii.gz, … (one file per channel) and labelsTr/NAME.nii.gz, with data
 import re
 from pathlib import Path
 
-from segcal.data.described import choose_classes, choose_intensity, read_description
+from segcal.data.dataset_json import choose_classes, choose_intensity, read_description
 from segcal.data.errors import DataError, list_folder
 from segcal.data.source import (
     SourceCase,
@@ -17,6 +17,7 @@ from segcal.data.source import (
     gather,
     lonely_labels,
     need_nifti,
+    need_stem,
     stem,
 )
 
@@ -33,31 +34,33 @@ def find_cases(source: Path, options: SourceOptions) -> SourceSet:
             "expected images/ and labels/, or imagesTr/ and labelsTr/",
         )
     described = read_description(source / "dataset.json")
-    labels = source / pair[1]
-    files = _channel_files(source / pair[0])
+    images, labels = source / pair[0], source / pair[1]
+    files, strays = _channel_files(images, labels)
     # One file may hold all channels (4-D); several files must be complete.
-    expected = max([len(paths) for paths in files.values()], default=1)
-    if described.channels and expected > 1:
-        expected = max(expected, len(described.channels))
+    highest = max([max(paths) for _, paths in files], default=0)
+    if described.channels and highest > 0:
+        highest = max(highest, len(described.channels) - 1)
 
-    def make(item: tuple[str, tuple[Path, ...]]) -> list[SourceCase]:
+    def make(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
         name, paths = item
-        if len(paths) != expected:
-            raise DataError(
-                paths[0],
-                f"is one of {len(paths)} channel files where the set has {expected}",
-                "complete the case (NAME_0000, NAME_0001, …) or remove it",
-            )
-        return [SourceCase(name, name, paths, need_nifti(labels, name, f"mask of {name}"))]
+        for channel in range(highest + 1):
+            if channel not in paths:
+                raise DataError(
+                    images / f"{name}_{channel:04d}.nii.gz",
+                    f"is missing (channel {channel} of {highest + 1})",
+                    "complete the case (NAME_0000, NAME_0001, …) or remove it",
+                )
+        ordered = tuple(paths[channel] for channel in sorted(paths))
+        return [SourceCase(name, name, ordered, need_nifti(labels, name, f"mask of {name}"))]
 
     layout = f"{pair[0]}/NAME.nii.gz and {pair[1]}/NAME.nii.gz"
-    cases, problems = gather(source, files.items(), make, layout)
+    cases, problems = gather(source, files, make, layout)
     channels = described.channels or tuple(f"channel {i}" for i in range(count_channels(cases)))
     return SourceSet(
         name=source.resolve().name,
         root=source,
         cases=cases,
-        problems=problems + lonely_labels(labels, files),
+        problems=strays + problems + lonely_labels(labels, [name for name, _ in files]),
         channels=channels,
         classes=choose_classes(described, options),
         regions=described.regions,
@@ -65,17 +68,30 @@ def find_cases(source: Path, options: SourceOptions) -> SourceSet:
     )
 
 
-def _channel_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """Case name → its image files in channel order.
+def _channel_files(
+    folder: Path, labels: Path
+) -> tuple[list[tuple[str, dict[int, Path]]], tuple[DataError, ...]]:
+    """(case name, its image file of each channel), and what is no image or there twice.
 
-    `_0000` endings mean channels only when every file has one: NAME_0001 may well be a name.
+    `_0000` endings mean channels only when every file has one and no label map has it too:
+    NAME_0001 may well be a name.
     """
-    named = [(name, path) for path in list_folder(folder) if (name := stem(path))]
+    named, problems = [], []
+    for path in list_folder(folder):
+        try:
+            named.append((need_stem(path), path))
+        except DataError as problem:
+            problems.append(problem)
     endings = [re.fullmatch(r"(.+)_(\d{4})", name) for name, _ in named]
-    if not all(endings) or not any(e and e[2] == "0000" for e in endings):
-        return {name: (path,) for name, path in named}
-    channels: dict[str, dict[int, Path]] = {}
-    for ending, (_, path) in zip(endings, named, strict=True):
-        if ending is not None:
-            channels.setdefault(ending[1], {})[int(ending[2])] = path
-    return {name: tuple(p for _, p in sorted(found.items())) for name, found in channels.items()}
+    own_labels = {name for name, _ in named} & {stem(path) for path in list_folder(labels)}
+    if own_labels or not all(endings) or not any(e and e[2] == "0000" for e in endings):
+        return [(name, {0: path}) for name, path in named], tuple(problems)
+    cases: dict[str, dict[int, Path]] = {}
+    for ending, (name, path) in zip(endings, named, strict=True):
+        if ending is None:
+            continue
+        if int(ending[2]) in cases.setdefault(ending[1], {}):
+            twice = f"gives the name {name} a second time"
+            problems.append(DataError(path, twice, "keep one file per channel"))
+        cases[ending[1]].setdefault(int(ending[2]), path)
+    return list(cases.items()), tuple(problems)

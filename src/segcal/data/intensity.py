@@ -38,7 +38,7 @@ class ChannelIntensity(BaseModel):
 
 
 def normalise(
-    channel: NDArray[np.float32], intensity: Intensity
+    channel: NDArray[np.floating], intensity: Intensity
 ) -> tuple[NDArray[np.float32], ChannelIntensity]:
     """Normalise one channel's volume; a ValueError when nothing but one value would be left."""
     if intensity.kind == "window":
@@ -47,7 +47,7 @@ def normalise(
         if clipped.min() == clipped.max():
             raise ValueError(f"every voxel lies on one side of the window [{low}, {high}]")
         done = ChannelIntensity(low=low, high=high, shift=low, divisor=high - low)
-        return ((clipped - np.float32(low)) / np.float32(high - low)), done
+        return ((clipped - low) / (high - low)).astype(np.float32), done
     voxels = channel[channel != 0] if intensity.nonzero else channel
     mean = float(voxels.mean(dtype=np.float64)) if voxels.size else 0.0
     std = float(voxels.std(dtype=np.float64)) if voxels.size else 0.0

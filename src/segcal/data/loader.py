@@ -1,6 +1,5 @@
 """Batches in a seeded order that can be resumed: from memory when the set fits, else from disk."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from segcal._checks import check_choice, check_number
+from segcal._checks import check_choice, check_int
+from segcal.data.memory import free_ram
 from segcal.data.slices import Batch, PatchDataset, SliceDataset
 
 LOADERS = ("auto", "resident", "stream")
@@ -20,9 +20,14 @@ _GPU_SHARE, _RAM_SHARE = 0.4, 0.4
 class Loader:
     """Iterating gives the batches of one epoch; iterating again, those of the next.
 
+    A loop that is left early counts as an epoch: the next one is whole, with other batches. Only
+    after `load_state_dict` does an epoch begin in its middle.
+
     The order of epoch e depends on (seed, e) alone and is the same for every kind of loader.
     `state_dict` says how far the loader is; a loader that loads it goes on with the next batch.
-    With several processes each takes its share of every global batch, in rank order.
+    With several processes each takes its share of every global batch, in rank order. All have
+    equally many items: where they do not divide, the epoch's first items come again, so a sum
+    over all processes counts up to world_size − 1 items of the last batch twice.
     """
 
     def __init__(
@@ -36,16 +41,17 @@ class Loader:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        check_number("batch_size", batch_size, low=1)
-        check_number("seed", seed, low=0)
-        check_number("world_size", world_size, low=1)
-        check_number("rank", rank, low=0, high=world_size - 1)
+        check_int("batch_size", batch_size, low=1)
+        check_int("seed", seed, low=0)
+        check_int("world_size", world_size, low=1)
+        check_int("rank", rank, low=0, high=world_size - 1)
         if length < 1:
             raise ValueError("Expected argument `dataset` to hold items, but it is empty.")
         self.length, self.batch_size = length, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.rank, self.world_size = rank, world_size
         self.epoch, self.step = 0, 0
+        self._resuming = False
         if len(self) == 0:
             raise ValueError(
                 f"Expected argument `batch_size` to be at most {length // world_size} "
@@ -57,6 +63,9 @@ class Loader:
         return self.length // whole if self.drop_last else -(-self.length // whole)
 
     def __iter__(self) -> Iterator[Batch]:
+        if self.step and not self._resuming:
+            self.epoch, self.step = self.epoch + 1, 0
+        self._resuming = False
         for batch in self._batches(self.order(self.epoch)[self.step :]):
             self.step += 1
             if self.step == len(self):
@@ -75,19 +84,38 @@ class Loader:
             share = items[start : start + whole]
             missing = -len(share) % self.world_size
             # Every process needs as many items as the others: the first ones come again.
-            share = torch.cat([share, items[:missing]])
+            again = items.repeat(-(-missing // self.length))[:missing]
+            share = torch.cat([share, again])
             size = len(share) // self.world_size
             batches.append(share[self.rank * size : (self.rank + 1) * size])
         return batches
 
     def state_dict(self) -> dict[str, int]:
-        return {"seed": self.seed, "epoch": self.epoch, "step": self.step}
+        """How far the loader is, and what its order depends on."""
+        return {**self._order_settings(), "epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        seed, epoch, step = (int(state[key]) for key in ("seed", "epoch", "step"))
-        if seed != self.seed or epoch < 0 or not 0 <= step < len(self):
+        """Go on with the batch after `state`; a ValueError if it is of another order."""
+        for key, here in self._order_settings().items():
+            if state.get(key) != here:
+                raise ValueError(
+                    f"Expected argument `state` to have {key} {here} as this loader, "
+                    f"but got {state.get(key)}."
+                )
+        epoch, step = (int(state.get(key, -1)) for key in ("epoch", "step"))
+        if epoch < 0 or not 0 <= step < len(self):
             raise ValueError(f"Expected argument `state` to fit this loader, but got {state}.")
-        self.epoch, self.step = epoch, step
+        self.epoch, self.step, self._resuming = epoch, step, True
+
+    def _order_settings(self) -> dict[str, int]:
+        return {
+            "seed": self.seed,
+            "length": self.length,
+            "batch_size": self.batch_size,
+            "world_size": self.world_size,
+            "shuffle": int(self.shuffle),
+            "drop_last": int(self.drop_last),
+        }
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         raise NotImplementedError
@@ -99,12 +127,16 @@ class StreamLoader(Loader):
     def __init__(
         self, dataset: Dataset[Batch], batch_size: int, *, workers: int = 0, **options: Any
     ) -> None:
+        check_int("workers", workers, low=0)
         super().__init__(len(dataset), batch_size, **options)  # type: ignore[arg-type]
         self.dataset, self.workers = dataset, workers
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         if isinstance(self.dataset, PatchDataset):
             self.dataset.set_epoch(self.epoch)
+            if self.workers:
+                # Workers live for one epoch: what they find out themselves is lost with them.
+                self.dataset.find_foreground()
         indices = [batch.tolist() for batch in order]
         yield from DataLoader(
             self.dataset,
@@ -167,7 +199,7 @@ def _collect(
     for case in dataset.cases:
         properties = case.properties
         end = at + case.shape[0]
-        stored = dataset.fit(np.asarray(case.stored("image")[:]), case.stored_zero())
+        stored = dataset.fit(case.read("image"), case.stored_zero())
         images[at:end] = torch.from_numpy(stored).transpose(0, 1)
         labels[at:end] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
         scale[at:end, :, 0, 0] = torch.tensor(properties.scale)
@@ -189,14 +221,7 @@ def resident_bytes(dataset: SliceDataset) -> int | None:
 def free_bytes(device: torch.device | str) -> int:
     """Memory free on a GPU, or in RAM."""
     device = torch.device(device)
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            found = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        return found["MemAvailable"] * 1024
-    except (OSError, KeyError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_ram()
 
 
 def make_loader(
@@ -214,8 +239,9 @@ def make_loader(
     disk are on the CPU (pinned where there is a GPU).
     """
     check_choice("kind", kind, LOADERS)
+    check_int("workers", workers, low=0)
     if kind == "auto":
-        kind = "resident" if _fits(dataset, device) else "stream"
+        kind = "resident" if _fits(dataset, device, options.get("world_size", 1)) else "stream"
     if kind == "stream":
         return StreamLoader(dataset, batch_size, workers=workers, **options)
     if not isinstance(dataset, SliceDataset):
@@ -223,7 +249,11 @@ def make_loader(
     return ResidentLoader(dataset, batch_size, device=device, **options)
 
 
-def _fits(dataset: SliceDataset | PatchDataset, device: torch.device | str) -> bool:
+def _fits(
+    dataset: SliceDataset | PatchDataset, device: torch.device | str, world_size: int
+) -> bool:
     needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
-    share = _GPU_SHARE if torch.device(device).type == "cuda" else _RAM_SHARE
+    # Processes have a GPU each, but share the RAM.
+    on_gpu = torch.device(device).type == "cuda"
+    share = _GPU_SHARE if on_gpu else _RAM_SHARE / max(world_size, 1)
     return needed is not None and needed <= share * free_bytes(device)

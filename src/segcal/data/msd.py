@@ -1,8 +1,9 @@
 """Medical Segmentation Decathlon: imagesTr/ and labelsTr/, with or without dataset.json."""
 
+import os
 from pathlib import Path
 
-from segcal.data.described import choose_classes, choose_intensity, read_description
+from segcal.data.dataset_json import choose_classes, choose_intensity, read_description
 from segcal.data.errors import DataError, list_folder
 from segcal.data.source import (
     SourceCase,
@@ -12,26 +13,24 @@ from segcal.data.source import (
     gather,
     lonely_labels,
     need_nifti,
+    need_stem,
     stem,
 )
 
 
 def find_cases(source: Path, options: SourceOptions) -> SourceSet:
+    source = Path(os.path.normpath(source))
     list_folder(source)
     described = read_description(source / "dataset.json")
     layout = "imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz"
 
     def listed(pair: tuple[str, str]) -> list[SourceCase]:
         image, label = (_inside(source, name) for name in pair)
-        name = stem(image)
-        if name is None:
-            raise DataError(image, "is not a .nii or .nii.gz file", "correct dataset.json")
+        name = need_stem(image)
         return [SourceCase(name, name, (image,), label)]
 
     def found(image: Path) -> list[SourceCase]:
-        name = stem(image)
-        if name is None:
-            return []
+        name = need_stem(image)
         label = need_nifti(source / "labelsTr", name, f"the mask of {image.name}")
         return [SourceCase(name, name, (image,), label)]
 
@@ -55,9 +54,12 @@ def find_cases(source: Path, options: SourceOptions) -> SourceSet:
 
 
 def _inside(source: Path, name: str) -> Path:
-    """A path listed in dataset.json; it must exist and lie below `source`."""
-    path = source / name
-    if not path.resolve().is_relative_to(source.resolve()):
+    """A path listed in dataset.json; it must exist and lie below `source`.
+
+    Judged as it is written: a link inside the set may well point to another disk.
+    """
+    path = Path(os.path.normpath(source / name))
+    if not path.is_relative_to(os.path.normpath(source)):
         raise DataError(source / "dataset.json", f"lists {name}, outside the set", "correct it")
     if not path.is_file():
         raise DataError(path, "is missing (listed in dataset.json)", "complete the download")

@@ -5,10 +5,9 @@ come out as (C, Z, Y, X), the reverse of the file's axis order, slices first.
 """
 
 import gzip
-import os
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,8 +16,9 @@ import numpy as np
 from nibabel.volumeutils import array_from_file
 from numpy.typing import NDArray
 
-from segcal.data.errors import DataError, disk_errors
+from segcal.data.errors import DataError
 from segcal.data.grid import Grid, Shape, Spacing
+from segcal.data.store import replacing
 
 MAX_VOLUME_BYTES = 16 * 2**30
 _MAX_SIDE = 8192
@@ -26,12 +26,25 @@ _MAX_HEADER_BYTES = 2**24
 # The most that deflate can expand: anything beyond is a header that lies.
 _MAX_GZIP_RATIO = 1040
 _NUMERIC = {2, 4, 8, 16, 64, 256, 512, 768, 1024, 1280}
+_COLOUR = {128, 2304}
 _BROKEN = "download or export the file again"
+# xyzt_units' lower bits: unknown (millimetres by custom), metre, millimetre, micrometre.
+_UNITS = {
+    0: ("unknown", 1.0),
+    1: ("metres", 1e3),
+    2: ("millimetres", 1.0),
+    3: ("micrometres", 1e-3),
+}
+# Whole numbers that went through a scaling or a float file.
+_WHOLE = 1e-4
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a NIfTI header promises, after it was judged."""
+    """What a NIfTI header promises, after it was judged. Millimetres, whatever the file's unit.
+
+    `notes` says what had to be decided: a placeholder affine, another unit, no slice thickness.
+    """
 
     path: Path
     file_shape: tuple[int, ...]
@@ -41,6 +54,7 @@ class Header:
     intercept: float
     affine: NDArray[np.float64]
     spacing_mm: Spacing
+    notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:
@@ -59,13 +73,21 @@ def read_header(path: Path) -> Header:
         return _parse(path, _header_bytes(path, stream))
 
 
-def read_image(path: Path) -> tuple[NDArray[np.float32], Header]:
-    """An image as float32 (C, Z, Y, X), finite and not constant in any channel."""
+def read_image(path: Path) -> tuple[NDArray[np.floating], Header]:
+    """An image as (C, Z, Y, X), finite and not constant in any channel.
+
+    float32, or float64 where the file has more digits than float32 keeps: a spread of 1 about a
+    mean of 1e8 would be lost before it is standardised.
+    """
     voxels, header = _read(path)
     with np.errstate(over="ignore"):
-        image = np.ascontiguousarray(voxels, dtype=np.float32)
-    if not np.isfinite(image).all():
-        count = int(np.size(image) - np.isfinite(image).sum())
+        single = np.ascontiguousarray(voxels, dtype=np.float32)
+    finite = np.isfinite(single)
+    image: NDArray[np.floating] = single
+    if voxels.dtype.itemsize > 2 and voxels.dtype != np.float32:
+        image = np.ascontiguousarray(voxels, dtype=np.float64)
+    if not finite.all():
+        count = int(finite.size - finite.sum())
         raise DataError(
             path, f"holds {count} NaN or infinite voxels", "repair or leave out the case"
         )
@@ -76,8 +98,8 @@ def read_image(path: Path) -> tuple[NDArray[np.float32], Header]:
     return image, header
 
 
-def read_labels(path: Path) -> tuple[NDArray[np.int64], Header]:
-    """A label map as int64 (Z, Y, X); whole numbers only."""
+def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
+    """A label map (Z, Y, X) in the file's integer type, or int32; whole numbers only."""
     voxels, header = _read(path)
     if len(voxels) != 1:
         raise DataError(path, f"is a label map with {len(voxels)} channels", "give a 3-D label map")
@@ -85,24 +107,40 @@ def read_labels(path: Path) -> tuple[NDArray[np.int64], Header]:
     if not np.issubdtype(values.dtype, np.integer):
         if not np.isfinite(values).all() or np.abs(values).max() > 2**31:
             raise DataError(path, "holds NaN or huge labels", "labels must be whole numbers")
-        wrong = values != np.rint(values)
+        whole = np.rint(values)
+        wrong = np.abs(values - whole) > _WHOLE
         if wrong.any():
             example = float(values[wrong].flat[0])
+            scaled = (header.slope, header.intercept) != (1.0, 0.0)
+            how = f" after scl_slope {header.slope!r}" if scaled else ""
             raise DataError(
                 path,
-                f"holds labels that are not whole numbers (such as {example:g})",
-                "resample label maps with nearest neighbour only",
+                f"holds labels that are not whole numbers (such as {example!r}{how})",
+                "write label maps unscaled"
+                if scaled
+                else "resample label maps with nearest neighbour only",
             )
-    return np.ascontiguousarray(values, dtype=np.int64), header
+        values = whole.astype(np.int32)
+    return np.ascontiguousarray(values), header
 
 
 def check_same_grid(header: Header, reference: Header) -> None:
-    """Both files must describe the same voxels: shape, and corners within a tenth of a voxel."""
+    """Both files must describe the same voxels: shape, spacing, corners within a tenth of a voxel.
+
+    Spacing apart from corners: beside a placeholder affine only pixdim tells.
+    """
     if header.shape != reference.shape:
         raise DataError(
             header.path,
             f"has shape {header.shape} (z, y, x) but {reference.path.name} has {reference.shape}",
             "both must be on one grid; resample one to the other",
+        )
+    if not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
+        spacings = [" × ".join(f"{s:.4g}" for s in h.spacing_mm) for h in (header, reference)]
+        raise DataError(
+            header.path,
+            f"has spacing {spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}",
+            "both must be on one grid; correct the header that is wrong",
         )
     last = np.array(header.shape[::-1]) - 1
     corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=float)
@@ -117,7 +155,11 @@ def check_same_grid(header: Header, reference: Header) -> None:
 
 
 def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> None:
-    """Write (Z, Y, X), or (K, Z, Y, X) as a 4-D file, on the original grid of a case."""
+    """Write (Z, Y, X), or (K, Z, Y, X) as a 4-D file, on the original grid of a case.
+
+    Types that NIfTI readers do not share are widened or narrowed: bool to uint8, 64-bit integers
+    to int32, float16 to float32.
+    """
     path = Path(path)
     if not path.name.endswith((".nii", ".nii.gz")):
         raise ValueError(f"Expected argument `path` to end in .nii or .nii.gz, but got {path}.")
@@ -127,18 +169,25 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
             f"but got {array.shape}."
         )
     # NIfTI keeps channels last; the reverse of (K, Z, Y, X) is (X, Y, Z, K).
-    image = nib.Nifti1Image(np.asarray(array).T, np.array(grid.affine))  # type: ignore[no-untyped-call]
+    image = nib.Nifti1Image(_portable(array).T, np.array(grid.affine))  # type: ignore[no-untyped-call]
     image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
     # As in the source file, where an affine may be a placeholder beside the true spacing.
     image.header["pixdim"][1:4] = grid.original_spacing_mm[::-1]
-    ending = ".nii.gz" if path.name.endswith(".gz") else ".nii"
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name.removesuffix(ending)}{ending}")
-    try:
-        with disk_errors(path.parent):
-            nib.save(image, partial)
-            os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial:
+        nib.save(image, partial)
+
+
+def _portable(array: NDArray[np.generic]) -> NDArray[Any]:
+    values: NDArray[Any] = np.asarray(array)
+    if values.dtype == np.bool_:
+        return values.astype(np.uint8)
+    if values.dtype == np.float16:
+        return values.astype(np.float32)
+    if values.dtype in (np.int64, np.uint64):
+        if values.size and (values.min() < -(2**31) or values.max() >= 2**31):
+            raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
+        return values.astype(np.int32)
+    return values
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -186,6 +235,12 @@ def _judge(path: Path, raw: Any) -> Header:
     def refuse(problem: str) -> DataError:
         return DataError(path, f"has a NIfTI header with {problem}", _BROKEN)
 
+    if int(raw["datatype"]) in _COLOUR:
+        raise DataError(
+            path,
+            "is a colour (RGB) image",
+            "save it with one number per voxel, or one file per colour as channels",
+        )
     if int(raw["datatype"]) not in _NUMERIC:
         raise refuse(f"unsupported datatype {int(raw['datatype'])}")
     dtype = np.dtype(raw.get_data_dtype())
@@ -200,14 +255,11 @@ def _judge(path: Path, raw: Any) -> Header:
     if not (np.isfinite(offset) and minimum <= offset <= _MAX_HEADER_BYTES):
         raise refuse(f"vox_offset {offset:g}")
     _check_size(path, size + int(offset))
-    affine = np.array(raw.get_best_affine(), dtype=np.float64)
-    if len(shape) == 2 and not affine[:3, 2].any():
-        affine[2, 2] = 1.0
     slope, intercept = raw.get_slope_inter()
     if slope is None:
         slope, intercept = 1.0, 0.0
-    spacing_mm = _spacing(raw, affine, refuse)
-    return Header(path, shape, dtype, int(offset), slope, intercept, affine, spacing_mm)
+    affine, spacing_mm, notes = _space(raw, shape, refuse)
+    return Header(path, shape, dtype, int(offset), slope, intercept, affine, spacing_mm, notes)
 
 
 def _file_shape(raw: Any, refuse: Any) -> tuple[int, ...]:
@@ -239,29 +291,59 @@ def _check_size(path: Path, needed: int) -> None:
         )
 
 
-def _spacing(raw: Any, affine: NDArray[np.float64], refuse: Any) -> Spacing:
-    """Spacing from pixdim, which must agree with the affine.
+def _space(
+    raw: Any, shape: tuple[int, ...], refuse: Any
+) -> tuple[NDArray[np.float64], Spacing, dict[str, str]]:
+    """Affine and spacing in millimetres, and notes. Spacing is pixdim's; the affine must agree.
 
-    One exception: an affine with unit steps beside another pixdim is a placeholder (ACDC is
-    distributed so), and pixdim holds.
+    One exception: an affine of unit steps along the axes, without any offset, beside another pixdim
+    is a placeholder (ACDC is distributed so), and pixdim holds.
     """
+    notes: dict[str, str] = {}
+    unit, factor = _UNITS.get(int(raw["xyzt_units"]) % 8, ("", 0.0))
+    if not factor:
+        raise refuse(f"unknown units ({int(raw['xyzt_units'])})")
+    affine = np.array(raw.get_best_affine(), dtype=np.float64)
+    zooms = np.abs(np.array(raw["pixdim"][1:4], dtype=np.float64))
+    placeholder = np.array_equal(np.abs(affine), np.eye(4))
+    _complete(affine, zooms, shape, notes)
+    affine[:3] *= factor
+    zooms *= factor
+    if factor != 1.0:
+        notes["units"] = f"{unit}, converted to millimetres"
     columns = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
     if not np.isfinite(affine).all() or np.abs(affine).max() > 1e6:
         raise refuse("a non-finite affine")
-    if not (columns.min() >= 1e-4 and columns.max() <= 1e4):
-        raise refuse(f"voxel spacing {tuple(float(c) for c in columns)}")
+    for spacing in (columns, zooms):
+        if not (spacing.min() >= 1e-4 and spacing.max() <= 1e4):
+            raise refuse(f"voxel spacing {spacing.tolist()}")
     if abs(np.linalg.det(affine[:3, :3] / columns)) < 1e-3:
         raise refuse("an affine that flattens space")
-    used = min(int(raw["dim"][0]), 3)
-    zooms = columns.copy()
-    zooms[:used] = np.abs(np.array(raw["pixdim"][1 : used + 1], dtype=np.float64))
-    if not (np.isfinite(zooms).all() and zooms.min() >= 1e-4 and zooms.max() <= 1e4):
-        raise refuse(f"voxel spacing {zooms.tolist()}")
-    if not (np.allclose(zooms, columns, rtol=0.02) or np.allclose(columns, 1.0)):
-        both = f"pixdim {np.round(zooms, 4).tolist()}, affine {np.round(columns, 4).tolist()}"
-        raise refuse(f"two different spacings ({both})")
+    if not np.allclose(zooms, columns, rtol=0.02):
+        if not placeholder:
+            both = f"pixdim {np.round(zooms, 4).tolist()}, affine {np.round(columns, 4).tolist()}"
+            raise refuse(f"two different spacings ({both})")
+        notes["spacing"] = "from pixdim; the affine is a placeholder"
     x, y, z = (float(c) for c in zooms)
-    return z, y, x
+    return affine, (z, y, x), notes
+
+
+def _complete(
+    affine: NDArray[np.float64],
+    zooms: NDArray[np.float64],
+    shape: tuple[int, ...],
+    notes: dict[str, str],
+) -> None:
+    """A single slice may come without a thickness: the affine's, else 1, is filled in."""
+    if len(shape) > 2 and (shape[2] > 1 or zooms[2] != 0):
+        return
+    if not affine[:3, 2].any():
+        normal = np.cross(affine[:3, 0], affine[:3, 1])
+        length = float(np.linalg.norm(normal))
+        affine[:3, 2] = normal / length if length else (0.0, 0.0, 1.0)
+    zooms[2] = np.linalg.norm(affine[:3, 2])
+    if len(shape) > 2:
+        notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"
 
 
 def _read(path: Path) -> tuple[NDArray[Any], Header]:
@@ -275,12 +357,15 @@ def _read(path: Path) -> tuple[NDArray[Any], Header]:
                 offset=header.offset,
                 mmap=False,
             )
-            # One byte more makes gzip verify its checksum when the voxels end the file.
-            stream.read(1)
+            # To the end: only there does gzip verify its checksum.
+            while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
+                pass
         except (OSError, EOFError, zlib.error, ValueError) as error:
             raise DataError(path, "is truncated or damaged", _BROKEN) from error
     if (header.slope, header.intercept) != (1.0, 0.0):
-        voxels = voxels * header.slope + header.intercept
+        # Single precision holds 8- and 16-bit values and costs half the memory.
+        scaled: NDArray[Any] = voxels.astype(np.float32 if voxels.itemsize <= 2 else np.float64)
+        voxels = scaled * header.slope + header.intercept
     voxels = np.asarray(voxels).T
     while voxels.ndim < 3:
         voxels = voxels[None]

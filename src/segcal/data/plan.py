@@ -1,17 +1,17 @@
 """What `prepare` will write: found, judged by its headers, decided; nothing is written yet."""
 
-import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from segcal._checks import check_choice
-from segcal.data import phantom
+from segcal.data import acdc, brats, flare, folder, msd, phantom
 from segcal.data.case import Case, SourceFile
 from segcal.data.errors import DataError
-from segcal.data.grid import GridRecipe
+from segcal.data.grid import GridRecipe, plan_grid
 from segcal.data.intensity import Intensity
 from segcal.data.nifti import read_header
 from segcal.data.source import (
@@ -22,17 +22,29 @@ from segcal.data.source import (
     load_case,
     source_files,
 )
-from segcal.data.sources import SOURCES
 from segcal.data.store import DTYPES
 
 RECIPES = ("paper", "native")
+SOURCES: dict[str, Callable[[Path, SourceOptions], SourceSet]] = {
+    "acdc": acdc.find_cases,
+    "flare": flare.find_cases,
+    "brats": brats.find_cases,
+    "msd": msd.find_cases,
+    "folder": folder.find_cases,
+}
+# Raised whenever the same files and settings would give other arrays than before.
+FORMAT = 2
 # The paper's U-Net halves slices three times and quarters them once.
 _MULTIPLE = 32
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be written: a maker for each case, and what dataset.yaml says of them all."""
+    """What will be written: a maker for each case, and what dataset.yaml says of them all.
+
+    `settings` is everything that decides how files become arrays; a case is kept only if its own
+    are the same. `case_bytes` is about what making the largest case takes in memory.
+    """
 
     name: str
     source: str
@@ -47,7 +59,9 @@ class Plan:
     sources: Mapping[str, tuple[SourceFile, ...]]
     counts: tuple[int, int, int]
     problems: tuple[DataError, ...]
-    recipe_sha256: str
+    settings: dict[str, str]
+    root: Path | None = None
+    case_bytes: int = 0
 
 
 def plan_source(
@@ -80,7 +94,6 @@ def plan_source(
             sources[case.name] = source_files(case, found.root)
         except DataError as problem:
             problems.append(problem)
-    decided = [kind, dtype, grid.model_dump(), found.intensity.model_dump(), found.channels]
     return Plan(
         name=found.name,
         source=kind,
@@ -97,7 +110,18 @@ def plan_source(
         sources=sources,
         counts=found.split_counts,
         problems=tuple(problems),
-        recipe_sha256=digest([*decided, labels, dict(found.label_map or {})]),
+        settings={
+            "format": str(FORMAT),
+            "source": kind,
+            "dtype": dtype,
+            "grid": grid.model_dump_json(),
+            "intensity": found.intensity.model_dump_json(),
+            "channels": ", ".join(found.channels),
+            "labels": json.dumps(labels),
+            "label map": json.dumps(found.label_map),
+        },
+        root=found.root,
+        case_bytes=_case_bytes(found, grid),
     )
 
 
@@ -107,7 +131,7 @@ def plan_phantom(spec: phantom.PhantomSpec | None = None, *, dtype: str = "float
     spec = spec or phantom.PhantomSpec()
     makers = {f"phantom_{i:04d}": partial(phantom.make_case, spec, i) for i in range(spec.cases)}
     # How many there are changes no case, so a set can be enlarged.
-    decided = {k: v for k, v in asdict(spec).items() if k != "cases"}
+    decided = {k: str(v) for k, v in asdict(spec).items() if k != "cases"}
     return Plan(
         name="phantom",
         source="phantom",
@@ -122,12 +146,8 @@ def plan_phantom(spec: phantom.PhantomSpec | None = None, *, dtype: str = "float
         sources=dict.fromkeys(makers, ()),
         counts=DEFAULT_COUNTS,
         problems=(),
-        recipe_sha256=digest([decided, dtype]),
+        settings={"format": str(FORMAT), "source": "phantom", "dtype": dtype} | decided,
     )
-
-
-def digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _padded(found: SourceSet) -> GridRecipe:
@@ -142,3 +162,16 @@ def _padded(found: SourceSet) -> GridRecipe:
         y, x = max(y, shape[1]), max(x, shape[2])
     up = [-(-side // _MULTIPLE) * _MULTIPLE for side in (y, x)]
     return GridRecipe(crop=(None, up[0], up[1]))
+
+
+def _case_bytes(found: SourceSet, grid: GridRecipe) -> int:
+    """Memory for the largest case: per voxel about four float32 copies on either grid."""
+    most = 0
+    for case in found.cases:
+        try:
+            header = read_header(case.images[0])
+        except DataError:
+            continue
+        stored = plan_grid(header.shape, header.spacing_mm, header.affine, grid).shape
+        most = max(most, math.prod(header.shape) + math.prod(stored))
+    return most * 16 * len(found.channels)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -66,7 +67,11 @@ def _attempt(job: Callable[[], R]) -> R | DataError:
 
 
 def _follow_parent() -> None:
-    """Leave when the parent is gone: a killed `prepare` must not leave workers behind."""
+    """Leave when the parent is gone: a killed `prepare` must not leave workers behind.
+
+    Ctrl-C reaches every process of the terminal; the parent alone answers it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -5,9 +5,10 @@ whole, then splits.json, then dataset.yaml, whose presence says that the set is 
 again after an interruption, cases that are there and unchanged are kept.
 """
 
-import os
+import hashlib
+import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +18,21 @@ from pathlib import Path
 import yaml
 
 from segcal import __version__
-from segcal._checks import check_number
+from segcal._checks import check_int
 from segcal.data.case import Case, CaseProperties
 from segcal.data.dataset import DatasetInfo, PreparedDataset, open_dataset
 from segcal.data.errors import DataError, DiskFullError, disk_errors
-from segcal.data.plan import Plan, digest
+from segcal.data.plan import Plan
 from segcal.data.pool import run_jobs
-from segcal.data.splits import find_duplicates, make_splits
-from segcal.data.store import PARTIAL, read_properties, write_case, write_json, write_text
+from segcal.data.splits import check_folds, find_duplicates, make_splits
+from segcal.data.store import (
+    PARTIAL,
+    pack_case,
+    read_properties,
+    write_folder,
+    write_json,
+    write_text,
+)
 
 
 @dataclass(frozen=True)
@@ -53,15 +61,18 @@ def prepare(
     called with (cases done, cases in all). More than one worker starts processes: call it from
     under `if __name__ == "__main__":` then.
     """
-    check_number("workers", workers, low=1)
+    check_int("workers", workers, low=1)
+    check_int("seed", seed, low=0)
+    check_folds(folds)
     if plan.problems and not keep_going:
         raise plan.problems[0]
     out = Path(out)
     cases_dir = out / "cases"
+    _check_apart(out, plan.root)
     with _claimed(out):
         kept = _kept_cases(plan, cases_dir)
         jobs = {
-            name: partial(_make, maker, cases_dir, plan.dtype, plan.recipe_sha256)
+            name: partial(_make, maker, out, plan.dtype, plan.settings)
             for name, maker in plan.makers.items()
             if name not in kept
         }
@@ -85,9 +96,25 @@ def prepare(
 
 
 def _make(
-    maker: Callable[[], Case], cases_dir: Path, dtype: str, recipe_sha256: str
+    maker: Callable[[], Case], out: Path, dtype: str, settings: Mapping[str, str]
 ) -> CaseProperties:
-    return write_case(maker(), cases_dir, dtype, recipe_sha256)
+    properties, files = pack_case(maker(), dtype, settings)
+    # Only now, when a case is about to change, is the set no longer the one it was; whatever
+    # fails before leaves a finished set finished.
+    with disk_errors(out):
+        (out / "dataset.yaml").unlink(missing_ok=True)
+    write_folder(out / "cases" / properties.name, files)
+    return properties
+
+
+def _check_apart(out: Path, source: Path | None) -> None:
+    """Neither may lie in the other: a later search of the source would find what was written."""
+    if source is None:
+        return
+    here, there = out.resolve(), source.resolve()
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        how = "lies inside" if here.is_relative_to(there) else "holds"
+        raise DataError(out, f"{how} the source folder {source}", "choose another --out")
 
 
 @contextmanager
@@ -96,14 +123,8 @@ def _claimed(out: Path) -> Iterator[None]:
     import fcntl
 
     with disk_errors(out):
-        if out.is_dir() and not (out / "cases").is_dir():
-            strangers = [p for p in out.iterdir() if p.name != ".lock"]
-            if strangers:
-                raise DataError(
-                    out,
-                    f"holds other files ({strangers[0].name})",
-                    "choose an empty folder for --out",
-                )
+        if out.is_dir():
+            _check_own(out)
         (out / "cases").mkdir(parents=True, exist_ok=True)
         lock = (out / ".lock").open("w")
     with lock:
@@ -119,28 +140,42 @@ def _claimed(out: Path) -> Iterator[None]:
         yield
 
 
+def _check_own(out: Path) -> None:
+    """Refuse a folder with foreign content. A picture beside a set of our own does no harm."""
+    cases = _visible(out / "cases") if (out / "cases").is_dir() else []
+    strangers = [p for p in cases if not (p / "case.json").is_file()]
+    if not cases and not (out / "dataset.yaml").is_file():
+        strangers += [p for p in _visible(out) if p.name not in ("cases", "splits.json")]
+    if strangers:
+        name = strangers[0].relative_to(out)
+        raise DataError(out, f"holds other files ({name})", "choose an empty folder for --out")
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+
+
 def _kept_cases(plan: Plan, cases_dir: Path) -> dict[str, CaseProperties]:
-    """Cases of an earlier run that are still right; one whose files changed is made anew."""
+    """Cases of an earlier run that are still right; the others are replaced when they are made."""
     kept = {}
-    for folder in sorted(cases_dir.iterdir()):
-        properties = read_properties(folder)
-        if folder.name not in plan.makers or properties.recipe_sha256 != plan.recipe_sha256:
+    for folder in _visible(cases_dir):
+        if folder.name not in plan.makers:
             raise DataError(
-                folder,
-                "was prepared from another source or with other settings",
-                "choose another --out or delete that one",
+                folder, "is a case that the source does not have", "choose another --out"
             )
-        if properties.sources == plan.sources[folder.name]:
+        properties = read_properties(folder)
+        for field in sorted(plan.settings.keys() | properties.settings.keys()):
+            before, now = (s.get(field, "none") for s in (properties.settings, plan.settings))
+            if before != now:
+                raise DataError(
+                    folder,
+                    f"was prepared with another {field} ({before}, now {now})",
+                    "choose another --out",
+                )
+        arrays = [folder / f"{name}.b2nd" for name in properties.sha256]
+        whole = all(path.is_file() and path.stat().st_size > 0 for path in arrays)
+        if whole and properties.sources == plan.sources[folder.name]:
             kept[folder.name] = properties
-        else:
-            # Away in one step, so that no half-deleted case can be met.
-            gone = folder.with_name(f"{PARTIAL}{os.getpid()}-old-{folder.name}")
-            with disk_errors(cases_dir):
-                os.rename(folder, gone)
-                shutil.rmtree(gone)
-    if len(kept) < len(plan.makers):
-        # The set is not complete until this run ends.
-        (cases_dir.parent / "dataset.yaml").unlink(missing_ok=True)
     return kept
 
 
@@ -174,15 +209,28 @@ def _finish(
         skipped=tuple(str(problem) for problem in problems),
         versions={"segcal": __version__}
         | {name: version(name) for name in ("numpy", "scipy", "nibabel", "blosc2")},
-        fingerprint=fingerprint(cases, plan.classes or inferred, plan.recipe_sha256),
+        fingerprint="",
     )
+    info = info.model_copy(update={"fingerprint": fingerprint(cases, info)})
     # JSON has only text for keys; YAML may keep the labels as numbers.
     content = info.model_dump(mode="json") | {"classes": dict(sorted(info.classes.items()))}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_text(out / "dataset.yaml", text)
 
 
-def fingerprint(cases: list[CaseProperties], classes: Mapping[int, str], recipe_sha256: str) -> str:
-    """One hash over all stored arrays, the classes and the settings."""
-    arrays = sorted((c.name, c.patient, sorted(c.sha256.items())) for c in cases)
-    return digest([arrays, sorted(classes.items()), recipe_sha256])
+def fingerprint(cases: Iterable[CaseProperties], info: DatasetInfo) -> str:
+    """One hash over everything stored of the cases and everything that says what it means.
+
+    Not part of it: the time of the source files, the set's name, versions, and what was left out.
+    """
+    stored = []
+    for case in sorted(cases, key=lambda c: c.name):
+        content = case.model_dump(mode="json")
+        for source in content["sources"]:
+            del source["mtime_ns"]
+        stored.append(content)
+    meaning = info.model_dump(
+        mode="json", exclude={"name", "cases", "skipped", "versions", "fingerprint"}
+    )
+    text = json.dumps([stored, meaning], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

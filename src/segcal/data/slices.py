@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from segcal._checks import check_number
+from segcal._checks import check_int, check_number
 from segcal.data.dataset import PreparedCase, PreparedDataset
-from segcal.data.resample import centre_start, crop_or_pad
+from segcal.data.resample import centre_start, crop_or_pad, present
 from segcal.data.store import decode_image
 
 _KEPT_VOXELS = 2048
@@ -54,7 +54,7 @@ class SliceDataset(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         number, z = self._index[index]
         case = self.cases[number]
-        stored = self.fit(case.stored("image")[:, z], case.stored_zero())
+        stored = self.fit(case.read("image", (slice(None), z)), case.stored_zero())
         image = decode_image(stored, case.properties.scale, case.properties.offset)
         target = self.fit(case.label_slice(z)[None], (0,))[0].astype(np.int64)
         return Batch(torch.from_numpy(image), torch.from_numpy(target), case.name)
@@ -98,8 +98,9 @@ class PatchDataset(Dataset[Batch]):
         seed: int = 0,
     ) -> None:
         for side in patch_size:
-            check_number("patch_size", side, low=1)
-        check_number("per_case", per_case, low=1)
+            check_int("patch_size", side, low=1)
+        check_int("per_case", per_case, low=1)
+        check_int("seed", seed, low=0)
         check_number("foreground", foreground, low=0, high=1)
         self.cases = dataset.part(part, fold)
         self.num_classes = dataset.num_classes
@@ -108,7 +109,7 @@ class PatchDataset(Dataset[Batch]):
         self.foreground = foreground
         self.seed = seed
         self.epoch = 0
-        self._voxels: dict[int, list[NDArray[np.int64]]] = {}
+        self._voxels: dict[int, list[NDArray[np.int32]]] = {}
 
     def __len__(self) -> int:
         return len(self.cases) * self.per_case
@@ -117,9 +118,15 @@ class PatchDataset(Dataset[Batch]):
         """Draw other patches; before the DataLoader of the epoch is iterated."""
         self.epoch = epoch
 
+    def find_foreground(self) -> None:
+        """Look for the labelled voxels of all cases now, so that workers are born with them."""
+        for number in range(len(self.cases)):
+            self._foreground_voxels(number)
+
     def __getitem__(self, index: int) -> Batch:
-        if not 0 <= index < len(self):
+        if not -len(self) <= index < len(self):
             raise IndexError(index)
+        index %= len(self)
         rng = np.random.default_rng([self.seed, self.epoch, index])
         number = index % len(self.cases)
         case = self.cases[number]
@@ -152,16 +159,17 @@ class PatchDataset(Dataset[Batch]):
             for w, (n, p, free) in zip(wished, room, strict=True)
         ]
 
-    def _foreground_voxels(self, number: int) -> Sequence[NDArray[np.int64]]:
+    def _foreground_voxels(self, number: int) -> Sequence[NDArray[np.int32]]:
         """Per class present in the case, up to 2,048 of its voxels; kept after the first use."""
         if number not in self._voxels:
             label = self.cases[number].label()
             rng = np.random.default_rng([self.seed, number])
             found = []
-            for value in np.unique(label[label > 0]):
+            for value in [v for v in present(label) if v > 0]:
                 voxels = np.flatnonzero(label == value)
                 if len(voxels) > _KEPT_VOXELS:
                     voxels = rng.choice(voxels, _KEPT_VOXELS, replace=False)
-                found.append(np.stack(np.unravel_index(voxels, label.shape), axis=1))
+                places = np.stack(np.unravel_index(voxels, label.shape), axis=1)
+                found.append(places.astype(np.int32))
             self._voxels[number] = found
         return self._voxels[number]

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +15,12 @@ from segcal.data.errors import DataError, list_folder
 from segcal.data.grid import GridRecipe, plan_grid
 from segcal.data.intensity import Intensity, normalise
 from segcal.data.nifti import Header, check_same_grid, read_header, read_image, read_labels
+from segcal.data.resample import present
 
 T = TypeVar("T")
 
 ENDINGS = (".nii.gz", ".nii")
+_WRITTEN = (".nii.gz", ".nii", ".NII.GZ", ".NII", ".nii.GZ")
 DEFAULT_COUNTS = (70, 10, 20)
 
 
@@ -39,6 +42,14 @@ class SourceOptions:
     modality: str | None = None
     window: tuple[float, float] | None = None
     classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        names = ("background", *(self.classes or ()))
+        if not all(name.strip() for name in names) or len(set(names)) < len(names):
+            raise ValueError(
+                "Expected argument `classes` to be different names of labels 1, 2, …, "
+                f"but got {', '.join(names[1:])!r}."
+            )
 
 
 @dataclass(frozen=True)
@@ -82,12 +93,14 @@ def load_case(source: SourceCase, recipe: CaseRecipe) -> Case:
     labels, label_header = read_labels(source.label)
     check_same_grid(label_header, header)
     stored_labels = _map_labels(source.label, labels, recipe)
-    digest = hashlib.sha256(repr(image.shape).encode() + image.tobytes()).hexdigest()
+    digest = hashlib.sha256(repr(image.shape).encode())
+    digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
+    normal = np.empty(image.shape, dtype=np.float32)
     records = []
-    for index in range(len(image)):
+    for index, channel in enumerate(image):
         path = source.images[min(index, len(source.images) - 1)]
         try:
-            image[index], record = normalise(image[index], recipe.intensity)
+            normal[index], record = normalise(channel, recipe.intensity)
         except ValueError as error:
             raise DataError(path, str(error), "leave out the case or change --window") from error
         records.append(record)
@@ -95,13 +108,13 @@ def load_case(source: SourceCase, recipe: CaseRecipe) -> Case:
     return Case(
         name=source.name,
         patient=source.patient,
-        image=grid.apply_image(image),
+        image=grid.apply_image(normal),
         label=grid.apply_labels(stored_labels),
         grid=grid,
         intensity=tuple(records),
-        voxels_sha256=digest,
+        voxels_sha256=digest.hexdigest(),
         sources=source_files(source, recipe.root),
-        notes=source.notes,
+        notes=source.notes | header.notes,
     )
 
 
@@ -118,12 +131,12 @@ def source_files(source: SourceCase, root: Path) -> tuple[SourceFile, ...]:
     return tuple(files)
 
 
-def _read_channels(source: SourceCase, recipe: CaseRecipe) -> tuple[NDArray[np.float32], Header]:
+def _read_channels(source: SourceCase, recipe: CaseRecipe) -> tuple[NDArray[np.floating], Header]:
     parts = [read_image(path) for path in source.images]
     header = parts[0][1]
     for _, other in parts[1:]:
         check_same_grid(other, header)
-    image = np.concatenate([part for part, _ in parts])
+    image = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
     if len(image) != recipe.channels:
         raise DataError(
             source.images[0],
@@ -133,10 +146,9 @@ def _read_channels(source: SourceCase, recipe: CaseRecipe) -> tuple[NDArray[np.f
     return image, header
 
 
-def _map_labels(path: Path, labels: NDArray[np.int64], recipe: CaseRecipe) -> NDArray[np.uint8]:
-    present = {int(v) for v in np.unique(labels)}
+def _map_labels(path: Path, labels: NDArray[np.integer], recipe: CaseRecipe) -> NDArray[np.uint8]:
     known = recipe.label_map or {v: v for v in recipe.labels or range(256)}
-    strange = sorted(present - set(known))
+    strange = sorted(set(present(labels)) - set(known))
     if strange:
         listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
         raise DataError(
@@ -144,26 +156,37 @@ def _map_labels(path: Path, labels: NDArray[np.int64], recipe: CaseRecipe) -> ND
             f"holds label {', '.join(map(str, strange[:5]))}, outside the list {listed}",
             "correct the label map, or name all classes of the set",
         )
-    out = np.zeros(labels.shape, dtype=np.uint8)
-    for value in present:
-        out[labels == value] = known[value]
-    return out
+    table = np.zeros(max(known) + 1, dtype=np.uint8)
+    table[list(known)] = list(known.values())
+    return np.asarray(table[labels])
 
 
 def stem(path: Path) -> str | None:
-    """File name without .nii or .nii.gz; None when it is no NIfTI file."""
+    """File name without .nii or .nii.gz (or .NII.GZ); None when it is no NIfTI file."""
     for ending in ENDINGS:
-        if path.name.endswith(ending) and path.name != ending:
-            return path.name.removesuffix(ending)
+        if path.name.lower().endswith(ending) and len(path.name) > len(ending):
+            return path.name[: -len(ending)]
     return None
 
 
+def need_stem(path: Path) -> str:
+    """`stem` of an image; a DataError that names the file if it is no NIfTI file."""
+    name = stem(path)
+    if name is None:
+        raise DataError(path, "is not a .nii or .nii.gz file", "convert it or remove it")
+    return name
+
+
 def need_nifti(folder: Path, name: str, what: str) -> Path:
-    """The file `name`.nii.gz or `name`.nii in `folder`; a DataError that names it if missing."""
-    for ending in ENDINGS:
-        path = folder / f"{name}{ending}"
-        if path.is_file():
-            return path
+    """The one file `name`.nii.gz or `name`.nii in `folder`; a DataError if there is none or two."""
+    found = [p for ending in _WRITTEN if (p := folder / f"{name}{ending}").is_file()]
+    for first, second in product(found[:1], found[1:]):
+        # Where case does not matter to the file system, two spellings are one file.
+        if not first.samefile(second):
+            problem = f"gives the name {name} a second time"
+            raise DataError(second, problem, "keep one file per case")
+    if found:
+        return found[0]
     raise DataError(
         folder / f"{name}.nii.gz",
         f"is missing ({what})",
@@ -175,15 +198,19 @@ def gather(
     root: Path, items: Iterable[T], make: Callable[[T], list[SourceCase]], layout: str
 ) -> tuple[tuple[SourceCase, ...], tuple[DataError, ...]]:
     """The cases that `make` finds in each item, and the problems it met; no case is an error."""
+    # By folded name: on some disks cases that differ in capitals alone would share a folder.
     cases: dict[str, SourceCase] = {}
     problems: list[DataError] = []
     for item in items:
         try:
             for case in make(item):
-                if case.name in cases:
+                other = cases.get(case.name.casefold())
+                if other is not None:
                     problem = f"gives the case name {case.name} a second time"
+                    if other.name != case.name:
+                        problem = f"differs from case {other.name} in capital letters only"
                     raise DataError(case.images[0], problem, "keep one file per case")
-                cases[case.name] = case
+                cases[case.name.casefold()] = case
         except DataError as problem:
             problems.append(problem)
     if not cases:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from segcal._checks import check_number
+from segcal._checks import check_int
 from segcal.data.errors import DataError
 
 PARTS = ("train", "val", "test")
@@ -100,8 +100,8 @@ def make_splits(
     folds: int = 5,
 ) -> Splits:
     """Split cases (case name → patient) so that no patient and no duplicated scan parts."""
-    check_number("seed", seed, low=0)
-    check_number("folds", folds, low=0)
+    check_int("seed", seed, low=0)
+    check_folds(folds)
     groups = _groups(set(patient_of.values()), duplicates)
     sizes = part_sizes(sum(map(len, groups)), counts)
     rng = np.random.default_rng(seed)
@@ -118,6 +118,12 @@ def make_splits(
     )
 
 
+def check_folds(folds: int) -> None:
+    """0 means none; a single fold would have nothing to train on."""
+    if check_int("folds", folds, low=0) == 1:
+        raise ValueError("Expected argument `folds` to be 0 or at least 2, but got 1.")
+
+
 def _groups(patients: set[str], duplicates: Sequence[Sequence[str]]) -> list[list[str]]:
     together = {patient for group in duplicates for patient in group}
     singles = [[p] for p in sorted(patients - together)]
@@ -129,7 +135,8 @@ def _deal(
 ) -> list[list[list[str]]]:
     """Deal whole groups at random into parts of the given sizes, the large groups first.
 
-    The sizes come out exact whenever there are enough single patients to fill up with.
+    The sizes come out exact whenever there are enough single patients to fill up with. A part that
+    large groups left empty is given one group.
     """
     order = [groups[i] for i in rng.permutation(len(groups))]
     order.sort(key=len, reverse=True)
@@ -142,6 +149,11 @@ def _deal(
         index = int(rng.choice(len(sizes), p=chance / chance.sum()))
         parts[index].append(group)
         room[index] -= len(group)
+    for index, part in enumerate(parts):
+        giver = max(parts, key=lambda p: (len(p) > 1, sum(map(len, p))))
+        if not part and sizes[index] > 0 and len(giver) > 1:
+            # The last one dealt: the smallest.
+            part.append(giver.pop())
     return parts
 
 

@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +65,20 @@ def decode_image(
     return image
 
 
-def write_case(case: Case, cases_dir: Path, dtype: str, recipe_sha256: str) -> CaseProperties:
-    """Write a case whole: the folder appears under its name in one step."""
+def pack_case(
+    case: Case, dtype: str, settings: Mapping[str, str]
+) -> tuple[CaseProperties, dict[str, bytes]]:
+    """A case's description and its files' bytes by name; nothing is written yet."""
+    for name, array in (("image", case.image), ("truth", case.truth)):
+        if array is not None and not np.isfinite(array).all():
+            raise DataError(case.name, f"has a non-finite {name}", "leave out the case")
     try:
         stored, scale, offset = encode_image(case.image, dtype)
     except ValueError as error:
-        raise DataError(cases_dir / case.name, str(error), "use --dtype uint8") from error
+        raise DataError(case.name, str(error), "use --dtype uint8") from error
     arrays: dict[str, NDArray[Any]] = {"image": stored, "label": case.label}
     if case.truth is not None:
         arrays["truth"] = case.truth.astype(np.float16)
-    values, counts = np.unique(case.label, return_counts=True)
-    decoded = decode_image(stored, scale, offset)
     properties = CaseProperties(
         name=case.name,
         patient=case.patient,
@@ -83,20 +88,30 @@ def write_case(case: Case, cases_dir: Path, dtype: str, recipe_sha256: str) -> C
         dtype="uint8" if dtype == "uint8" else "float16",
         scale=scale,
         offset=offset,
-        image_range=(float(decoded.min()), float(decoded.max())),
-        voxels={int(v): int(n) for v, n in zip(values, counts, strict=True)},
+        image_range=channel_ranges(decode_image(stored, scale, offset)),
+        voxels=count_labels(case.label),
         grid=case.grid,
         intensity=case.intensity,
         voxels_sha256=case.voxels_sha256,
         sha256={name: array_sha256(array) for name, array in arrays.items()},
-        recipe_sha256=recipe_sha256,
+        settings=dict(settings),
         sources=case.sources,
         notes=case.notes,
     )
     files = {f"{name}.b2nd": _frame(array) for name, array in arrays.items()}
     files["case.json"] = properties.model_dump_json(indent=1).encode()
-    _write_folder(cases_dir / case.name, files)
-    return properties
+    return properties, files
+
+
+def channel_ranges(image: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
+    """Smallest and largest value of each channel."""
+    return tuple((float(channel.min()), float(channel.max())) for channel in image)
+
+
+def count_labels(label: NDArray[np.uint8]) -> dict[int, int]:
+    """How many voxels each label that occurs has."""
+    counts = np.bincount(label.ravel(), minlength=256)
+    return {int(v): int(counts[v]) for v in np.flatnonzero(counts)}
 
 
 def read_properties(folder: Path) -> CaseProperties:
@@ -115,7 +130,8 @@ def open_array(path: Path) -> Any:
     try:
         # Not memory-mapped: a mapped array would keep its file open, and sets have thousands.
         return blosc2.open(str(path), mode="r", dparams=blosc2.DParams(nthreads=1))
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
+    except Exception as error:
+        # blosc2 raises many types on damaged files; any of them means the same to the user.
         raise DataError(path, "is not a readable array file", _REBUILD) from error
 
 
@@ -126,15 +142,40 @@ def array_sha256(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a name to write under; it becomes `path` when all went well, and is gone otherwise."""
     partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
     try:
         with disk_errors(path.parent):
-            _write_bytes(partial, text.encode())
-            os.replace(partial, path)
+            yield partial
+            if path.is_dir():
+                # Away in one step, so that no half-deleted folder can be met.
+                old = path.with_name(f"{PARTIAL}{os.getpid()}-old-{path.name}")
+                os.rename(path, old)
+                os.rename(partial, path)
+                shutil.rmtree(old)
+            else:
+                os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder whole: it appears under its name, or takes the old one's place, at once."""
+    with replacing(folder) as partial:
+        partial.mkdir()
+        for name, data in files.items():
+            _write_bytes(partial / name, data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with replacing(path) as partial:
+        _write_bytes(partial, text.encode())
 
 
 def write_json(path: Path, content: object) -> None:
@@ -153,18 +194,6 @@ def _frame(array: NDArray[Any]) -> bytes:
     # Packed in memory and written by Python: a full disk is then an error, not a short file.
     data: bytes = packed.to_cframe()
     return data
-
-
-def _write_folder(folder: Path, files: dict[str, bytes]) -> None:
-    partial = folder.with_name(f"{PARTIAL}{os.getpid()}-{folder.name}")
-    try:
-        with disk_errors(folder.parent):
-            partial.mkdir()
-            for name, data in files.items():
-                _write_bytes(partial / name, data)
-            os.rename(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_bytes(path: Path, data: bytes) -> None:

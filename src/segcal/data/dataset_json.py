@@ -1,6 +1,7 @@
 """What a `dataset.json` says about a set: MSD's and nnU-Net's spellings of the same things."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,14 @@ def choose_intensity(described: Description, options: SourceOptions) -> Intensit
             c.lower() == "ct" for c in described.channels or ()
         )
     if not is_ct:
+        if options.window is not None:
+            raise ValueError(
+                "Expected argument `window` only for CT, but this set is not: add --modality ct."
+            )
         return Intensity(kind="zscore")
     low, high = options.window or CT_WINDOW
-    if not low < high:
-        raise ValueError(f"Expected argument `window` to be LOW < HIGH, but got {low}, {high}.")
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(
+            f"Expected argument `window` to be two finite values LOW < HIGH, but got {low}, {high}."
+        )
     return Intensity(kind="window", low=low, high=high)
