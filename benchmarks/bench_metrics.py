@@ -20,7 +20,7 @@ from _common import environment, summary, time_median, time_once, write_results
 from rich.console import Console
 from rich.table import Table
 
-from segcal.metrics import CalibrationBins, ProperScores, all_surface_distances, evaluate_case
+from segcal.metrics import all_surface_distances, evaluate_case, measure
 
 warnings.filterwarnings("ignore")
 SHAPE = (128, 192, 192)
@@ -84,11 +84,8 @@ def bench_calibration(repeats: int) -> dict[str, Any]:
     probs, target = random_probs(SHAPE)
 
     def ours() -> Any:
-        bins, scores = (
-            CalibrationBins(4).update(probs, target),
-            ProperScores(4).update(probs, target),
-        )
-        return bins.ece(), bins.cece(), scores.brier(), scores.nll()
+        both = measure(probs, target, 4)
+        return both.bins.ece(), both.bins.cece(), both.scores.brier(), both.scores.nll()
 
     def theirs() -> Any:
         return multiclass_calibration_error(probs[None], target[None], 4, n_bins=15)
@@ -111,14 +108,13 @@ def bench_case(repeats: int) -> dict[str, Any]:
 
 
 def bench_scaling(device: str, millions: list[int], repeats: int) -> list[dict[str, Any]]:
-    """Time and memory of CalibrationBins + ProperScores, 1 to 64 million voxels of 4 classes."""
+    """Time and memory of `measure`, 1 to 64 million voxels of 4 classes."""
     out = []
     for million in millions:
         probs, target = (x.to(device) for x in random_probs((million * 1_000_000,)))
 
         def update(probs: torch.Tensor = probs, target: torch.Tensor = target) -> None:
-            CalibrationBins(4).update(probs, target)
-            ProperScores(4).update(probs, target)
+            measure(probs, target, 4)
 
         times = time_median(update, repeats)
         tracemalloc.start()

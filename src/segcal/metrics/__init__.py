@@ -2,6 +2,7 @@
 
 from segcal.metrics.calibration import CalibrationBins, Reliability
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
+from segcal.metrics.measure import Measured, measure
 from segcal.metrics.overlap import confusion, dsc
 from segcal.metrics.ranking import CaseScores, collect, mean_case_rank, sum_rank
 from segcal.metrics.regions import REGIONS, all_voxels, boundary, foreground, union
@@ -26,6 +27,7 @@ __all__ = [
     "CalibrationBins",
     "CaseResult",
     "CaseScores",
+    "Measured",
     "ProperScores",
     "Reliability",
     "Row",
@@ -47,6 +49,7 @@ __all__ = [
     "foreground",
     "holm",
     "mean_case_rank",
+    "measure",
     "nll",
     "pool_cases",
     "sum_rank",

@@ -30,6 +30,17 @@ def check_labels(name: str, value: Array) -> LabelMap:
     return labels
 
 
+def narrow(labels: LabelMap) -> LabelMap:
+    """The labels in bytes, where they fit: several passes follow, and each reads an eighth.
+
+    All of them fit if the bits of all of them together do: one pass tells.
+    """
+    if labels.itemsize == 1 or labels.size == 0:
+        return labels
+    bits = int(np.bitwise_or.reduce(labels, axis=None))
+    return labels.astype(np.uint8) if 0 <= bits < 256 else labels
+
+
 def check_spacing(spacing_mm: float | Sequence[float], axes: int) -> tuple[float, ...]:
     """The voxel size along each axis, every one above 0."""
     plain = spacing_mm.tolist() if hasattr(spacing_mm, "tolist") else spacing_mm  # numpy, torch

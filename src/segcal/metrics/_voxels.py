@@ -203,8 +203,11 @@ def _settle(chunk: Chunk, on_gpu: bool) -> Chunk:
         target = to_numpy(chunk.target)
         return Chunk(
             np.ascontiguousarray(to_numpy(chunk.probs)),
-            target.astype(np.int64) if integer else target,
-            *(None if a is None else to_numpy(a).astype(np.int64) for a in _marks(chunk)),
+            target.astype(np.int64, copy=False) if integer else target,
+            *(
+                None if a is None else to_numpy(a).astype(np.int64, copy=False)
+                for a in _marks(chunk)
+            ),
         )
     import torch
 

@@ -21,6 +21,7 @@ from segcal.metrics._space import (
     check_labels,
     check_spacing,
     join,
+    narrow,
 )
 from segcal.metrics._tally import Floats
 from segcal.metrics.overlap import EMPTY, check_groups, check_pair
@@ -172,7 +173,8 @@ def all_surface_distances(
     """
     check_choice("empty", empty, EMPTY)
     named = check_groups(groups, num_classes)
-    predicted, truth = check_labels("labels", labels), check_labels("target", target)
+    predicted = narrow(check_labels("labels", labels))
+    truth = narrow(check_labels("target", target))
     scale, shape = _scale(spacing_mm, units, truth.ndim), truth.shape
     if predicted.shape == shape and not any(0 in members for members in named.values()):
         # Around this box both maps are background: nothing to look at, and no distance changes.
