@@ -98,3 +98,12 @@ def test_help_and_version_answer() -> None:
         )
         assert done.returncode == 0
         assert expected in done.stdout
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "segcal", "rank", "nothing.csv"],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "segcal: nothing.csv: No such file or directory\n"

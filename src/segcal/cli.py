@@ -80,5 +80,8 @@ def main() -> None:
     except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("SEGCAL_DEBUG"):
             raise
-        typer.echo(f"segcal: {' '.join(str(error).split())}", err=True)
+        reason = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            reason = f"{error.filename}: {error.strerror}"
+        typer.echo(f"segcal: {' '.join(reason.split())}", err=True)
         sys.exit(2)
