@@ -29,7 +29,7 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
     torch.manual_seed(seed)
     classes = rng.choice([2, 3, 4, 5, 14, 33, 128] if CUDA else [2, 3, 4, 5, 14])
     axes = rng.choice([2, 3])
-    sizes = [1, 2, 3, 5, 8, 17, 31] if axes == 2 else [1, 2, 3, 6, 9]
+    sizes = [1, 2, 3, 4, 5, 8, 12, 17, 32] if axes == 2 else [1, 2, 3, 4, 6, 8, 9]
     space = [rng.choice(sizes) for _ in range(axes)]
     shape = (rng.choice([1, 2, 3]), classes, *space)
     name = rng.choice([*FUSED, "nacl", "nacl", "svls"])
@@ -134,6 +134,35 @@ def test_each_part_has_its_own_gradient() -> None:
             assert leaf.grad is not None
             grads.append(leaf.grad)
         torch.testing.assert_close(*grads)
+
+
+def test_the_value_may_be_changed_in_place() -> None:
+    logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
+    for reduction in ("mean", "none"):
+        grads = []
+        for fused in (True, False):
+            leaf = logits.clone().requires_grad_()
+            value = NACLLoss(fused=fused, reduction=reduction)(leaf, target)
+            value /= 2
+            value += 1
+            grads += torch.autograd.grad(value.sum(), leaf)
+        torch.testing.assert_close(*grads)
+
+
+def test_a_setting_may_be_changed_between_calls() -> None:
+    logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
+    changed = NACLLoss(fused=True)
+    before = changed(logits, target)
+    for name, value in {"penalty_weight": 0.7, "prior": "max", "patch_size": 5}.items():
+        setattr(changed, name, value)
+        fresh = NACLLoss(
+            **{k: getattr(changed, k) for k in ("penalty_weight", "prior", "patch_size")}
+        )
+        fresh.fused = False
+        after = changed(logits, target)
+        torch.testing.assert_close(after, fresh(logits, target))
+        assert not torch.isclose(after, before)
+        before = after
 
 
 def test_it_is_deterministic_and_backward_can_be_repeated() -> None:

@@ -1,13 +1,24 @@
 """The Triton kernels: one pass over logits and labels for the value, one for the gradient.
 
-A program takes BLOCK pixels of one image and all K classes of each. Labels vote for the prior
-without a K-wide loop per neighbour: each neighbour adds one to a bit field of a packed integer,
-and the fields are unpacked once. A Gaussian has few distinct weights, so its neighbours are
-packed shell by shell (pixels at the same distance).
+A strip is BLOCK columns (x of every slice of every image, side by side), walked along y for RUN
+rows with all K classes of each pixel. Labels vote for the prior without a K-wide loop per
+neighbour: each neighbour adds one to a bit field of a packed integer, and the fields are unpacked
+once. What a row votes serves three rows of pixels, so it is carried along the walk: 1 (2-D) or 3
+(3-D) rows of labels are read for each row of pixels, in groups of VECTOR, instead of 9 or 27 labels
+for each pixel. Patches that do not reach one pixel in x and y are read neighbour by neighbour.
 """
 
+import os
+
+import torch
 import triton
 import triton.language as tl
+
+# Whether the GPU's own approximations can be asked for by name. They are good to about 2 units in
+# the last place, and spare the care for denormal numbers, which is half of the work of `tl.exp`.
+PTX: tl.constexpr = tl.constexpr(
+    os.environ.get("TRITON_INTERPRET") != "1" and torch.version.cuda is not None
+)
 
 # What a kernel computes, and its options, as compile-time constants.
 CE: tl.constexpr = tl.constexpr(0)
@@ -29,6 +40,44 @@ REPLICATE: tl.constexpr = tl.constexpr(0)
 BACKGROUND: tl.constexpr = tl.constexpr(1)
 VALID: tl.constexpr = tl.constexpr(2)
 
+# Room at the head of `scratch` for what the gradient divides by; the programs' sums follow.
+NORMS: tl.constexpr = tl.constexpr(8)
+
+
+@triton.jit
+def _exp(x):
+    if PTX:
+        y = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * 1.4426950408889634],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        y = tl.exp(x)
+    return y
+
+
+@triton.jit
+def _log(x):
+    """Of numbers from 1 on; there the approximation is off by at most 1.2e-7."""
+    if PTX:
+        y = 0.6931471805599453 * tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        y = tl.log(x)
+    return y
+
+
+@triton.jit
+def _inverse(x):
+    if PTX:
+        y = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        y = 1.0 / x
+    return y
+
 
 @triton.jit
 def _label(base, z, y, x, D, H, W, here, BORDER: tl.constexpr):
@@ -46,17 +95,52 @@ def _label(base, z, y, x, D, H, W, here, BORDER: tl.constexpr):
 
 
 @triton.jit
+def _field(
+    label, word, IGNORED: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """One vote, in the bit field of the label.
+
+    Whatever is no class of this word, as an unsigned number, is shifted past its last field, or to
+    nothing: no test is needed. IGNORED is the ignored label if it is a class, else −1.
+    """
+    if IGNORED >= 0:
+        label = tl.where(label == IGNORED, -1, label)
+    shift = (label - word * PER_WORD).to(tl.uint32) * BITS
+    if PTX:  # whose shift left by more than there are bits is 0
+        if WIDE:
+            vote = tl.inline_asm_elementwise(
+                "shl.b64 $0, 1, $1;", "=l,r", [shift], dtype=tl.int64, is_pure=True, pack=1
+            )
+        else:
+            vote = tl.inline_asm_elementwise(
+                "shl.b32 $0, 1, $1;", "=r,r", [shift], dtype=tl.int32, is_pure=True, pack=1
+            )
+    elif WIDE:
+        vote = tl.full(label.shape, 1, tl.int64) << tl.minimum(shift, 63).to(tl.int64)
+    else:
+        vote = tl.full(label.shape, 1, tl.int32) << tl.minimum(shift, 31).to(tl.int32)
+    return vote
+
+
+@triton.jit
+def _unpack(packed, word, ks, BITS: tl.constexpr, PER_WORD: tl.constexpr):
+    """Votes per class (BLOCK_K, BLOCK) of the classes of one word; 0 for the others."""
+    field = ks - word * PER_WORD
+    mine = (field >= 0) & (field < PER_WORD)
+    down = tl.where(mine, field * BITS, 0)
+    unpacked = (packed[None, :] >> down[:, None].to(packed.dtype)).to(tl.int32)
+    return tl.where(mine[:, None], unpacked & ((1 << BITS) - 1), 0)
+
+
+@triton.jit
 def _votes(
     base, z, y, x, D, H, W, here, ks,
     K: tl.constexpr, IGNORED: tl.constexpr,
     RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr, SHELL: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Votes per class of the pixels at squared distance SHELL (all of the patch if negative).
-
-    Whatever is no class of this word, as an unsigned number, is shifted past its last field:
-    no test is needed. IGNORED is the ignored label if it is a class, else −1.
-    """
+    """Votes per class of the pixels at squared distance SHELL (all of the patch if negative)."""
     PZ: tl.constexpr = 2 * RZ + 1
     PY: tl.constexpr = 2 * RY + 1
     PX: tl.constexpr = 2 * RX + 1
@@ -64,7 +148,6 @@ def _votes(
     counts = tl.zeros([ks.shape[0], x.shape[0]], tl.int32)
     for word in tl.static_range(WORDS):
         packed = tl.zeros_like(x).to(tl.int64) if WIDE else tl.zeros_like(x)
-        one = packed + 1
         for i in tl.static_range(PZ * PY * PX):
             # Written out twice: an offset given a name is no longer known at compile time.
             if (
@@ -78,16 +161,180 @@ def _votes(
                     base, z + (i // (PY * PX) - RZ), y + ((i // PX) % PY - RY), x + (i % PX - RX),
                     D, H, W, here, BORDER,
                 )  # fmt: skip
-                if IGNORED >= 0:
-                    label = tl.where(label == IGNORED, -1, label)
-                shift = (label - word * PER_WORD).to(tl.uint32) * BITS
-                packed += one << tl.minimum(shift, 63 if WIDE else 31).to(packed.dtype)
-        field = ks - word * PER_WORD
-        mine = (field >= 0) & (field < PER_WORD)
-        down = tl.where(mine, field * BITS, 0)
-        unpacked = (packed[None, :] >> down[:, None].to(packed.dtype)).to(tl.int32)
-        counts += tl.where(mine[:, None], unpacked & ((1 << BITS) - 1), 0)
+                packed += _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
+        counts += _unpack(packed, word, ks, BITS, PER_WORD)
     return tl.where((ks < K)[:, None], counts, 0)
+
+
+@triton.jit
+def _sides(middle, left, right, VECTOR: tl.constexpr):
+    """What stands left plus what stands right of each pixel of a group (GROUPS, VECTOR)."""
+    if VECTOR == 1:
+        beside = tl.reshape(left + right, [middle.shape[0], 1])
+    elif VECTOR == 2:
+        a, b = tl.split(middle)
+        beside = tl.join(left + b, a + right)
+    else:
+        even, odd = tl.split(tl.reshape(middle, [middle.shape[0], 2, 2]))
+        a, c = tl.split(even)
+        b, d = tl.split(odd)
+        pairs = tl.join(tl.join(left + b, b + d), tl.join(a + c, c + right))
+        beside = tl.reshape(pairs, [middle.shape[0], 4])
+    return beside
+
+
+@triton.jit
+def _edge(
+    line, x, W, inside, word,
+    IGNORED: tl.constexpr, BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """The vote of the pixel at x of a line, under the border rule."""
+    if BORDER == REPLICATE:
+        x = tl.minimum(tl.maximum(x, 0), W - 1)
+    else:
+        inside = inside & (x >= 0) & (x < W)
+    label = tl.load(line + x, mask=inside, other=0).to(tl.int32)
+    if BORDER == VALID:
+        label = tl.where(inside, label, -1)
+    return _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
+
+
+@triton.jit
+def _row(
+    labels, offset, z, y, x, D, H, W, here,
+    SLOT: tl.constexpr, GAUSS: tl.constexpr, RZ: tl.constexpr, IGNORED: tl.constexpr,
+    BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """What the labels at height y vote, packed, for each pixel of the groups that start at x.
+
+    For a Gaussian, the votes at squared distance SLOT within the plane y; else all of them, for
+    the classes of word SLOT.
+    """
+    WORD: tl.constexpr = 0 if GAUSS else SLOT
+    above = tl.zeros([x.shape[0], VECTOR], tl.int64 if WIDE else tl.int32)
+    beside = above
+    left = tl.zeros([x.shape[0]], above.dtype)
+    right = left
+    for i in tl.static_range(2 * RZ + 1):
+        # Written out: an offset given a name is no longer known at compile time.
+        if not GAUSS or (i - RZ) * (i - RZ) == SLOT or (i - RZ) * (i - RZ) + 1 == SLOT:
+            inside = here
+            if BORDER == REPLICATE:
+                zi = tl.minimum(tl.maximum(z + (i - RZ), 0), D - 1)
+                yi = tl.minimum(tl.maximum(y, 0), H - 1)
+            else:
+                zi = z + (i - RZ)
+                yi = y
+                inside = here & (zi >= 0) & (zi < D) & (yi >= 0) & (yi < H)
+            line = offset + (zi * H + yi) * W
+            at = (line + x)[:, None] + tl.arange(0, VECTOR)[None, :]
+            at = tl.multiple_of(tl.max_contiguous(at, [1, VECTOR]), [1, VECTOR])
+            label = tl.load(labels + at, mask=inside[:, None], other=0).to(tl.int32)
+            if BORDER == VALID:
+                label = tl.where(inside[:, None], label, -1)
+            votes = _field(label, WORD, IGNORED, BITS, PER_WORD, WIDE)
+            if not GAUSS or (i - RZ) * (i - RZ) == SLOT:
+                above += votes
+            if not GAUSS or (i - RZ) * (i - RZ) + 1 == SLOT:
+                beside += votes
+                left += _edge(
+                    labels + line, x - 1, W, inside, WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE
+                )
+                right += _edge(
+                    labels + line, x + VECTOR, W, inside,
+                    WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                )  # fmt: skip
+    return above + _sides(beside, left, right, VECTOR)
+
+
+@triton.jit
+def _rows(
+    labels, offset, z, y, x, D, H, W, here,
+    SLOTS: tl.constexpr, PRIOR: tl.constexpr, RZ: tl.constexpr, IGNORED: tl.constexpr,
+    BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """`_row` of up to three slots; those beyond SLOTS are 0."""
+    GAUSS: tl.constexpr = PRIOR == GAUSSIAN
+    row0 = _row(
+        labels, offset, z, y, x, D, H, W, here,
+        0, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+    )  # fmt: skip
+    row1 = tl.zeros_like(row0)
+    row2 = tl.zeros_like(row0)
+    if SLOTS > 1:
+        row1 = _row(
+            labels, offset, z, y, x, D, H, W, here,
+            1, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+        )  # fmt: skip
+    if SLOTS > 2:
+        row2 = _row(
+            labels, offset, z, y, x, D, H, W, here,
+            2, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+        )  # fmt: skip
+    return row0, row1, row2
+
+
+@triton.jit
+def _shell(
+    packed, sums, N: tl.constexpr, ks,
+    WEIGHTS: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """`sums` with the votes at one distance, N-th of the shells."""
+    return sums + WEIGHTS[N] * _unpack(tl.reshape(packed, [BLOCK]), 0, ks, BITS, PER_WORD)
+
+
+@triton.jit
+def _proportions(
+    counts, voted, ks, K: tl.constexpr, PRIOR: tl.constexpr,
+):  # fmt: skip
+    """τ from the votes per class (BLOCK_K, BLOCK) and their sum."""
+    if PRIOR == MEAN:
+        tau = counts * _inverse(tl.where(voted > 0, voted, 1).to(tl.float32))[None, :]
+    else:
+        if PRIOR == MAX:
+            index = tl.max(tl.where(counts > 0, ks[:, None], 0), 0)
+        elif PRIOR == MIN:
+            index = tl.min(tl.where(counts > 0, ks[:, None], K), 0)
+        elif PRIOR == MODE:
+            score = tl.where((ks < K)[:, None], counts * K + (K - 1 - ks[:, None]), -1)
+            index = K - 1 - tl.max(score, 0) % K
+        else:
+            below = 2 * tl.cumsum(counts, 0) < voted[None, :]
+            index = tl.sum(tl.where(below & (ks < K)[:, None], 1, 0), 0)
+        tau = tl.where((ks[:, None] == index[None, :]) & (voted > 0)[None, :], 1.0, 0.0)
+    return tau
+
+
+@triton.jit
+def _walked_prior(
+    label, a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
+    K: tl.constexpr, PRIOR: tl.constexpr, SLOTS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
+    BITS: tl.constexpr, PER_WORD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """τ from the packed votes of the rows above (a), at (b) and below (c) the pixels."""
+    if PRIOR == GAUSSIAN:
+        sums = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
+        sums = _shell(b1 + a0 + c0, sums, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        if SLOTS > 2:
+            sums = _shell(b2 + a1 + c1, sums, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        else:
+            sums = _shell(a1 + c1, sums, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        if SLOTS > 2:
+            sums = _shell(a2 + c2, sums, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        total = tl.sum(sums, 0)
+        tau = sums * _inverse(tl.where(total > 0, total, 1.0))[None, :]
+    else:
+        counts = _unpack(tl.reshape(a0 + b0 + c0, [BLOCK]), 0, ks, BITS, PER_WORD)
+        if SLOTS > 1:
+            counts += _unpack(tl.reshape(a1 + b1 + c1, [BLOCK]), 1, ks, BITS, PER_WORD)
+        if SLOTS > 2:
+            counts += _unpack(tl.reshape(a2 + b2 + c2, [BLOCK]), 2, ks, BITS, PER_WORD)
+        counts = tl.where((ks < K)[:, None], counts, 0)
+        tau = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
+    return tau
 
 
 @triton.jit
@@ -95,284 +342,389 @@ def _prior(
     base, label, z, y, x, D, H, W, here, ks,
     K: tl.constexpr, IGNORED: tl.constexpr, PRIOR: tl.constexpr,
     RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
-    SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, CENTRE_WEIGHT: tl.constexpr,
+    SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """τ (BLOCK_K, BLOCK), as `segcal.priors.neighbourhood_prior` defines it."""
+    """τ (BLOCK_K, BLOCK) of any patch, read neighbour by neighbour."""
     if PRIOR == GAUSSIAN:
-        sums = tl.where(ks[:, None] == label[None, :], CENTRE_WEIGHT, 0.0)
-        for s in tl.static_range(len(SHELLS)):
+        sums = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
+        for n in tl.static_range(len(SHELLS)):
             counts = _votes(
                 base, z, y, x, D, H, W, here, ks,
-                K, IGNORED, RZ, RY, RX, SHELLS[s], BORDER, BITS, PER_WORD, WIDE,
+                K, IGNORED, RZ, RY, RX, SHELLS[n], BORDER, BITS, PER_WORD, WIDE,
             )  # fmt: skip
-            sums += SHELL_WEIGHTS[s] * counts
+            sums += SHELL_WEIGHTS[n] * counts
         total = tl.sum(sums, 0)
-        return sums * (1.0 / tl.where(total > 0, total, 1.0))[None, :]
-    counts = _votes(
-        base, z, y, x, D, H, W, here, ks,
-        K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
-    )  # fmt: skip
-    voted = tl.sum(counts, 0)
-    if PRIOR == MEAN:
-        return counts * (1.0 / tl.where(voted > 0, voted, 1))[None, :]
-    if PRIOR == MAX:
-        index = tl.max(tl.where(counts > 0, ks[:, None], 0), 0)
-    elif PRIOR == MIN:
-        index = tl.min(tl.where(counts > 0, ks[:, None], K), 0)
-    elif PRIOR == MODE:
-        score = tl.where((ks < K)[:, None], counts * K + (K - 1 - ks[:, None]), -1)
-        index = K - 1 - tl.max(score, 0) % K
+        tau = sums * _inverse(tl.where(total > 0, total, 1.0))[None, :]
     else:
-        below = 2 * tl.cumsum(counts, 0) < voted[None, :]
-        index = tl.sum(tl.where(below & (ks < K)[:, None], 1, 0), 0)
-    return tl.where((ks[:, None] == index[None, :]) & (voted > 0)[None, :], 1.0, 0.0)
+        counts = _votes(
+            base, z, y, x, D, H, W, here, ks,
+            K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
+        )  # fmt: skip
+        tau = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
+    return tau
 
 
 @triton.jit
-def _place(pid, S, D, H, W, FLAT: tl.constexpr, BLOCK: tl.constexpr):
-    """Image, pixel numbers in it, whether they exist, and their coordinates."""
-    blocks = tl.cdiv(S, BLOCK)
-    image = (pid // blocks).to(tl.int64)
-    s = (pid % blocks) * BLOCK + tl.arange(0, BLOCK)
-    here = s < S
-    row = s // W
-    x = s - row * W
-    if FLAT:  # one slice: no second division
-        return image, s, here, row * 0, row, x
-    z = row // H
-    return image, s, here, z, row - z * H, x
+def _place(column, B, D, W, FLAT: tl.constexpr, EVEN: tl.constexpr):
+    """Image, slice and x of columns, and whether they exist."""
+    row = column // W
+    x = column - row * W
+    if FLAT:
+        image = row
+        z = row * 0
+    else:
+        image = row // D
+        z = row - image * D
+    if EVEN:
+        here = tl.full(column.shape, True, tl.int1)
+    else:
+        here = column < B * D * W
+    return image.to(tl.int64), z, x, here
 
 
 @triton.jit
-def _load_logits(logits, image, s, here, ks, stride_b, stride_k, stride_s, K: tl.constexpr):
-    where = logits + image * stride_b + ks[:, None].to(tl.int64) * stride_k
-    exists = (ks < K)[:, None] & here[None, :]
-    values = tl.load(where + s[None, :] * stride_s, mask=exists, other=float("-inf"))
+def _at(start, ks, stride_k, ROWS: tl.constexpr, K: tl.constexpr, VECTOR: tl.constexpr):
+    """Where the logits of pixels are, and how many of them lie side by side in memory.
+
+    That many a thread takes. All that is known of W at run time would let it take more, and put
+    the classes of a pixel into different threads.
+    """
+    at = start[None, :] + ks[:, None].to(tl.int64) * stride_k
+    if ROWS:
+        at = tl.multiple_of(tl.max_contiguous(at, [1, VECTOR]), [1, VECTOR])
+    else:
+        at = tl.multiple_of(tl.max_contiguous(at, [K & -K, 1]), [K & -K, 1])
+    return at
+
+
+@triton.jit
+def _load_logits(at, here, ks, K: tl.constexpr):
+    values = tl.load(at, mask=(ks < K)[:, None] & here[None, :], other=float("-inf"))
     # A pixel that does not exist gets zeros, so that nothing below turns into NaN.
     return tl.where(here[None, :], values.to(tl.float32), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["W"])
 def value_kernel(
-    logits, labels, weights, ce_map, penalty_map, partial,
-    S, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
-    WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr, MAPS: tl.constexpr,
-    FLAT: tl.constexpr, IGNORED: tl.constexpr,
-    PRIOR: tl.constexpr, RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
-    SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, CENTRE_WEIGHT: tl.constexpr,
-    BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    logits, labels, weights, first, second, scratch,
+    B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+    KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
+    MAPS: tl.constexpr, SPLIT: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
+    ROWS: tl.constexpr, IGNORED: tl.constexpr, PRIOR: tl.constexpr,
+    RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
+    SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, BORDER: tl.constexpr,
+    BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    VECTOR: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Cross-entropy part and penalty of every pixel, summed per program (or written as maps)."""
-    pid = tl.program_id(0)
-    image, s, here, z, y, x = _place(pid, S, D, H, W, FLAT, BLOCK)
+    """Cross-entropy part and penalty of every pixel: as maps, or summed per program in `scratch`.
+
+    The maps are `first` and `second`, or their sum in `first` unless SPLIT.
+    """
+    runs = tl.cdiv(H, RUN)
+    column = (tl.program_id(0) // runs) * BLOCK
+    y0 = (tl.program_id(0) % runs) * RUN
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
-    l = _load_logits(logits, image, s, here, ks, stride_b, stride_k, stride_s, K)  # noqa: E741
-    base = labels + image * S
-    label = tl.load(base + s, mask=here, other=0).to(tl.int32)
-    counted = here & (label != ignore_index)
-    strange = counted & ((label < 0) | (label >= K))
-    own = ks[:, None] == label[None, :]
-
-    top = tl.max(l, 0)
-    shifted = l - top[None, :]
-    e = tl.exp(shifted)
-    total = tl.sum(e, 0)
-    log_total = tl.log(total)
+    image, z, x, exists = _place(column + tl.arange(0, BLOCK), B, D, W, FLAT, EVEN)
+    base = labels + image * (D * H * W)
+    pixel = z * (H * W) + x
     if WEIGHTED:
         w = tl.load(weights + ks, mask=ks < K, other=0.0)
-        weight = tl.sum(tl.where(own, w[:, None], 0.0), 0)
-    else:
-        weight = tl.full([BLOCK], 1.0, tl.float32)
-
-    if KIND == SVLS or KIND == NACL:
-        tau = _prior(
-            base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
-            K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS, CENTRE_WEIGHT,
-            BORDER, BITS, PER_WORD, WIDE,
+    parameter = tl.cast(parameter, tl.float32)  # double in a compiled step
+    scale = tl.cast(scale, tl.float32)
+    # Votes of the rows above (a), at (b) and below (c) the pixels, in up to three slots.
+    ce_sum = tl.zeros([BLOCK], tl.float32)
+    penalty_sum = tl.zeros([BLOCK], tl.float32)
+    count = tl.zeros([BLOCK], tl.float32)
+    weight_sum = tl.zeros([BLOCK], tl.float32)
+    if SLOTS > 0:
+        group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
+        gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
+        offset = gi * (D * H * W)
+        a0, a1, a2 = _rows(
+            labels, offset, gz, y0 - 1, gx, D, H, W, ghere,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
         )  # fmt: skip
+        b0, b1, b2 = _rows(
+            labels, offset, gz, y0, gx, D, H, W, ghere,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+        )  # fmt: skip
+    for i in range(RUN):
+        y = y0 + i
+        here = exists if EVEN else exists & (y < H)
+        s = pixel + y * W
+        if SLOTS > 0:
+            c0, c1, c2 = _rows(
+                labels, offset, gz, y + 1, gx, D, H, W, ghere,
+                SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            )  # fmt: skip
+        at = _at(image * stride_b + s * stride_s, ks, stride_k, ROWS, K, VECTOR)
+        l = _load_logits(logits + at, here, ks, K)  # noqa: E741
+        place = image * (D * H * W) + s
+        place = tl.multiple_of(tl.max_contiguous(place, VECTOR), VECTOR)
+        label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
+        counted = here & (label != ignore_index)
+        strange = counted & ((label < 0) | (label >= K))
+        own = ks[:, None] == label[None, :]
 
-    if KIND == LS or KIND == SVLS:
-        if KIND == LS:
-            q = tl.where(own, 1 - parameter, 0.0) + parameter / K
-        else:
-            q = tau
+        top = tl.max(l, 0)
+        shifted = l - top[None, :]
+        e = _exp(shifted)
+        total = tl.sum(e, 0)
+        log_total = _log(total)
         if WEIGHTED:
-            q = q * w[:, None]
-        ce = tl.sum(tl.where(real, q * (log_total[None, :] - shifted), 0.0), 0)
-    else:
-        ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
-        if KIND == FOCAL:
-            unsure = tl.sum(tl.where(own, 0.0, e), 0) / total
-            ce = ce * tl.exp(parameter * tl.log(tl.maximum(unsure, 1e-12)))
-        ce = ce * weight
-
-    if KIND == ECP:
-        log_probs = shifted - log_total[None, :]
-        penalty = tl.sum(tl.where(real, tl.exp(log_probs) * log_probs, 0.0), 0)
-    elif KIND == MBLS:
-        penalty = tl.sum(tl.where(real, tl.maximum(-shifted - parameter, 0.0), 0.0), 0)
-    elif KIND == NACL:
-        if SOFTMAX:
-            gap = tau - e * (1.0 / total)[None, :]
+            weight = tl.sum(tl.where(own, w[:, None], 0.0), 0)
         else:
-            gap = tau - l
-        gap = tl.where(real, gap, 0.0)
-        penalty = tl.sum(gap * gap if SQUARE else tl.abs(gap), 0)
-    else:
-        penalty = tl.zeros([BLOCK], tl.float32)
+            weight = tl.full([BLOCK], 1.0, tl.float32)
 
-    ce = tl.where(strange, float("nan"), tl.where(counted, ce, 0.0))
-    penalty = tl.where(counted, penalty * scale, 0.0)
-    if MAPS:
-        tl.store(ce_map + image * S + s, ce, mask=here)
-        tl.store(penalty_map + image * S + s, penalty, mask=here)
-    else:
+        if KIND == SVLS or KIND == NACL:
+            if SLOTS > 0:
+                tau = _walked_prior(
+                    tl.where(counted, label, -1), a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
+                    K, PRIOR, SLOTS, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK,
+                )  # fmt: skip
+            else:
+                tau = _prior(
+                    base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
+                    K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
+                    BORDER, BITS, PER_WORD, WIDE,
+                )  # fmt: skip
+
+        if KIND == LS or KIND == SVLS:
+            if KIND == LS:
+                q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+            else:
+                q = tau
+            if WEIGHTED:
+                q = q * w[:, None]
+            ce = tl.sum(tl.where(real, q * (log_total[None, :] - shifted), 0.0), 0)
+        else:
+            ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
+            if KIND == FOCAL:
+                unsure = tl.sum(tl.where(own, 0.0, e), 0) / total
+                ce = ce * tl.exp(parameter * tl.log(tl.maximum(unsure, 1e-12)))
+            ce = ce * weight
+
+        if KIND == ECP:
+            log_probs = shifted - log_total[None, :]
+            penalty = tl.sum(tl.where(real, _exp(log_probs) * log_probs, 0.0), 0)
+        elif KIND == MBLS:
+            penalty = tl.sum(tl.where(real, tl.maximum(-shifted - parameter, 0.0), 0.0), 0)
+        elif KIND == NACL:
+            if SOFTMAX:
+                gap = tau - e * _inverse(total)[None, :]
+            else:
+                gap = tau - l
+            gap = tl.where(real, gap, 0.0)
+            penalty = tl.sum(gap * gap if SQUARE else tl.abs(gap), 0)
+        else:
+            penalty = tl.zeros([BLOCK], tl.float32)
+
+        ce = tl.where(strange, float("nan"), tl.where(counted, ce, 0.0))
+        penalty = tl.where(counted, penalty * scale, 0.0)
+        if MAPS:
+            if SPLIT:
+                tl.store(first + place, ce, mask=here)
+                tl.store(second + place, penalty, mask=here)
+            else:
+                tl.store(first + place, ce + penalty, mask=here)
+        else:
+            ce_sum += ce
+            penalty_sum += penalty
+            count += counted.to(tl.float32)
+            if WEIGHTED:
+                weight_sum += tl.where(counted, weight, 0.0)
+        if SLOTS > 0:
+            a0, a1, a2, b0, b1, b2 = b0, b1, b2, c0, c1, c2
+    if not MAPS:
         # One row per quantity, so that they are read in order.
-        mine = partial + pid
-        rows = tl.num_programs(0)
-        tl.store(mine, tl.sum(ce))
+        programs = tl.num_programs(0)
+        mine = scratch + NORMS + tl.program_id(0)
+        tl.store(mine, tl.sum(ce_sum))
         if KIND >= ECP:
-            tl.store(mine + rows, tl.sum(penalty))
-        tl.store(mine + 2 * rows, tl.sum(counted.to(tl.float32)))
+            tl.store(mine + programs, tl.sum(penalty_sum))
+        tl.store(mine + 2 * programs, tl.sum(count))
         if WEIGHTED:
-            tl.store(mine + 3 * rows, tl.sum(tl.where(counted, weight, 0.0)))
+            tl.store(mine + 3 * programs, tl.sum(weight_sum))
 
 
 @triton.jit
 def finish_kernel(
-    partial, out, rows,
-    ROUNDS: tl.constexpr, AVERAGE: tl.constexpr, PENALISED: tl.constexpr, WEIGHTED: tl.constexpr,
+    scratch, first, second, programs,
+    AVERAGE: tl.constexpr, PENALISED: tl.constexpr, WEIGHTED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the programs' sums in one fixed order; out: ce, penalty, total, 1/weight, 1/count."""
+    """Add the programs' sums in one fixed order, and leave 1/weight and 1/count for the gradient.
+
+    `first` is the cross-entropy part and `second` the penalty, or `first` their sum unless SPLIT.
+    """
     index = tl.arange(0, BLOCK)
-    ce = tl.zeros([BLOCK], tl.float64)
-    penalty = tl.zeros([BLOCK], tl.float64)
-    count = tl.zeros([BLOCK], tl.float64)
-    weight = tl.zeros([BLOCK], tl.float64)
-    for i in range(ROUNDS):
-        at = i * BLOCK + index
-        here = at < rows
-        ce += tl.load(partial + at, mask=here, other=0.0)
-        if PENALISED:
-            penalty += tl.load(partial + rows + at, mask=here, other=0.0)
-        count += tl.load(partial + 2 * rows + at, mask=here, other=0.0)
-        if WEIGHTED:
-            weight += tl.load(partial + 3 * rows + at, mask=here, other=0.0)
+    here = index < programs
+    partial = scratch + NORMS + index
+    ce = tl.sum(tl.load(partial, mask=here, other=0.0).to(tl.float64))
+    count = tl.sum(tl.load(partial + 2 * programs, mask=here, other=0.0).to(tl.float64))
+    penalty = ce * 0.0
+    if PENALISED:
+        penalty = tl.sum(tl.load(partial + programs, mask=here, other=0.0).to(tl.float64))
     per_count = tl.full([], 1.0, tl.float64)
-    per_weight = tl.full([], 1.0, tl.float64)
+    per_weight = per_count
     if AVERAGE:
-        per_count = 1.0 / tl.maximum(tl.sum(count), 1.0)
+        per_count = 1.0 / tl.maximum(count, 1.0)
         per_weight = per_count
         if WEIGHTED:
-            heavy = tl.sum(weight)
+            heavy = tl.sum(tl.load(partial + 3 * programs, mask=here, other=0.0).to(tl.float64))
             per_weight = 1.0 / tl.where(heavy == 0.0, 1.0, heavy)
-    total_ce = tl.sum(ce) * per_weight
-    total_penalty = tl.sum(penalty) * per_count
-    tl.store(out, total_ce.to(tl.float32))
-    tl.store(out + 1, total_penalty.to(tl.float32))
-    tl.store(out + 2, (total_ce + total_penalty).to(tl.float32))
-    tl.store(out + 3, per_weight.to(tl.float32))
-    tl.store(out + 4, per_count.to(tl.float32))
+    ce = ce * per_weight
+    penalty = penalty * per_count
+    if SPLIT:
+        tl.store(first, ce.to(tl.float32))
+        tl.store(second, penalty.to(tl.float32))
+    else:
+        tl.store(first, (ce + penalty).to(tl.float32))
+    tl.store(scratch, per_weight.to(tl.float32))
+    tl.store(scratch + 1, per_count.to(tl.float32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["W"])
 def gradient_kernel(
-    logits, labels, weights, grad, ce_grad, penalty_grad, norms,
-    S, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
-    WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr, MAPS: tl.constexpr,
-    FLAT: tl.constexpr, IGNORED: tl.constexpr,
-    PRIOR: tl.constexpr, RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
-    SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, CENTRE_WEIGHT: tl.constexpr,
-    BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    logits, labels, weights, grad, ce_grad, penalty_grad, scratch,
+    B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+    KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
+    MAPS: tl.constexpr, SPLIT: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
+    ROWS: tl.constexpr, IGNORED: tl.constexpr, PRIOR: tl.constexpr,
+    RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
+    SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, BORDER: tl.constexpr,
+    BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    VECTOR: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of every logit; everything is computed again, nothing was kept."""
-    pid = tl.program_id(0)
-    image, s, here, z, y, x = _place(pid, S, D, H, W, FLAT, BLOCK)
+    runs = tl.cdiv(H, RUN)
+    column = (tl.program_id(0) // runs) * BLOCK
+    y0 = (tl.program_id(0) % runs) * RUN
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
-    l = _load_logits(logits, image, s, here, ks, stride_b, stride_k, stride_s, K)  # noqa: E741
-    base = labels + image * S
-    label = tl.load(base + s, mask=here, other=0).to(tl.int32)
-    counted = here & (label != ignore_index)
-    strange = counted & ((label < 0) | (label >= K))
-    own = ks[:, None] == label[None, :]
-
-    if MAPS:
-        to_ce = tl.load(ce_grad + image * S + s, mask=here, other=0.0)
-        to_penalty = tl.load(penalty_grad + image * S + s, mask=here, other=0.0)
-    else:
-        to_ce = tl.load(ce_grad) * tl.load(norms) + tl.zeros([BLOCK], tl.float32)
-        to_penalty = tl.load(penalty_grad) * tl.load(norms + 1) + tl.zeros([BLOCK], tl.float32)
-    to_penalty = to_penalty * scale
-
-    top = tl.max(l, 0)
-    shifted = l - top[None, :]
-    e = tl.exp(shifted)
-    total = tl.sum(e, 0)
-    log_total = tl.log(total)
-    probs = e * (1.0 / total)[None, :]
+    image, z, x, exists = _place(column + tl.arange(0, BLOCK), B, D, W, FLAT, EVEN)
+    base = labels + image * (D * H * W)
+    pixel = z * (H * W) + x
     if WEIGHTED:
         w = tl.load(weights + ks, mask=ks < K, other=0.0)
-        weight = tl.sum(tl.where(own, w[:, None], 0.0), 0)
-
-    if KIND == SVLS or KIND == NACL:
-        tau = _prior(
-            base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
-            K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS, CENTRE_WEIGHT,
-            BORDER, BITS, PER_WORD, WIDE,
+    parameter = tl.cast(parameter, tl.float32)  # double in a compiled step
+    scale = tl.cast(scale, tl.float32)
+    # Votes of the rows above (a), at (b) and below (c) the pixels, in up to three slots.
+    if not MAPS:
+        all_ce = tl.load(ce_grad) * tl.load(scratch)
+        all_penalty = tl.load(penalty_grad) * tl.load(scratch + 1) * scale
+    if SLOTS > 0:
+        group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
+        gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
+        offset = gi * (D * H * W)
+        a0, a1, a2 = _rows(
+            labels, offset, gz, y0 - 1, gx, D, H, W, ghere,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
         )  # fmt: skip
+        b0, b1, b2 = _rows(
+            labels, offset, gz, y0, gx, D, H, W, ghere,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+        )  # fmt: skip
+    for i in range(RUN):
+        y = y0 + i
+        here = exists if EVEN else exists & (y < H)
+        s = pixel + y * W
+        if SLOTS > 0:
+            c0, c1, c2 = _rows(
+                labels, offset, gz, y + 1, gx, D, H, W, ghere,
+                SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            )  # fmt: skip
+        at = _at(image * stride_b + s * stride_s, ks, stride_k, ROWS, K, VECTOR)
+        l = _load_logits(logits + at, here, ks, K)  # noqa: E741
+        place = image * (D * H * W) + s
+        place = tl.multiple_of(tl.max_contiguous(place, VECTOR), VECTOR)
+        label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
+        counted = here & (label != ignore_index)
+        strange = counted & ((label < 0) | (label >= K))
+        own = ks[:, None] == label[None, :]
 
-    if KIND == LS or KIND == SVLS:
-        if KIND == LS:
-            q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+        if MAPS:
+            to_ce = tl.load(ce_grad + place, mask=here, other=0.0)
+            to_penalty = tl.load(penalty_grad + place, mask=here, other=0.0)
+            to_penalty = to_penalty * scale
         else:
-            q = tau
+            to_ce = tl.full([BLOCK], 0.0, tl.float32) + all_ce
+            to_penalty = tl.full([BLOCK], 0.0, tl.float32) + all_penalty
+        to_ce = tl.where(strange, float("nan"), to_ce)
+
+        top = tl.max(l, 0)
+        shifted = l - top[None, :]
+        e = _exp(shifted)
+        total = tl.sum(e, 0)
+        log_total = _log(total)
+        probs = e * _inverse(total)[None, :]
         if WEIGHTED:
-            q = q * w[:, None]
-        q = tl.where(real, q, 0.0)
-        g = probs * tl.sum(q, 0)[None, :] - q
-    else:
-        g = probs - tl.where(own, 1.0, 0.0)
-        if KIND == FOCAL:
-            ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
-            unsure = tl.sum(tl.where(own, 0.0, e), 0) / total
-            floor = tl.maximum(unsure, 1e-12)
-            power = tl.exp(parameter * tl.log(floor))
-            sure = tl.sum(tl.where(own, probs, 0.0), 0)
-            slope = tl.where(unsure >= 1e-12, parameter * ce * sure * power / floor, 0.0)
-            g = g * (power + slope)[None, :]
-        if WEIGHTED:
-            g = g * weight[None, :]
-    g = g * to_ce[None, :]
+            weight = tl.sum(tl.where(own, w[:, None], 0.0), 0)
 
-    if KIND == ECP:
-        log_probs = tl.where(real, shifted - log_total[None, :], 0.0)
-        mean = tl.sum(probs * log_probs, 0)
-        g += probs * (log_probs - mean[None, :]) * to_penalty[None, :]
-    elif KIND == MBLS:
-        over = tl.where(real & (-shifted > parameter), 1.0, 0.0)
-        largest = tl.where(real & (shifted == 0.0), 1.0, 0.0)
-        share = tl.sum(over, 0) / tl.sum(largest, 0)
-        g += (largest * share[None, :] - over) * to_penalty[None, :]
-    elif KIND == NACL:
-        if SOFTMAX:
-            gap = tau - probs
-        else:
-            gap = tau - l
-        if SQUARE:
-            pull = -2.0 * gap
-        else:
-            pull = tl.where(gap > 0, -1.0, tl.where(gap < 0, 1.0, gap))
-        pull = tl.where(real, pull, 0.0)
-        if SOFTMAX:
-            pull = probs * (pull - tl.sum(probs * pull, 0)[None, :])
-        g += pull * to_penalty[None, :]
+        if KIND == SVLS or KIND == NACL:
+            if SLOTS > 0:
+                tau = _walked_prior(
+                    tl.where(counted, label, -1), a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
+                    K, PRIOR, SLOTS, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK,
+                )  # fmt: skip
+            else:
+                tau = _prior(
+                    base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
+                    K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
+                    BORDER, BITS, PER_WORD, WIDE,
+                )  # fmt: skip
 
-    g = tl.where(strange[None, :], float("nan"), tl.where(counted[None, :], g, 0.0))
-    where = grad + image * stride_b + ks[:, None].to(tl.int64) * stride_k + s[None, :] * stride_s
-    tl.store(where, g.to(grad.dtype.element_ty), mask=real & here[None, :])
+        if KIND == LS or KIND == SVLS:
+            if KIND == LS:
+                q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+            else:
+                q = tau
+            if WEIGHTED:
+                q = q * w[:, None]
+            q = tl.where(real, q, 0.0)
+            g = probs * tl.sum(q, 0)[None, :] - q
+        else:
+            g = probs - tl.where(own, 1.0, 0.0)
+            if KIND == FOCAL:
+                ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
+                unsure = tl.sum(tl.where(own, 0.0, e), 0) / total
+                floor = tl.maximum(unsure, 1e-12)
+                power = tl.exp(parameter * tl.log(floor))
+                sure = tl.sum(tl.where(own, probs, 0.0), 0)
+                slope = tl.where(unsure >= 1e-12, parameter * ce * sure * power / floor, 0.0)
+                g = g * (power + slope)[None, :]
+            if WEIGHTED:
+                g = g * weight[None, :]
+        g = g * to_ce[None, :]
+
+        if KIND == ECP:
+            log_probs = tl.where(real, shifted - log_total[None, :], 0.0)
+            mean = tl.sum(probs * log_probs, 0)
+            g += probs * (log_probs - mean[None, :]) * to_penalty[None, :]
+        elif KIND == MBLS:
+            over = tl.where(real & (-shifted > parameter), 1.0, 0.0)
+            largest = tl.where(real & (shifted == 0.0), 1.0, 0.0)
+            share = tl.sum(over, 0) / tl.sum(largest, 0)
+            g += (largest * share[None, :] - over) * to_penalty[None, :]
+        elif KIND == NACL:
+            if SOFTMAX:
+                gap = tau - probs
+            else:
+                gap = tau - l
+            if SQUARE:
+                pull = -2.0 * gap
+            else:
+                pull = tl.where(gap > 0, -1.0, tl.where(gap < 0, 1.0, gap))
+            pull = tl.where(real, pull, 0.0)
+            if SOFTMAX:
+                pull = probs * (pull - tl.sum(probs * pull, 0)[None, :])
+            g += pull * to_penalty[None, :]
+
+        g = tl.where(counted[None, :], g, 0.0)
+        tl.store(grad + at, g.to(grad.dtype.element_ty), mask=real & here[None, :])
+        if SLOTS > 0:
+            a0, a1, a2, b0, b1, b2 = b0, b1, b2, c0, c1, c2

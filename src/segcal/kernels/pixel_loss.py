@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -19,7 +19,12 @@ BORDERS = {"replicate": 0, "background": 1, "valid": 2}
 LABEL_TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CLASSES = 128
-SUM_BLOCK, SUM_WARPS = 4096, 16
+SUM_WARPS = 16
+# Strips are as long as leaves this many warps, enough to keep an H200 busy to the end; the
+# interpreter takes one program after the other anyway.
+BUSY_WARPS = 1 if INTERPRETED else 3072
+LONGEST_RUN = 16
+NORMS = 8  # as in _triton
 HAS_TRITON = find_spec("triton") is not None
 # The patch is unrolled: more than this compiles for too long to be worth it.
 MAX_PATCH = 125
@@ -49,16 +54,32 @@ def why_not(logits: Tensor, target: Tensor, recipe: Recipe) -> str | None:
         return "Triton is not installed"
     if not logits.is_cuda and not INTERPRETED:
         return f"the logits are on the {logits.device.type}"
-    if logits.dtype not in LOGIT_TYPES:
-        return f"the logits are {logits.dtype}"
-    if target.dtype not in LABEL_TYPES or (target.ndim == logits.ndim and target.shape[1] != 1):
-        return f"the target is not integer labels (it is {target.dtype} {tuple(target.shape)})"
-    if not 2 <= logits.shape[1] <= MAX_CLASSES:
-        return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
-    if _layout(logits) is None:
+    soft = target.ndim == logits.ndim and target.shape[1] != 1
+    return _why_not_these(
+        logits.shape, logits.stride(), logits.dtype, target.dtype, soft, recipe.patch
+    )
+
+
+@lru_cache(maxsize=256)
+def _why_not_these(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    label_type: torch.dtype,
+    soft: bool,
+    patch: tuple[int, ...],
+) -> str | None:
+    if dtype not in LOGIT_TYPES:
+        return f"the logits are {dtype}"
+    if label_type not in LABEL_TYPES or soft:
+        kind = "soft" if soft else label_type
+        return f"the target is not integer labels (it is {kind})"
+    if not 2 <= shape[1] <= MAX_CLASSES:
+        return f"{shape[1]} classes are more than {MAX_CLASSES}"
+    if _layout(shape, stride) is None:
         return "the logits are neither contiguous nor channels_last"
-    if math.prod(recipe.patch) > MAX_PATCH:
-        return f"the patch {recipe.patch} has more than {MAX_PATCH} pixels"
+    if math.prod(patch) > MAX_PATCH:
+        return f"the patch {patch} has more than {MAX_PATCH} pixels"
     return None
 
 
@@ -94,36 +115,24 @@ class _PixelLoss(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         from segcal.kernels import _triton
 
+        plan = _plan(
+            logits.shape, logits.stride(), logits.dtype, labels.dtype,
+            recipe, ignore_index, class_weights is not None, reduction, split,
+        )  # fmt: skip
         maps = reduction == "none"
-        weighted = class_weights is not None
-        plan = _plan(tuple(logits.shape), recipe, ignore_index, weighted, maps)
-        arguments = _arguments(logits, labels, class_weights, recipe, ignore_index)
-        key = (plan.key, logits.dtype, labels.dtype, _layout(logits))
-        new = logits.new_empty
-        if maps:
-            out = new((2, *labels.shape), dtype=torch.float32)
-            ce, penalty, partial = out[0], out[1], out
-        else:
-            partial = new((4, plan.programs), dtype=torch.float32)
-            out = new(5, dtype=torch.float32)
-            ce, penalty = partial, partial
-        tensors = (*arguments[:3], ce, penalty, partial, *arguments[3:])
-        launch(_triton.value_kernel, plan.programs, tensors, plan.constants, plan.warps, key)
+        # Each result is a tensor of its own: a view of another could not be changed in place.
+        first = logits.new_empty(labels.shape if maps else (), dtype=torch.float32)
+        second = torch.empty_like(first) if split else first
+        scratch = first if maps else logits.new_empty(plan.scratch, dtype=torch.float32)
+        weights = logits if class_weights is None else class_weights
+        tensors = (logits, labels, weights, first, second, scratch)
+        launch(_triton.value_kernel, plan.programs, tensors, plan.numbers, plan.kernel, plan.known)
         if not maps:
-            constants = {
-                "ROUNDS": plan.rounds,
-                "AVERAGE": reduction == "mean",
-                "PENALISED": KINDS[recipe.kind] >= KINDS["ecp"],
-                "WEIGHTED": weighted,
-                "BLOCK": SUM_BLOCK,
-            }
-            sums = (partial, out, plan.programs)
-            launch(_triton.finish_kernel, 1, sums, constants, SUM_WARPS, (plan.key, reduction))
-        ctx.save_for_backward(logits, labels, class_weights, None if maps else out[3:])
-        ctx.arguments, ctx.plan, ctx.key, ctx.split = arguments[3:], plan, key, split
-        if split:
-            return out[0], out[1]
-        return (out[0].add_(out[1]),) if maps else (out[2],)
+            sums = (scratch, first, second)
+            launch(_triton.finish_kernel, 1, sums, (plan.programs,), plan.finish, plan.known)
+        ctx.save_for_backward(logits, labels, class_weights, None if maps else scratch)
+        ctx.plan, ctx.split = plan, split
+        return (first, second) if split else (first,)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -131,86 +140,156 @@ class _PixelLoss(torch.autograd.Function):
             raise RuntimeError("The fused losses cannot be differentiated twice; set fused=False.")
         from segcal.kernels import _triton
 
-        logits, labels, class_weights, norms = ctx.saved_tensors
+        logits, labels, class_weights, scratch = ctx.saved_tensors
+        plan = ctx.plan
         to_ce = grads[0].contiguous()
         to_penalty = grads[1].contiguous() if ctx.split else to_ce
-        grad = torch.empty_like(logits, memory_format=_layout(logits))
-        weights, scales = (logits if t is None else t for t in (class_weights, norms))
-        tensors = (logits, labels, weights, grad, to_ce, to_penalty, scales, *ctx.arguments)
-        plan = ctx.plan
-        launch(_triton.gradient_kernel, plan.programs, tensors, plan.constants, plan.warps, ctx.key)
+        grad = torch.empty_like(logits, memory_format=plan.layout)
+        weights, norms = (logits if t is None else t for t in (class_weights, scratch))
+        tensors = (logits, labels, weights, grad, to_ce, to_penalty, norms)
+        kernel = _triton.gradient_kernel
+        launch(kernel, plan.programs, tensors, plan.numbers, plan.kernel, plan.known)
         return grad, None, None, None, None, None, None
 
 
 class _Plan(NamedTuple):
-    key: Hashable  # all that the rest was made from
+    """How one kind of input is worked on."""
+
+    layout: torch.memory_format
     programs: int
-    rounds: int  # of adding up what the programs left
-    warps: int
-    constants: dict[str, Any]
+    scratch: int  # values that the forward pass leaves for the sum and the gradient
+    numbers: tuple[int | float, ...]  # run-time arguments of both kernels
+    kernel: dict[str, Any]  # compile-time constants of both kernels, and `num_warps`
+    finish: dict[str, Any]  # those of the sum
+    known: dict[Any, Any]  # what `launch` remembers
 
 
 @lru_cache(maxsize=256)
 def _plan(
-    shape: tuple[int, ...], recipe: Recipe, ignore_index: int, weighted: bool, maps: bool
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    label_type: torch.dtype,
+    recipe: Recipe,
+    ignore_index: int,
+    weighted: bool,
+    reduction: str,
+    split: bool,
 ) -> _Plan:
-    """How to cut the work up, and the compile-time constants of the kernels."""
+    """How to cut the work up, and all arguments of the kernels but the tensors.
+
+    The types are not looked at, but what `launch` remembers depends on them.
+    """
     batch, classes, space = shape[0], shape[1], shape[2:]
-    block_k = max(2, 1 << (classes - 1).bit_length())
-    block, warps = _tile(block_k, len(space))
-    patch = recipe.patch or (1,) * len(space)
-    patch = (1,) * (3 - len(patch)) + patch
-    # A single pixel has no neighbours to weigh: its prior is its label.
-    prior = "mean" if math.prod(patch) == 1 and recipe.prior == "gaussian" else recipe.prior
-    shells, weights = _shells(patch, recipe.sigma) if prior == "gaussian" else ((-1,), (1.0,))
-    bits = math.prod(patch).bit_length()
-    wide = classes * bits > 31
-    constants = {
+    pixels = math.prod(space)
+    layout = _layout(shape, stride)
+    assert layout is not None
+    block_k = _power_of_two(classes)
+    depth, height, width = (1, *space) if len(space) == 2 else tuple(space)
+    vector = 1 if width % 2 else 2 if width % 4 or label_type == torch.int64 else 4
+    block, warps = _tile(block_k, vector)
+    columns = batch * depth * width
+    blocks = -(-columns // block)
+    run = _run(height, blocks * warps, LONGEST_RUN if recipe.patch else LONGEST_RUN // 4)
+    programs = blocks * -(-height // run)
+    scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
+    contiguous = layout == torch.contiguous_format
+    strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
+    numbers = (
+        batch, depth, height, width, classes * pixels, *strides,
+        ignore_index, recipe.parameter, scale,
+    )  # fmt: skip
+    kernel = {
         "K": classes,
         "BLOCK_K": block_k,
         "BLOCK": block,
+        "RUN": run,
         "KIND": KINDS[recipe.kind],
         "WEIGHTED": weighted,
-        "MAPS": maps,
-        "FLAT": len(space) == 2,
-        "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
         "SOFTMAX": recipe.softmax,
         "SQUARE": recipe.square,
+        "MAPS": reduction == "none",
+        "SPLIT": split,
+        "FLAT": len(space) == 2,
+        "EVEN": columns % block == 0 and height % run == 0,
+        "ROWS": contiguous,
+        "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
+        **_prior_constants(recipe, classes),
+        "VECTOR": vector,
+        "num_warps": warps,
+    }
+    finish = {
+        "AVERAGE": reduction == "mean",
+        "PENALISED": KINDS[recipe.kind] >= KINDS["ecp"],
+        "WEIGHTED": weighted,
+        "SPLIT": split,
+        "BLOCK": _power_of_two(programs),
+        "num_warps": SUM_WARPS,
+    }
+    return _Plan(layout, programs, NORMS + 4 * programs, numbers, kernel, finish, {})
+
+
+def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:
+    """The compile-time constants that decide how labels vote."""
+    patch = (1,) * (3 - len(recipe.patch)) + recipe.patch
+    # A single pixel has no neighbours to weigh: its prior is its label.
+    prior = "mean" if math.prod(patch) == 1 and recipe.prior == "gaussian" else recipe.prior
+    all_alike = (-1,), (1.0,), math.prod(patch)
+    shells, weights, most = _shells(patch, recipe.sigma) if prior == "gaussian" else all_alike
+    bits = most.bit_length()  # that one class can need
+    wide = classes * bits > 31
+    per_word = (63 if wide else 31) // bits
+    if prior == "gaussian":
+        slots = 2 if patch[0] == 1 else 3
+        walks = classes <= per_word
+    else:
+        slots = -(-classes // per_word)
+        walks = slots <= 3
+    walks = walks and patch[0] <= 3 and patch[1:] == (3, 3)
+    return {
+        "SLOTS": slots if walks else 0,
         "PRIOR": PRIORS[prior],
         "RZ": patch[0] // 2,
         "RY": patch[1] // 2,
         "RX": patch[2] // 2,
         "SHELLS": shells,
         "SHELL_WEIGHTS": weights,
-        "CENTRE_WEIGHT": 0.5,
         "BORDER": BORDERS[recipe.border],
         "BITS": bits,
-        "PER_WORD": (63 if wide else 31) // bits,
+        "PER_WORD": per_word,
         "WIDE": wide,
     }
-    programs = batch * -(-math.prod(space) // block)
-    # Rounded up to a power of two: few different kernels, whatever the sizes.
-    rounds = 1 << max(0, (programs - 1) // SUM_BLOCK).bit_length()
-    key = (shape, recipe, ignore_index, weighted, maps)
-    return _Plan(key, programs, rounds, warps, constants)
 
 
-def _tile(block_k: int, axes: int) -> tuple[int, int]:
-    """Pixels and warps of a program, as measured on an H200.
+def _tile(block_k: int, vector: int) -> tuple[int, int]:
+    """Columns and warps of a program, as measured on an H200.
 
     All classes of a pixel stay in one thread while they fit.
     """
-    if block_k <= 4:
-        return (512, 4) if axes == 2 else (128, 1)
-    if block_k <= 8:
-        return 256, 2
     if block_k <= 16:
-        return 128, 1
+        return 128 * vector, 4
     return max(16, 2048 // block_k), 4
 
 
-def _shells(patch: Sequence[int], sigma: float) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Squared distances in the patch and the weight of one pixel at each; together they weigh ½."""
+def _power_of_two(number: int) -> int:
+    """The next one, from 2 on; in steps that torch.compile can follow."""
+    power = 2
+    while power < number:
+        power *= 2
+    return power
+
+
+def _run(height: int, warps: int, longest: int) -> int:
+    """Rows of a strip: long, so that what a row votes is used again, but enough strips for all."""
+    run = longest
+    while run > 1 and (warps * height < run * BUSY_WARPS or run > height):
+        run //= 2
+    return run
+
+
+def _shells(patch: Sequence[int], sigma: float) -> tuple[tuple[int, ...], tuple[float, ...], int]:
+    """Squared distances in the patch, the weight of one pixel at each, and the largest number of
+    pixels at one. Together they weigh ½."""
     members: dict[int, int] = {}
     ranges = [range(-(size // 2), size // 2 + 1) for size in patch]
     for z in ranges[0]:
@@ -221,45 +300,19 @@ def _shells(patch: Sequence[int], sigma: float) -> tuple[tuple[int, ...], tuple[
     members.pop(0)
     bare = {squared: math.exp(-squared / (2 * sigma**2)) for squared in sorted(members)}
     total = sum(bare[squared] * number for squared, number in members.items())
-    return tuple(bare), tuple(0.5 * weight / total for weight in bare.values())
+    weights = tuple(0.5 * weight / total for weight in bare.values())
+    return tuple(bare), weights, max(members.values())
 
 
-def _arguments(
-    logits: Tensor,
-    labels: Tensor,
-    class_weights: Tensor | None,
-    recipe: Recipe,
-    ignore_index: int,
-) -> list[Any]:
-    """The run-time arguments that both kernels share."""
-    classes, space = logits.shape[1], logits.shape[2:]
-    pixels = math.prod(space)
-    contiguous = _layout(logits) == torch.contiguous_format
-    depth, height, width = (1, *space) if len(space) == 2 else tuple(space)
-    scale = recipe.penalty_weight
-    if recipe.class_reduction == "mean":
-        scale /= classes
-    return [
-        logits,
-        labels,
-        logits if class_weights is None else class_weights,
-        pixels,
-        depth,
-        height,
-        width,
-        classes * pixels,  # from image to image,
-        pixels if contiguous else 1,  # class to class,
-        1 if contiguous else classes,  # pixel to pixel
-        ignore_index,
-        recipe.parameter,
-        scale,
-    ]
-
-
-def _layout(logits: Tensor) -> torch.memory_format | None:
+def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.memory_format | None:
     """Contiguous or channels last, or None for any other order in memory."""
-    last = torch.channels_last if logits.ndim == 4 else torch.channels_last_3d
-    for layout in (torch.contiguous_format, last):
-        if logits.is_contiguous(memory_format=layout):
+    axes = tuple(range(len(shape)))
+    last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    for layout, order in ((torch.contiguous_format, axes), (last, (0, *axes[2:], 1))):
+        expected, dense = 1, True
+        for axis in reversed(order):
+            dense = dense and (shape[axis] == 1 or stride[axis] == expected)
+            expected *= shape[axis]
+        if dense:
             return layout
     return None

@@ -93,7 +93,7 @@ class SegmentationLoss(nn.Module):
         target = check_shapes(logits, target)
         if self.fused is False or (self.fused == "auto" and not logits.is_cuda):
             return None
-        recipe = self._recipe(logits.ndim - 2)
+        recipe = self._remembered_recipe(logits.ndim - 2)
         from segcal import kernels
 
         reason = "it has no kernel" if recipe is None else kernels.why_not(logits, target, recipe)
@@ -111,6 +111,21 @@ class SegmentationLoss(nn.Module):
             reduction=self.reduction,
             split=split,
         )
+
+    def _remembered_recipe(self, axes: int) -> Recipe | None:
+        """`_recipe`, made anew only after a setting was changed."""
+        if torch.compiler.is_compiling():
+            return self._recipe(axes)
+        recipes = self.__dict__.get("_recipes")
+        if recipes is None:
+            recipes = self.__dict__["_recipes"] = {}
+        if axes not in recipes:
+            recipes[axes] = self._recipe(axes)
+        return cast("Recipe | None", recipes[axes])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__.pop("_recipes", None)
+        super().__setattr__(name, value)
 
     def _recipe(self, axes: int) -> Recipe | None:
         """What the kernels are to compute on images of that many axes, or None: plain only."""

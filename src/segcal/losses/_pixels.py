@@ -220,13 +220,13 @@ def _drop_channel(logits: Tensor, target: Tensor) -> Tensor:
     if not isinstance(target, Tensor):
         kind = type(target).__name__
         raise TypeError(f"Expected argument `target` to be a tensor, but got {kind}.")
-    batch, space = logits.shape[0], tuple(logits.shape[2:])
     if target.device != logits.device:
         raise ValueError(
             f"Expected argument `target` to be on the device of the logits ({logits.device}), "
             f"but got {target.device}."
         )
     shape = tuple(target.shape)
+    batch, _, *space = logits.shape
     if shape == (batch, 1, *space):
         return target.squeeze(1)
     if shape in ((batch, *space), tuple(logits.shape)):

@@ -86,6 +86,9 @@ def neighbour_map(
     """Neighbour penalty of every pixel."""
     tau = pixels.prior(prior, patch_size, sigma, border)
     values = pixels.logits if constrain == "logits" else pixels.log_probs.exp()
+    if penalty == "l1" and torch.compiler.is_compiling():
+        # A compiler saves memory by itself; that of torch 2.11 mistook the sign kept below.
+        return pixels.silence(reduce_classes((tau - values).abs(), class_reduction))
     if penalty == "l1":
         share = 1 / pixels.num_classes if class_reduction == "mean" else 1.0
         total: Tensor = _AbsoluteGap.apply(values, tau, share)  # type: ignore[no-untyped-call]
