@@ -9,7 +9,7 @@ import numpy as np
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import ALPHA, Ranks, verdicts
 from segcal.report.study import Dataset
-from segcal.report.style import INK, MUTED, RULE, WHITE, colours, markers, shorten
+from segcal.report.style import INK, MUTED, RULE, colours, markers, shorten
 from segcal.report.table import metric_column
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def _heat(
     colour = colormaps["Blues"]
     axes.set_xlim(-0.5, each.shape[1] + 0.5)
     axes.set_ylim(len(each) - 0.5, -0.5)
+    levels = (each - 1) / max(worst - 1, 1)
+    axes.pcolormesh(
+        np.arange(each.shape[1] + 1) - 0.5, np.arange(len(each) + 1) - 0.5, 0.85 - 0.8 * levels,
+        cmap=colour, vmin=0, vmax=1, edgecolors="face", linewidth=0.2,
+    )  # fmt: skip
     for (i, j), value in np.ndenumerate(each):
-        level = (value - 1) / max(worst - 1, 1)
-        face = colour(0.85 - 0.8 * level)
-        axes.fill_between([j - 0.5, j + 0.5], i - 0.5, i + 0.5, color=face, lw=0)
-        axes.text(
-            j, i, form.format(value), ha="center", va="center",
-            color="#fefefe" if level < 0.35 else "#10151a",
-        )  # fmt: skip
+        shade = "#fefefe" if levels[i, j] < 0.35 else "#10151a"
+        axes.text(j, i, form.format(value), ha="center", va="center", color=shade)
     for i, value in enumerate(total):
         axes.text(
             each.shape[1], i, last.format(value), ha="center", va="center", fontweight="bold"
@@ -114,9 +114,12 @@ def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
                 continue
             won, lost = verdicts(ranks.tests, method, other)
             balance = (won - lost) / most
-            face = colour(0.5 + 0.42 * balance) if won or lost else WHITE
-            axes.fill_between([j - 0.48, j + 0.48], i - 0.46, i + 0.46, color=face, lw=0)
-            text = f"{won}:{lost}" if won or lost else "·"
+            face = colour(0.5 + 0.42 * balance) if won or lost else RULE
+            axes.fill_between(
+                [j - 0.48, j + 0.48], i - 0.46, i + 0.46, color=face, lw=0,
+                alpha=None if won or lost else 0.4,
+            )  # fmt: skip
+            text = f"{won}:{lost}" if won or lost else "–"
             shade = MUTED if not (won or lost) else "#fefefe" if abs(balance) > 0.6 else "#10151a"
             axes.text(j, i, text, ha="center", va="center", color=shade)
     axes.set_yticks(range(n), names)
@@ -151,12 +154,9 @@ def draw_logits(numbers: Numbers, dataset: Dataset) -> Drawing | None:
         boxes = axes.boxplot(
             found, orientation="horizontal", widths=0.62, patch_artist=True,
             positions=range(len(methods)),
-            medianprops={"color": INK, "linewidth": 1.0}, whiskerprops={"color": MUTED},
-            capprops={"color": MUTED},
-            flierprops={"marker": ".", "markersize": 2, "markeredgecolor": MUTED},
+            flierprops={"marker": ".", "markersize": 3},
         )  # fmt: skip
-        for box, method in zip(boxes["boxes"], methods, strict=True):
-            box.set(facecolor=tone[method], alpha=0.75, linewidth=0.5, edgecolor=MUTED)
+        _paint(boxes, [tone[m] for m in methods])
         axes.set_title(shorten(dataset.class_name(label), 20), loc="left")
         axes.grid(axis="x", lw=0.5)
         axes.set_axisbelow(True)
@@ -168,10 +168,21 @@ def draw_logits(numbers: Numbers, dataset: Dataset) -> Drawing | None:
         f"mean |logit| over the voxels of each true class, one value per case ({dataset.title})",
         fontsize=8,
     )
-    for row in grid:
-        row[0].tick_params(axis="y", labelcolor=INK, length=0)
+    grid[0, 0].set_xlim(left=0)
+    for axes in grid.flat:
+        axes.tick_params(axis="y", labelcolor=INK, length=0)
     alt = f"Distribution over cases of mean |logit| per true class and method, {dataset.title}"
     return Drawing(f"logits_{dataset.name}", figure, alt)
+
+
+def _paint(boxes: Any, tones: Sequence[str]) -> None:
+    """Each box in its method's colour; whiskers and caps come in pairs."""
+    for i, tone in enumerate(tones):
+        boxes["boxes"][i].set(facecolor=f"{tone}55", edgecolor=tone, linewidth=1.1)
+        boxes["medians"][i].set(color=tone, linewidth=1.6)
+        boxes["fliers"][i].set(markeredgecolor=tone, markerfacecolor=tone)
+        for part in (*boxes["whiskers"][2 * i : 2 * i + 2], *boxes["caps"][2 * i : 2 * i + 2]):
+            part.set(color=tone, linewidth=1.0)
 
 
 def draw_scatter(numbers: Numbers, dataset: Dataset, region: str) -> Drawing | None:
@@ -190,7 +201,8 @@ def draw_scatter(numbers: Numbers, dataset: Dataset, region: str) -> Drawing | N
     shape = markers(list(numbers.study.methods))
     every = (dsc[methods].to_numpy().ravel(), ece[methods].to_numpy().ravel())
     for axes, method in zip(grid.flat, methods, strict=False):
-        axes.scatter(*every, s=5, color=RULE, lw=0, rasterized=len(every[0]) > 2000)
+        # As pixels, and in a grey for light and dark: thousands of points would make the page slow.
+        axes.scatter(*every, s=6, color="#8a939b", alpha=0.3, lw=0, rasterized=True)
         axes.scatter(
             dsc[method], ece[method], s=13, color=tone[method], marker=shape[method],
             lw=0, alpha=0.85, rasterized=len(dsc) > 500,

@@ -7,7 +7,7 @@ import numpy as np
 from segcal.report.figures import Drawing
 from segcal.report.numbers import Numbers
 from segcal.report.pictures import Bytes, CasePicture
-from segcal.report.reliability import Curve
+from segcal.report.reliability import FEW_VOXELS, Curve
 from segcal.report.style import INK, MUTED, RULE, colours, shorten
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
     columns = 1 + len(picture.methods)
     width = columns * (side + _GAP) - _GAP
     height = _HEAD + 2 * (high + _GAP) + (side if curves else -_GAP)
-    figure = Figure(figsize=(width / 110, (height + 26) / 110))
+    figure = Figure(figsize=(width / 110, (height + 30) / 110))
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + 26)))
+    axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + 30)))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     title = numbers.study.datasets[picture.dataset].title
     figure.text(
-        0, 1, f"{title}: {picture.role} case, {shorten(picture.case, 40)} (mean DSC "
+        0, 0.99, f"{title}: {picture.role} case, {shorten(picture.case, 40)} (mean DSC "
         f"{picture.dsc:.3f}; reliability in region {region})",
         va="top", fontweight="bold", fontsize=9,
     )  # fmt: skip
@@ -45,7 +45,8 @@ def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
     for i, made in enumerate(picture.methods, start=1):
         x = i * (side + _GAP)
         name = shorten(numbers.study.methods[made.method].title, 22)
-        _tile(axes, made.mask, x, _HEAD, f"{name}  {made.dsc:.3f}", tone[made.method])
+        _tile(axes, made.mask, x, _HEAD, name, tone[made.method])
+        axes.text(x + 4, _HEAD + high - 5, f"DSC {made.dsc:.3f}", fontsize=7, color="white")
         _tile(axes, made.confidence, x, _HEAD + high + _GAP)
         if made.curve is not None:
             _diagram(axes, made.curve, x, _HEAD + 2 * (high + _GAP), side, tone[made.method])
@@ -67,7 +68,7 @@ def _tile(
 
 
 def _diagram(axes: "Axes", curve: Curve, x: float, y: float, side: float, colour: str) -> None:
-    known = curve.count > 0
+    known = curve.count >= FEW_VOXELS
 
     def across(values: object) -> object:
         return x + side * np.asarray(values)
@@ -76,11 +77,8 @@ def _diagram(axes: "Axes", curve: Curve, x: float, y: float, side: float, colour
         return y + side * (1 - np.asarray(values))
 
     share = 0.22 * np.sqrt(curve.count / max(curve.count.max(), 1.0))
-    edges = np.arange(len(share)) / len(share)
-    axes.bar(
-        across(edges), -side * share, width=side / len(share), bottom=y + side, align="edge",
-        color=RULE, lw=0,
-    )  # type: ignore[arg-type]  # fmt: skip
+    edges = x + side * np.linspace(0, 1, len(share) + 1)
+    axes.stairs(y + side * (1 - share), edges, baseline=y + side, fill=True, color=RULE, lw=0)
     axes.plot(across([0, 1]), down([0, 1]), color=MUTED, lw=0.6, ls=(0, (4, 3)))  # type: ignore[arg-type]
     axes.plot(across([0, 0, 1]), down([1, 0, 0]), color=MUTED, lw=0.6)  # type: ignore[arg-type]
     axes.plot(

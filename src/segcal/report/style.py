@@ -23,8 +23,8 @@ _RC = {
     "figure.facecolor": WHITE, "axes.facecolor": WHITE, "savefig.facecolor": WHITE,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
     "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": RULE, "axes.linewidth": 0.6,
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7,
-    "ytick.labelsize": 7, "legend.fontsize": 7, "axes.spines.top": False,
+    "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8,
+    "ytick.labelsize": 8, "legend.fontsize": 8, "axes.spines.top": False,
     "axes.spines.right": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     "xtick.major.size": 2.5, "ytick.major.size": 2.5, "legend.frameon": False,
     "svg.fonttype": "none", "svg.hashsalt": "segcal", "text.parse_math": False,
@@ -78,10 +78,18 @@ def inline(svg: str, name: str, alt: str) -> Markup:
     body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
     for colour, variable in _THEMED.items():
         body = body.replace(colour, variable)
+    body = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', _shorter, body)
     body = re.sub(r"\n\s*", "\n", body)
     width = re.search(r'width="([\d.]+)pt"', body)
-    style = f"max-width:{float(width[1]) * 4 / 3:.0f}px" if width else ""
+    wide = round(float(width[1]) * 4 / 3) if width else 600
+    # Never larger than drawn, and on a narrow screen scrolled rather than too small to read.
+    style = f"max-width:{wide}px;min-width:{min(wide, 600)}px"
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
     opening = Markup('<svg class="drawn" role="img" aria-label="{}" style="{}"').format(alt, style)
     return Markup(body.replace("<svg", opening, 1))
+
+
+def _shorter(found: re.Match[str]) -> str:
+    """Coordinates with two decimals: a hundredth of a point cannot be seen."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", found[0])

@@ -207,9 +207,12 @@ class _Report:
         for drawing in self.drawings:
             name = _file_name(drawing.name)
             drawing.figure.savefig(folder / f"{name}.png", dpi=150)
+            drawing.figure.set_layout_engine("none")  # laid out once is enough
             text = io.StringIO()
             drawing.figure.savefig(text, format="svg", metadata={"Date": None})
             (folder / f"{name}.svg").write_text(text.getvalue(), encoding="utf-8")
+            if drawing.name.startswith("panel_"):  # the page has its pictures one by one
+                continue
             drawn[drawing.name] = inline(text.getvalue(), name, drawing.alt)
         return drawn
 
