@@ -43,9 +43,9 @@ class Browser:
         self._session = ""
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(t for t in targets if t["type"] == "page")
-        self._session = self.call(
-            "Target.attachToTarget", targetId=page["targetId"], flatten=True
-        )["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -122,8 +122,8 @@ class Browser:
         code = {"Enter": 13, " ": 32, "Tab": 9}[key]
         for kind in ("keyDown", "keyUp"):
             self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, text=text if kind == "keyDown" else "",
-                windowsVirtualKeyCode=code,
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code,
+                text=text if kind == "keyDown" else "",
             )  # fmt: skip
 
     def screenshot(self, path: Path, *, whole: bool = True) -> Path:

@@ -88,8 +88,8 @@ def _diagram(axes: "Axes", curve: Curve, colour: str) -> None:
         fillstyle="none", mew=0.7,
     )  # fmt: skip
     axes.text(
-        0.03, 0.97, f"ECE {curve.ece:.3f}\ngap {curve.gap:+.3f}".replace("-", "−"), va="top", color=INK, fontsize=8,
-        transform=axes.transAxes,
+        0.03, 0.97, f"ECE {curve.ece:.3f}\ngap {curve.gap:+.3f}".replace("-", "−"), va="top",
+        color=INK, fontsize=8, transform=axes.transAxes,
     )  # fmt: skip
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])

@@ -70,9 +70,7 @@ def draw_rank_maps(numbers: Numbers, ranks: Ranks) -> Drawing:
     return Drawing("ranks", figure, alt)
 
 
-def _heat(
-    axes: "Axes", each: Any, total: Any, worst: int, form: str, last: str
-) -> None:
+def _heat(axes: "Axes", each: Any, total: Any, worst: int, form: str, last: str) -> None:
     """Cells coloured by rank, 1 the lightest; the total in a column of its own."""
     from matplotlib import colormaps
 
@@ -85,15 +83,20 @@ def _heat(
         cmap=colour, vmin=0, vmax=1, edgecolors="face", linewidth=0.2,
     )  # fmt: skip
     for (i, j), value in np.ndenumerate(each):
-        shade = "#fefefe" if levels[i, j] < 0.35 else "#10151a"
+        shade = _readable(colour(0.85 - 0.8 * levels[i, j]))
         axes.text(j, i, form.format(value), ha="center", va="center", color=shade)
     for i, value in enumerate(total):
-        axes.text(
-            each.shape[1], i, last.format(value), ha="center", va="center", fontweight="bold"
-        )
+        axes.text(each.shape[1], i, last.format(value), ha="center", va="center", fontweight="bold")
     axes.tick_params(length=0, labelcolor=INK)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
+
+
+def _readable(face: Sequence[float]) -> str:
+    """Black or white, whichever stands out more from a colour (WCAG's relative luminance)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in face[:3]]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#10151a" if light > 0.18 else "#fefefe"
 
 
 def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
@@ -120,7 +123,7 @@ def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
                 alpha=None if won or lost else 0.4,
             )  # fmt: skip
             text = f"{won}:{lost}" if won or lost else "–"
-            shade = MUTED if not (won or lost) else "#fefefe" if abs(balance) > 0.6 else "#10151a"
+            shade = _readable(colour(0.5 + 0.42 * balance)) if won or lost else MUTED
             axes.text(j, i, text, ha="center", va="center", color=shade)
     axes.set_yticks(range(n), names)
     axes.set_xticks(range(n), names, rotation=40, ha="left", rotation_mode="anchor")
@@ -141,16 +144,14 @@ def draw_logits(numbers: Numbers, dataset: Dataset) -> Drawing | None:
     labels = list(dict.fromkeys(rows["label"].astype(str)))
     methods = [m for m in numbers.study.methods if m in set(rows["method"])]
     values = rows.groupby(["label", "method", "case"], observed=True)["value"].mean()
+    of, by = (values.index.get_level_values(name) for name in ("label", "method"))
     across = min(4, len(labels))
     down = -(-len(labels) // across)
     figure = new_figure(1.6 + 1.75 * across, down * (0.55 + 0.2 * len(methods)) + 0.3)
     grid = figure.subplots(down, across, sharey=True, sharex=True, squeeze=False)
     tone = colours(list(numbers.study.methods))
     for axes, label in zip(grid.flat, labels, strict=False):
-        found = [
-            values.loc[(label, m)].dropna().to_numpy() if (label, m) in values.index.droplevel(2)
-            else np.array([]) for m in methods
-        ]  # fmt: skip
+        found = [values[(of == label) & (by == m)].dropna().to_numpy() for m in methods]
         boxes = axes.boxplot(
             found, orientation="horizontal", widths=0.62, patch_artist=True,
             positions=range(len(methods)),

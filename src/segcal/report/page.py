@@ -188,8 +188,9 @@ def small_diagram(curve: Curve, colour: str) -> Markup:
     there = [i for i, n in enumerate(curve.count) if n > 0]
     known = [i for i in there if curve.count[i] >= FEW_VOXELS]
     top, bins = max(float(curve.count.max()), 1.0), len(curve.count)
+    bar = 100 / bins
     bars = "".join(
-        f"M{100 * i / bins:.1f} 100v{-22 * math.sqrt(curve.count[i] / top):.1f}h{100 / bins:.1f}V100"
+        f"M{100 * i / bins:.1f} 100v{-22 * math.sqrt(curve.count[i] / top):.1f}h{bar:.1f}V100"
         for i in there
     )
     line = "L".join(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from markupsafe import Markup
 
@@ -19,7 +20,7 @@ INK, MUTED, RULE, WHITE = "#1b1f24", "#667078", "#d5d9de", "#ffffff"
 # In the page these follow light and dark.
 _THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", WHITE: "var(--paper)"}
 
-_RC = {
+_RC: dict[Any, Any] = {
     "figure.facecolor": WHITE, "axes.facecolor": WHITE, "savefig.facecolor": WHITE,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
     "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": RULE, "axes.linewidth": 0.6,

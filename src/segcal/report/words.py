@@ -45,8 +45,8 @@ def _winner(numbers: Numbers, ranks: Ranks | None) -> list[str]:
     sums = ranks.sums
     first = sums[sums["sum_rank"] == sums["sum_rank"].min()]
     names = _list([_title(numbers, m) for m in first["method"]])
-    interval = ranks.intervals.set_index("method").loc[ranks.best]
-    low, high = interval["sum_rank_low"], interval["sum_rank_high"]
+    interval = ranks.intervals[ranks.intervals["method"] == ranks.best]
+    low, high = (float(interval[f"sum_rank_{end}"].iloc[0]) for end in ("low", "high"))
     span = "" if math.isnan(low) else f"; 95 % interval over cases {low:g} to {high:g}"
     least = len(ranks.datasets) * len(ranks.scores.metrics)
     out = (
@@ -157,9 +157,7 @@ def _gap_sentence(gaps: dict[str, float], region: str) -> str:
         amounts = [
             f"{abs(gap):.3f}" + (f" ({title})" if several else "") for title, gap in gaps.items()
         ]
-        return (
-            f"is {words.pop()}: mean confidence {verb} accuracy by {_list(amounts)} on {region}."
-        )
+        return f"is {words.pop()}: mean confidence {verb} accuracy by {_list(amounts)} on {region}."
     parts = [f"{gap_word(gap)} on {title} ({_signed(gap)})" for title, gap in gaps.items()]
     return f"is {_list(parts)}: mean confidence minus accuracy on {region}."
 
