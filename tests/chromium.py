@@ -25,10 +25,11 @@ class Browser:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         self._home = tempfile.mkdtemp(prefix="segcal-browser-")
-        # The browser reads commands from file 3 and answers on 4, JSON between zero bytes.
+        # The browser reads commands from file 3 and answers on 4, JSON between zero bytes; bash,
+        # because a plain sh may know no file above 9.
         keep = (to_read, to_write)
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', program,
+            ["bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', program,
              "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
              "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
              "--disable-extensions", "--remote-debugging-pipe",
