@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Browser, find_browser
-from studies import CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 
+from chromium import Browser, find_browser
 from segcal.report import write_report
+from studies import CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 
 METHODS = (CE, LS, NACL, L2, MAX, TEMPERED)
 

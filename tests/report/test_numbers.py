@@ -120,7 +120,8 @@ def test_groups_stand_below_what_they_vary(numbers: Numbers) -> None:
 def test_published_numbers_stand_beside_ours_only_where_they_belong(numbers: Numbers) -> None:
     table = main_table(numbers, "foreground")
     assert table is not None
-    nacl = {c.group + c.key: cell.published for c, cell in zip(table.columns, table.rows[2].cells)}
+    pairs = zip(table.columns, table.rows[2].cells, strict=True)
+    nacl = {column.group + column.key: cell.published for column, cell in pairs}
     assert nacl["ACDCdsc"] == 0.854
     assert nacl["ACDChd95_mm"] == 2.55
     assert nacl["ACDCece"] == 0.048

@@ -61,9 +61,7 @@ def test_pooled_curves_agree_with_the_metrics(study: Path, numbers: Numbers) -> 
         with np.load(study / f"runs/acdc/nacl/seed{seed}/bins.npz") as file:
             at = list(file["regions"]).index("boundary")
             for i in range(len(file["cases"])):
-                total.merge(
-                    CalibrationBins.from_state({k: file[k][i, at] for k in total.state()})
-                )
+                total.merge(CalibrationBins.from_state({k: file[k][i, at] for k in total.state()}))
     assert found.ece == pytest.approx(total.ece())
     assert found.gap == pytest.approx(total.signed_gap())
     one = bins.of_case("acdc_000", "boundary")

@@ -1,11 +1,16 @@
 """One look for all figures: colours of methods, neutral tones, and SVG that follows the page."""
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, then more that stay apart for colour-blind eyes; the shape says it again.
 COLOURS = (
@@ -64,6 +69,29 @@ def shorten(text: str, length: int = 24) -> str:
     """
     half = (length - 1) // 2
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half :]}"
+
+
+def save_figure(figure: "Figure", path: Path) -> str:
+    """Write `path`.png and `path`.svg; returns the text of the latter.
+
+    The figure is laid out once and drawn twice: `savefig` would do both again for each file.
+    """
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from PIL import Image
+
+    figure.set_dpi(150)
+    canvas: Any = FigureCanvasAgg(figure)  # its buffer has no types
+    canvas.draw()
+    # Next to the name: a dataset's own name may hold a dot.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(f"{path}.png")
+    figure.set_layout_engine("none")
+    text = io.StringIO()
+    vector: Any = FigureCanvasSVG(figure)
+    vector.print_svg(text, metadata={"Date": None})
+    Path(f"{path}.svg").write_text(text.getvalue(), encoding="utf-8")
+    return text.getvalue()
 
 
 def inline(svg: str, name: str, alt: str) -> Markup:

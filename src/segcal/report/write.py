@@ -1,6 +1,5 @@
 """Make the report: compute, draw, and put the folder in its place in one go."""
 
-import io
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from segcal.report.rank_tables import rank_table, test_table
 from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.reliability import read_bins
 from segcal.report.study import read_study
-from segcal.report.style import figure_style, inline
+from segcal.report.style import figure_style, inline, save_figure
 from segcal.report.table import Table
 from segcal.report.tables import (
     class_table,
@@ -214,14 +213,9 @@ class _Report:
         drawn = {}
         for drawing in self.drawings:
             name = _file_name(drawing.name)
-            drawing.figure.savefig(folder / f"{name}.png", dpi=150)
-            drawing.figure.set_layout_engine("none")  # laid out once is enough
-            text = io.StringIO()
-            drawing.figure.savefig(text, format="svg", metadata={"Date": None})
-            (folder / f"{name}.svg").write_text(text.getvalue(), encoding="utf-8")
-            if drawing.name.startswith("panel_"):  # the page has its pictures one by one
-                continue
-            drawn[drawing.name] = inline(text.getvalue(), name, drawing.alt)
+            svg = save_figure(drawing.figure, folder / name)
+            if not drawing.name.startswith("panel_"):  # the page has its pictures one by one
+                drawn[drawing.name] = inline(svg, name, drawing.alt)
         return drawn
 
     def _save_tables(self, folder: Path) -> None:
