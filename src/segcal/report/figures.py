@@ -106,7 +106,7 @@ def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
     methods = list(ranks.sums["method"])
     names, n = titles(numbers, methods, 22), len(methods)
     most = max(1, len(ranks.datasets) * len(ranks.scores.metrics))
-    figure = new_figure(2.2 + 0.62 * n, 1.3 + 0.34 * n)
+    figure = new_figure(max(4.8, 2.2 + 0.62 * n), 1.3 + 0.34 * n)
     axes = figure.subplots()
     axes.set_xlim(-0.5, n - 0.5)
     axes.set_ylim(n - 0.5, -0.5)

@@ -162,7 +162,7 @@ def _picture(numbers: Numbers, picture: CasePicture) -> dict[str, Any]:
         "classes": [
             (name, CLASSES[(i - 1) % len(CLASSES)]) for i, name in enumerate(dataset.labels) if i
         ],
-        "image": data_uri(picture.image),
+        "image": data_uri(picture.image) if picture.has_image else "",
         "truth": data_uri(picture.truth),
         "methods": [
             {

@@ -32,9 +32,10 @@ def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + _TITLE)))
     canvas = np.full((height, width, 3), 255, np.uint8)
-    _paste(canvas, picture.image, lefts[0], tops[0])
-    _paste(canvas, picture.truth, lefts[0], tops[1])
-    _name(axes, lefts[0], "image, truth", INK)
+    if picture.has_image:
+        _paste(canvas, picture.image, lefts[0], tops[0])
+    _paste(canvas, picture.truth, lefts[0], tops[1 if picture.has_image else 0])
+    _name(axes, lefts[0], "image, truth" if picture.has_image else "truth", INK)
     tone = colours(list(numbers.study.methods))
     for x, made in zip(lefts[1:], picture.methods, strict=True):
         _paste(canvas, made.mask, x, tops[0])

@@ -41,7 +41,11 @@ class CasePicture:
     image: Bytes
     truth: Bytes
     methods: list[MethodPicture] = field(default_factory=list)
-    cropped: bool = False
+
+    @property
+    def has_image(self) -> bool:
+        """Predictions may come without images; their slices are then all black."""
+        return bool(self.image.any())
 
 
 def case_pictures(
@@ -109,11 +113,9 @@ def _picture(
                 found.of_case(case, region) if found else None,
             )
         )
-    full = first["image"].shape
-    cropped = first["image"][window].shape != full
     return CasePicture(
         dataset, case, role, value, np.repeat(grey[..., None], 3, 2), _overlay(grey, truth, truth),
-        made, cropped,
+        made,
     )  # fmt: skip
 
 

@@ -50,9 +50,9 @@ class Ranks:
 
 
 def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
-    """The ranking of the main and post-hoc methods, or None where there is nothing to rank."""
+    """The ranking of the compared methods, or None where there is nothing to rank."""
     study = numbers.study
-    candidates = study.in_group("main", "posthoc") or list(study.methods)
+    candidates = study.compared
     datasets = [d for d in study.datasets if any((d, m) in study.present for m in candidates)]
     methods = [m for m in candidates if all((d, m) in study.present for d in datasets)]
     left_out = tuple(m for m in candidates if m not in methods)

@@ -132,6 +132,15 @@ class Study:
         ]
 
     @property
+    def compared(self) -> list[str]:
+        """Methods that are ranked: main and post-hoc ones, or all where those are fewer than two.
+
+        A study of ablations or priors alone compares them with each other.
+        """
+        chosen = self.in_group("main", "posthoc")
+        return chosen if len(chosen) > 1 else list(self.methods)
+
+    @property
     def failed(self) -> list[Run]:
         """The runs that did not end."""
         return [run for run in self.info.runs if run.state != "done"]

@@ -143,7 +143,8 @@ def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str
 def marked(table: Table, methods: Iterable[str] | None = None) -> Table:
     """The table with the best and second best of each column marked.
 
-    Values that are printed alike are marked alike. One method alone has nothing to be best of.
+    Values that are printed alike are marked alike. One method alone has nothing to be best of, and
+    of two only the best is marked.
     """
     chosen = set(methods) if methods is not None else {row.method for row in table.rows}
     cells = [list(row.cells) for row in table.rows]
@@ -159,7 +160,7 @@ def marked(table: Table, methods: Iterable[str] | None = None) -> Table:
         order = sorted(set(known.values()))
         for i, cost in known.items():
             place = order.index(cost)
-            if place < 2:
+            if place < min(2, len(known) - 1):  # the second of two is the last
                 cells[i][j] = replace(cells[i][j], mark=("best", "second")[place])
     rows = (replace(row, cells=tuple(c)) for row, c in zip(table.rows, cells, strict=True))
     return replace(table, rows=tuple(rows))

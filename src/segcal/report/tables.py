@@ -17,11 +17,10 @@ SMALL_GAP = 0.01
 
 def main_table(numbers: Numbers, region: str) -> Table | None:
     """The main table: the metrics of the study per dataset, main and post-hoc methods."""
-    main = numbers.study.in_group("main") or list(numbers.study.methods)
-    posthoc = [m for m in numbers.study.in_group("posthoc") if m not in main]
+    main, posthoc = (numbers.study.in_group(group) for group in ("main", "posthoc"))
     return _table(
         numbers, region, [*main, *posthoc], name="main", title="Main results",
-        rules={posthoc[0]} if posthoc else set(),
+        rules={posthoc[0]} if main and posthoc else set(),
     )  # fmt: skip
 
 
@@ -29,7 +28,7 @@ def group_table(numbers: Numbers, region: str, group: str) -> Table | None:
     """The methods of a group, below the method that they vary."""
     study = numbers.study
     members = study.in_group(group)
-    if not members or set(members) == set(study.methods):
+    if not members:
         return None
     titles = {
         "ablation": ("ablation", "Ablation: what makes NACL work"),

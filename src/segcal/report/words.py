@@ -65,7 +65,7 @@ def _winner(numbers: Numbers, ranks: Ranks | None) -> list[str]:
 
 def _best_of_datasets(numbers: Numbers, region: str) -> list[str]:
     study, out = numbers.study, []
-    methods = study.in_group("main", "posthoc") or list(study.methods)
+    methods = study.compared
     for dataset in study.datasets.values():
         parts = []
         for metric in study.metrics:
@@ -94,10 +94,11 @@ def _significance(numbers: Numbers, ranks: Ranks) -> str:
     sure = mine[mine["p_holm"] < ALPHA]
     won = int((sure["better"] == best).sum())
     least = max(least_p(ranks).values())
+    others, sets = len(ranks.scores.methods) - 1, len(ranks.datasets)
     out = (
         f"Of the {len(mine)} paired comparisons of {_title(numbers, best)} with the other methods "
-        f"({len(ranks.scores.methods) - 1} methods, {len(ranks.datasets)} "
-        f"dataset{'s' if len(ranks.datasets) > 1 else ''}, {len(ranks.scores.metrics)} metrics), "
+        f"({others} method{'s' * (others > 1)}, {sets} dataset{'s' * (sets > 1)}, "
+        f"{len(ranks.scores.metrics)} metrics), "
         f"{won} remain significant in its favour and {len(sure) - won} against it (Wilcoxon over "
         f"cases, Holm over all {len(tests)} pairs, α = {ALPHA:g})."
     )
