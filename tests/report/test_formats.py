@@ -2,6 +2,8 @@
 
 import csv
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,24 @@ def test_every_latex_table_of_a_report(page: Path) -> None:
         assert balanced(text), path
         assert not re.search(r"(?<!\\)[%#_]", text.replace("% needs", "")), path
         assert not set(text) - set(map(chr, range(128))) - set("äöüéç"), path
+
+
+def test_latex_compiles(page: Path, table: Table, tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no pdflatex found: the tables' LaTeX is only checked by its text")
+    (tmp_path / "nasty.tex").write_text(to_latex(table), encoding="utf-8")
+    tables = [*sorted((page.parent / "tables").glob("*.tex")), tmp_path / "nasty.tex"]
+    body = "\n".join(rf"\input{{{path}}}\clearpage" for path in tables)
+    (tmp_path / "all.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\n\\begin{document}\n"
+        f"{body}\n\\end{{document}}\n"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"],
+        cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-1500:]
+    assert (tmp_path / "all.pdf").is_file()
 
 
 def test_markdown_escapes_pipes_and_tags(table: Table) -> None:
