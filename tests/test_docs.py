@@ -16,7 +16,14 @@ MODULES = [
     for module in pkgutil.walk_packages(segcal.__path__, "segcal.")
     if not module.name.endswith(("__main__", "_triton"))
 ]
-EXPORTING = ["segcal.losses", "segcal.metrics", "segcal.data", "segcal.models", "segcal.training"]
+EXPORTING = [
+    "segcal.losses",
+    "segcal.metrics",
+    "segcal.data",
+    "segcal.models",
+    "segcal.report",
+    "segcal.training",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
