@@ -246,7 +246,7 @@ def test_bad_input_is_one_clear_line() -> None:
         fit([(logits, target)], from_probs=True)
     with pytest.raises(ValueError, match="sigmoid"):
         fit([(1 / (1 + np.exp(-logits)), target)], from_probs=True)
-    with pytest.raises(ValueError, match="labels 0 to 2 .* but got 7"):
+    with pytest.raises(ValueError, match=r"labels 0 to 2 .* but got 7"):
         fit([(logits, np.where(target == 1, 7, target))])
     with pytest.raises(ValueError, match="3 classes in every case"):
         fit([(logits, target), (logits[:2], np.minimum(target, 1))])

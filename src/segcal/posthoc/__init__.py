@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from segcal._checks import check_choice
 from segcal.posthoc._rows import HeldOut
-from segcal.posthoc.calibrator import Calibrator, FitReport
+from segcal.posthoc.calibrator import Calibrator, FitReport, to_probs
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
 from segcal.posthoc.files import CalibratorError, load_calibrator
 from segcal.posthoc.linear import TemperatureScaling, VectorScaling
@@ -39,6 +39,7 @@ __all__ = [
     "VectorScaling",
     "load_calibrator",
     "make_calibrator",
+    "to_probs",
 ]
 
 

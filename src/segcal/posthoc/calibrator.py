@@ -134,7 +134,7 @@ class Calibrator(ABC):
         for case in cases:
             gathered.add(case)
         self.fit_gathered(gathered.of(None, balance))
-        return self._note(balance, from_probs)
+        return self.note(balance, from_probs)
 
     def _all_voxels(self, max_voxels: int | None) -> int:
         if max_voxels is None:
@@ -143,7 +143,8 @@ class Calibrator(ABC):
             )
         return max_voxels
 
-    def _note(self, balance: str, from_probs: bool) -> Self:
+    def note(self, balance: str, from_probs: bool) -> Self:
+        """Write into the report how the voxels of `fit_gathered` were read."""
         if self.report is not None:
             self.report.balance, self.report.from_probs = balance, from_probs
         return self
@@ -249,3 +250,19 @@ def keep_top(probs: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
     if len(moved):
         top = probs[after[moved], moved]
         probs[before[moved], moved] = np.nextafter(top, np.asarray(2, probs.dtype))
+
+
+def to_probs(logits: npt.NDArray[Any], *, from_probs: bool = False) -> npt.NDArray[Any]:
+    """What a network says as it is, (K, *S): its probabilities, or the softmax of its logits.
+
+    Computed in float64, a block at a time; half precision comes out as float32.
+    """
+    if from_probs:
+        return logits
+    out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
+    for where in cut(logits):
+        block = take(logits, where, True)
+        check_block(block, from_probs=False, space="log_probs")
+        index = (slice(None), *where)
+        out[index] = softmax(block.astype(np.float64)).reshape(out[index].shape)
+    return out

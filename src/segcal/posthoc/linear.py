@@ -99,7 +99,7 @@ class LinearCalibrator(Calibrator):
             ignore_index=ignore_index,
             balance=balance,
         )
-        return self.fit_gathered(stream)._note(balance, from_probs)
+        return self.fit_gathered(stream).note(balance, from_probs)
 
     def fit_gathered(self, data: Voxels) -> Self:
         """Fit on what `gather(...).of(cases, balance)` gives."""
