@@ -9,6 +9,7 @@ import typer
 
 from segcal import __version__
 from segcal.cli_data import data_app, prepare_app
+from segcal.cli_evaluate import evaluate, predict
 from segcal.cli_train import train
 
 app = typer.Typer(
@@ -21,6 +22,8 @@ app = typer.Typer(
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(data_app, name="data")
 app.command()(train)
+app.command()(evaluate)
+app.command()(predict)
 
 
 def _version(asked: bool) -> None:
