@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "training": {"config", "losses", "data", "models", "metrics"},
     "evaluation": {"config", "metrics", "data", "models", "posthoc"},
     "benchmark": {"config", "data", "metrics", "training", "evaluation"},
-    "report": {"config"},
+    "report": {"config", "metrics"},
     "integrations": {"losses", "metrics", "posthoc"},
 }
 FREE = {"_about", "_checks"}

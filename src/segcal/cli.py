@@ -11,6 +11,7 @@ from segcal import __version__
 from segcal.cli_data import data_app, prepare_app
 from segcal.cli_evaluate import evaluate, predict
 from segcal.cli_posthoc import apply, audit, calibrate
+from segcal.cli_report import report
 from segcal.cli_train import train
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app.command()(predict)
 app.command()(calibrate)
 app.command()(apply)
 app.command()(audit)
+app.command()(report)
 
 
 def _version(asked: bool) -> None:
