@@ -24,7 +24,7 @@ def calibrated(
 
 
 def exactly_calibrated(
-    rows: int = 4000, repeats: int = 200, num_classes: int = 3, seed: int = 0
+    rows: int = 800, repeats: int = 800, num_classes: int = 3, seed: int = 0
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
     """(K, n) logits in which each row occurs `repeats` times with labels in its proportions.
 

@@ -17,7 +17,7 @@ from segcal.posthoc import (
 LINEAR = ["temperature", "vector", "dirichlet", "matrix"]
 
 
-@pytest.mark.parametrize("factor", [0.4, 1.0, 1.7, 6.0])
+@pytest.mark.parametrize("factor", [0.4, 1.0, 1.7, 3.0])
 def test_a_known_temperature_is_recovered(factor: float) -> None:
     logits, target = exactly_calibrated()
     found = TemperatureScaling().fit([(logits * factor, target)])
@@ -29,7 +29,7 @@ def test_a_known_temperature_is_recovered(factor: float) -> None:
 
 @pytest.mark.parametrize("max_voxels", [1_000_000, None])
 def test_from_probabilities_as_from_logits(max_voxels: int | None) -> None:
-    logits, target = exactly_calibrated(rows=500)
+    logits, target = exactly_calibrated(rows=200)
     logits = logits * 1.7
     one = TemperatureScaling().fit([(logits, target)], max_voxels=max_voxels)
     two = TemperatureScaling().fit(
@@ -42,7 +42,7 @@ def test_from_probabilities_as_from_logits(max_voxels: int | None) -> None:
 
 
 def test_half_precision_probabilities_with_zeros() -> None:
-    logits, target = exactly_calibrated(rows=500)
+    logits, target = exactly_calibrated(rows=200)
     probs = softmax(logits * 4).astype(np.float16)
     assert (probs == 0).any()
     found = TemperatureScaling().fit([(probs, target)], from_probs=True)
@@ -70,7 +70,7 @@ def test_vector_scaling_finds_scales_and_biases() -> None:
     # What, scaled and shifted, is calibrated. Log-probabilities up to a constant are logits, and
     # the constant that makes them so is found by iteration.
     wrong = log_probs.copy()
-    for _ in range(200):
+    for _ in range(60):
         wrong = (log_probs - bias[:, None]) / scale[:, None]
         off = np.log(np.exp(wrong).sum(0))
         log_probs = log_probs - 0.5 * off
