@@ -116,14 +116,13 @@ def audit(
     overwrite: Overwrite = False,
 ) -> None:
     """Report on the calibration of any network's softmax; guard a release with --fail-if."""
-    from segcal.evaluation.audit import audit as run
-    from segcal.evaluation.audit import check_rules, make_networks, parse_rule
+    from segcal.evaluation.audit import audit_predictions, check_rules, make_networks, parse_rule
     from segcal.report import write_report
 
     rules = [parse_rule(text) for text in fail_if or ()]
     networks = make_networks(probs, name)
     with _progress(None) as step:
-        audited = run(
+        audited = audit_predictions(
             networks, labels, out,
             images=images, dataset=dataset, classes=_names(classes), region=region, logits=logits,
             axes=axes, ignore_label=ignore_label, overwrite=overwrite, progress=step,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import finish, start
 
+from runs import finish, start
 from segcal.evaluation.pairs import find_pairs
 from segcal.evaluation.repair import apply_folder, fit_pairs
 from segcal.metrics import CalibrationBins

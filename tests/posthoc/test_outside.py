@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from posthoc_samples import calibrated, softmax
 from scipy.optimize import minimize
 
+from posthoc_samples import calibrated, softmax
 from segcal.posthoc import DirichletScaling, TemperatureScaling, VectorScaling
 
 

@@ -4,6 +4,9 @@
     write_evaluation(cases, …)  the same four files of anybody's predictions
     predict_volumes(runs, …)    NIfTI files on the original grid; `segcal predict` is this
     predict_case(network, …)    one volume, averaged over networks and mirror images
+    find_pairs(folder, labels)  anybody's softmax beside its labels, checked
+    fit_pairs, apply_folder     `segcal calibrate` and `segcal apply`
+    audit_predictions           `segcal audit`
 
 torch is imported only when a network is used.
 """
@@ -11,8 +14,11 @@ torch is imported only when a network is used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from segcal.evaluation.audit import audit_predictions
 from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
 from segcal.evaluation.measured import Predicted
+from segcal.evaluation.pairs import find_pairs
+from segcal.evaluation.repair import apply_folder, fit_pairs
 
 if TYPE_CHECKING:
     from segcal.evaluation.predict import Prediction, predict_case
@@ -37,7 +43,11 @@ __all__ = [
     "Predicted",
     "Prediction",
     "RunFolderError",
+    "apply_folder",
+    "audit_predictions",
     "evaluate_run",
+    "find_pairs",
+    "fit_pairs",
     "open_run",
     "predict_case",
     "predict_volumes",

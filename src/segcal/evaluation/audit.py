@@ -1,6 +1,6 @@
 """Somebody else's predictions as a study that `segcal report` shows, and rules to guard a release.
 
-`audit` writes the study; `parse_rule` and `check_rules` are `--fail-if`.
+`audit_predictions` writes the study; `parse_rule` and `check_rules` are `--fail-if`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
     return out
 
 
-def audit(
+def audit_predictions(
     networks: Mapping[str, Path],
     labels: Path,
     out: Path,

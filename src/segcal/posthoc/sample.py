@@ -104,7 +104,7 @@ class Sample:
     Example:
         >>> import numpy as np
         >>> logits = np.random.default_rng(0).normal(size=(3, 20, 20))
-        >>> sample = Sample(max_voxels=90).add(HeldOut(logits, logits.argmax(0)))
+        >>> sample = Sample(max_voxels=90).add((logits, logits.argmax(0)))
         >>> int(sample.of([0]).counts.sum()), sample.voxels <= 90
         (400, True)
     """
