@@ -116,7 +116,8 @@ def audit(
     overwrite: Overwrite = False,
 ) -> None:
     """Report on the calibration of any network's softmax; guard a release with --fail-if."""
-    from segcal.evaluation.audit import audit_predictions, check_rules, make_networks, parse_rule
+    from segcal.evaluation.audit import audit_predictions, make_networks
+    from segcal.evaluation.rules import check_rules, parse_rule
     from segcal.report import write_report
 
     rules = [parse_rule(text) for text in fail_if or ()]
@@ -132,7 +133,7 @@ def audit(
     for line in audited.lines():
         typer.echo(line)
     typer.echo(f"report: {page}")
-    broken = check_rules(audited, rules)
+    broken = check_rules(audited.networks, rules)
     for line in broken:
         typer.echo(f"segcal: {line}", err=True)
     if broken:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from posthoc_samples import blobs, softmax
 from runs import environment
 from segcal.cli import app
-from segcal.evaluation.audit import audit_predictions, check_rules, make_networks, parse_rule
+from segcal.evaluation.audit import audit_predictions, make_networks
+from segcal.evaluation.rules import check_rules, parse_rule
 from segcal.metrics import evaluate_case, to_frame
 from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 
@@ -195,7 +196,7 @@ def test_rules(tmp_path: Path) -> None:
     mean = rows[rows["case"] != "pooled"]["value"].mean()
 
     def broken(text: str) -> list[str]:
-        return check_rules(found, [parse_rule(text)])
+        return check_rules(found.networks, [parse_rule(text)])
 
     assert broken(f"boundary:ece>{mean - 1e-6}")
     assert not broken(f"boundary:ece>{mean + 1e-6}")
@@ -218,5 +219,5 @@ def test_a_missed_organ_does_not_pass_a_rule_on_distances(tmp_path: Path) -> Non
     nothing[0] = 1
     np.save(path, nothing)
     found = audit_predictions({"net": probs}, labels, tmp_path / "out")
-    (line,) = check_rules(found, [parse_rule("hd95>1000")])
+    (line,) = check_rules(found.networks, [parse_rule("hd95>1000")])
     assert "hd95_mm is undefined in 2 of 4 values" in line

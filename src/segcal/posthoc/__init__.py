@@ -19,8 +19,9 @@ from segcal.posthoc._rows import HeldOut
 from segcal.posthoc.calibrator import Calibrator, FitReport, to_probs
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
 from segcal.posthoc.files import CalibratorError, load_calibrator
-from segcal.posthoc.linear import TemperatureScaling, VectorScaling
+from segcal.posthoc.linear import TemperatureScaling
 from segcal.posthoc.sample import Sample
+from segcal.posthoc.vector import VectorScaling
 
 if TYPE_CHECKING:
     from segcal.posthoc.local import LocalTemperature

@@ -8,7 +8,7 @@ import numpy as np
 
 from segcal._checks import check_number
 from segcal.posthoc._rows import Floats
-from segcal.posthoc.linear import LinearCalibrator, Parts, _quadratic, numbers
+from segcal.posthoc.linear import LinearCalibrator, Parts, numbers, quadratic
 
 
 class DirichletScaling(LinearCalibrator):
@@ -83,7 +83,7 @@ class DirichletScaling(LinearCalibrator):
         weight = np.full((k, k + 1), self.odir / (k * (k - 1)))
         weight[np.arange(k), np.arange(k)] = 0.0
         weight[:, -1] = self.bias_penalty / k
-        return _quadratic(theta, weight.ravel())
+        return quadratic(theta, weight.ravel())
 
     def options(self) -> dict[str, Any]:
         return {
