@@ -9,7 +9,8 @@ from types import ModuleType
 __version__ = "0.1.0.dev0"
 
 _ROOMS = (
-    "config", "data", "evaluation", "losses", "metrics", "models", "priors", "training",
+    "benchmark", "config", "data", "evaluation", "losses", "metrics", "models", "priors",
+    "training",
 )  # fmt: skip
 
 __all__ = ["__version__", *_ROOMS]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from segcal import __version__
+from segcal.cli_benchmark import benchmark
 from segcal.cli_data import data_app, prepare_app
 from segcal.cli_evaluate import evaluate, predict
 from segcal.cli_train import train
@@ -24,6 +25,7 @@ app.add_typer(data_app, name="data")
 app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
+app.command()(benchmark)
 
 
 def _version(asked: bool) -> None:
