@@ -16,7 +16,10 @@ MODULES = [
     for module in pkgutil.walk_packages(segcal.__path__, "segcal.")
     if not module.name.endswith(("__main__", "_triton"))
 ]
-EXPORTING = ["segcal.losses", "segcal.metrics", "segcal.data", "segcal.models", "segcal.training"]
+EXPORTING = [
+    "segcal.losses", "segcal.metrics", "segcal.data", "segcal.models", "segcal.training",
+    "segcal.evaluation", "segcal.benchmark",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -39,7 +42,7 @@ def test_the_page_on_calibration_metrics() -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/losses.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/losses.md", "docs/evaluation.md"])
 def test_printed_python_runs(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

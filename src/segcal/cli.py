@@ -10,6 +10,7 @@ import typer
 from segcal import __version__
 from segcal.cli_benchmark import benchmark
 from segcal.cli_data import data_app, prepare_app
+from segcal.cli_demo import demo
 from segcal.cli_evaluate import evaluate, predict
 from segcal.cli_train import train
 
@@ -26,6 +27,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(benchmark)
+app.command()(demo)
 
 
 def _version(asked: bool) -> None:
