@@ -99,7 +99,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 
 def _list(plan: Any) -> None:
-    from segcal.benchmark.run import counts, open_datasets, plan_tasks
+    from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
 
     tasks = plan_tasks(plan)
     for task in tasks:

@@ -8,7 +8,7 @@ import pytest
 
 from runs import finish, start
 from segcal.benchmark.demo import METHODS, demo_plan, prepare_demo
-from segcal.benchmark.run import plan_tasks
+from segcal.benchmark.matrix import plan_tasks
 from segcal.data import open_dataset
 
 

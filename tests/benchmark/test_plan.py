@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from segcal.benchmark import Plan, load_plan
+from segcal.benchmark.matrix import counts, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
-from segcal.benchmark.run import counts, plan_tasks
 from segcal.config import ConfigError
 from trees import run_cli
 

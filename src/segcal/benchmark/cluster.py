@@ -31,13 +31,19 @@ def run_ray(
         address: of the cluster; None joins the one this machine is part of, or starts Ray here;
             "local" always starts one here.
     """
+    from segcal.training import Interrupted
+
     ray: Any = require("ray")
     ours = not ray.is_initialized()
     if ours:
         _connect(ray, address, jobs)
     try:
         share, slots = _share(ray.cluster_resources(), jobs)
-        remote = ray.remote(max_retries=retries, **share)(_remote_task)
+        remote = ray.remote(
+            max_retries=retries,
+            retry_exceptions=[Interrupted],  # a node that is taken away says SIGTERM first
+            **share,
+        )(_remote_task)
         waiting, running = deque(tasks), dict[Any, Task]()
         while waiting or running:
             while waiting and len(running) < slots:

@@ -6,7 +6,7 @@ import fcntl
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import Any
 
 from segcal._checks import check_choice, check_int
 from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
+from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks
 from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
 from segcal.benchmark.study import Study, validation_dsc
 from segcal.benchmark.tasks import Result, Task, is_done, log_of
-from segcal.data import PreparedDataset, open_dataset
 from segcal.data.store import write_text
 
 LAUNCHERS = ("local", "ray")
@@ -76,65 +76,6 @@ def run_benchmark(
         return study
 
 
-def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
-    """The prepared sets of a plan; one without a folder is an error that says what to give."""
-    for name, where in plan.datasets.items():
-        if not where.path:
-            raise ValueError(
-                f"Expected dataset `{name}` of the plan to have a folder, but got none: "
-                f"say --data {name}=DIR, or set datasets.{name}.path."
-            )
-    return {name: open_dataset(where.path) for name, where in plan.datasets.items()}
-
-
-def plan_tasks(plan: Plan) -> list[Task]:
-    """The tasks that can be done at once: candidates of grids, and all runs of other methods.
-
-    Seeds come one after another, so that a study which is cut off compares all methods. Losses
-    are built here once, so that a wrong option is known before anything is trained.
-    """
-    from segcal.training.job import build_loss
-
-    tasks = []
-    for seed in plan.seeds:
-        for name, method in plan.methods.items():
-            if method.grid and seed != plan.seeds[0]:
-                continue
-            for dataset in plan.datasets:
-                for options in method.candidates():
-                    task = make_task(plan, dataset, name, options, seed, searched=bool(method.grid))
-                    build_loss(task.settings.loss)
-                    tasks.append(task)
-    return tasks
-
-
-def make_task(
-    plan: Plan,
-    dataset: str,
-    method: str,
-    options: dict[str, Any],
-    seed: int,
-    *,
-    searched: bool = False,
-) -> Task:
-    """The task of one run. Runs of methods with a grid live in folders that name the options.
-
-    `searched`: a candidate, which is judged by the validation split and never sees the test split.
-    """
-    grid = plan.methods[method].grid
-    place = f"{method}@{slug({key: options[key] for key in grid})}" if grid else method
-    return Task(
-        run=f"{dataset}/{place if searched else method}/seed{seed}",
-        dataset=dataset,
-        method=place if searched else method,
-        seed=seed,
-        folder=f"runs/{dataset}/{place}/seed{seed}",
-        splits=("val",) if searched else ("test",),
-        config=plan.config(dataset, method, options, seed).model_dump(mode="json"),
-        evaluation=plan.evaluation.model_dump(mode="json"),
-    )
-
-
 class _Benchmark:
     def __init__(self, study: Study, launch: Launch, progress: Progress) -> None:
         self.study, self.launch, self.progress = study, launch, progress
@@ -150,7 +91,7 @@ class _Benchmark:
         self.progress.total = len(tasks) + later
         self.study.tasks.update({task.run: task for task in plain})
         self._do([*search, *plain])
-        chosen = [task for name in plan.methods for task in self._choose(name, search)]
+        chosen = [task for name in plan.methods for task in self._choose(name)]
         self.study.tasks.update({task.run: task for task in chosen})
         self._do(chosen)
         self.study.tasks = {task.run: task for task in self._in_order()}
@@ -210,23 +151,23 @@ class _Benchmark:
         spent = float(found.about.get("seconds", 0)) if found is not None else 0.0
         return spent + _logged_seconds(self.study.folder / task.folder / "log.jsonl")
 
-    def _choose(self, method: str, search: list[Task]) -> list[Task]:
+    def _choose(self, method: str) -> list[Task]:
         """The runs of a searched method, with the options of best mean validation DSC."""
         plan, study = self.study.plan, self.study
         if not plan.methods[method].grid:
             return []
         judged: list[dict[str, Any]] = []
         for options in plan.methods[method].candidates():
-            values = []
-            for dataset in plan.datasets:
-                task = make_task(plan, dataset, method, options, plan.seeds[0], searched=True)
-                done = self.searched.get(task.run, Result("missing")).state == "done"
-                values.append(validation_dsc(study.folder, task) if done else None)
-            known = [value for value in values if value is not None]
-            whole = len(known) == len(plan.datasets)
+            tasks = [
+                make_task(plan, dataset, method, options, plan.seeds[0], searched=True)
+                for dataset in plan.datasets
+            ]
+            errors = [self.searched[task.run].error for task in tasks]
+            values = [validation_dsc(study.folder, task) for task in tasks if not any(errors)]
             judged.append({
                 "options": options,
-                "val_dsc": math.fsum(known) / len(known) if whole else None,
+                "val_dsc": math.fsum(values) / len(values) if values else None,
+                **({"error": next(filter(None, errors))} if any(errors) else {}),
             })  # fmt: skip
         study.chosen_from[method] = judged
         finished = [one for one in judged if one["val_dsc"] is not None]
@@ -290,12 +231,3 @@ def _polite() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def counts(plan: Plan) -> Mapping[str, int]:
-    """How much a plan asks for: candidates to search, and runs to report."""
-    per_seed = len(plan.datasets)
-    search = sum(
-        per_seed * len(list(method.candidates())) for method in plan.methods.values() if method.grid
-    )
-    return {"candidates": search, "runs": per_seed * len(plan.methods) * len(plan.seeds)}

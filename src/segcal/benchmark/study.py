@@ -176,7 +176,8 @@ class Study:
         return ranks
 
 
-def validation_dsc(study: Path, task: Task) -> float | None:
+def validation_dsc(study: Path, task: Task) -> float:
     """Mean validation DSC of a finished candidate."""
     found = read_evaluation(study / task.folder, "val")
-    return found.means().get("dsc") if found is not None else None
+    assert found is not None
+    return found.means()["dsc"]

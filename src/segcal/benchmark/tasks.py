@@ -127,14 +127,12 @@ def evaluated(task: Task, study: Path, split: str) -> bool:
     from segcal.evaluation.run import differences
 
     folder = study / task.folder
+    told = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
     try:
         done = read_evaluation(folder, split)
-    except ValueError:
+        return done is not None and not differences(done, task.evaluation_settings, told)
+    except ValueError:  # a damaged file, or no checkpoint
         return False
-    if done is None:
-        return False
-    told = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
-    return not differences(done, task.evaluation_settings, told)
 
 
 def is_done(task: Task, study: Path) -> bool:

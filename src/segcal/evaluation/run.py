@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -209,9 +208,8 @@ def predicted_cases(
 
 
 def default_workers() -> int:
-    """Threads that measure; they hold the interpreter in turn, so more than four bring nothing."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(4, cores or 1))
+    """Threads that measure: this process's share of the cores, but more than four bring nothing."""
+    return max(1, min(4, torch.get_num_threads()))
 
 
 def differences(
