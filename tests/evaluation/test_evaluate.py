@@ -95,7 +95,8 @@ def test_bins_and_slices(run: Path, data: Path) -> None:
         keys = CalibrationBins(5).state()
         for i, case in enumerate(bins["cases"]):
             state = {key: bins[key][i, regions.index("union")] for key in keys}
-            value = table.query("case == @case and region == 'union' and metric == 'ece'")["value"]
+            chosen = (table["case"] == case) & (table["region"] == "union")
+            value = table[chosen & (table["metric"] == "ece")]["value"]
             assert CalibrationBins.from_state(state).ece() == value.item()
         total = {key: bins[key][:, regions.index("all")].sum(0) for key in keys}
         pooled = table.query("case == 'pooled' and region == 'all' and metric == 'cece'")["value"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,15 +143,15 @@ def evaluate_run(
         "seed": opened.config.seed,
         "dataset": dataset or str(opened.about.get("dataset", "")),
     }
-    asked = {
-        "checkpoint": config.checkpoint,
-        "checkpoint_sha256": _sha256(opened.checkpoint(config.checkpoint)),
-        "flips": list(config.flips),
-        "average": config.average,
-    }
+    asked = _identity(opened, config)
     done = None if overwrite else read_evaluation(opened.folder, split)
     if done is not None:
-        _check_same(done, {**asked, **told}, config)
+        for key in differences(done, config, told):
+            there = done.about.get("options", {}).get(key, done.about.get(key))
+            what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {there!r}"
+            raise ValueError(
+                f"{done.path('evaluation.json')}: was made with {what}; say --overwrite to replace"
+            )
         return done
     prepared = opened.open_data(data)
     cases = prepared.part(split, opened.config.data.fold)
@@ -209,22 +208,33 @@ def predicted_cases(
 
 
 def default_workers() -> int:
-    """Threads that measure; they hold the interpreter in turn, so more than four bring nothing."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(4, cores or 1))
+    """Threads that measure: this process's share of the cores, but more than four bring nothing."""
+    return max(1, min(4, torch.get_num_threads()))
 
 
-def _check_same(done: Evaluation, asked: dict[str, Any], config: EvaluationConfig) -> None:
-    """Raise, naming the first difference, unless the finished evaluation is what is asked for."""
+def differences(
+    done: Evaluation, config: EvaluationConfig, told: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What a finished evaluation was told otherwise than asked now; its checkpoint included."""
     options = config.metric_options()
-    wanted = {**asked, "regions": list(options.pop("regions"))}
-    for key, value in {**wanted, **options}.items():
-        there = done.about.get("options", {}).get(key, done.about.get(key))
-        if there != value:
-            what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {there!r}"
-            raise ValueError(
-                f"{done.path('evaluation.json')}: was made with {what}; say --overwrite to replace"
-            )
+    wanted = {
+        **_identity(open_run(done.folder), config),
+        **(told or {}),
+        "regions": list(options.pop("regions")),
+        **options,
+    }
+    there = {**done.about, **done.about.get("options", {})}
+    return [key for key, value in wanted.items() if there.get(key) != value]
+
+
+def _identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
+    """Which weights, used how."""
+    return {
+        "checkpoint": config.checkpoint,
+        "checkpoint_sha256": _sha256(run.checkpoint(config.checkpoint)),
+        "flips": list(config.flips),
+        "average": config.average,
+    }
 
 
 def _sha256(path: Path) -> str:
