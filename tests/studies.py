@@ -1,4 +1,4 @@
-"""Study folders made of synthetic volumes, measured by the real metrics: what reports are read from.
+"""Study folders made of synthetic volumes, measured by the real metrics: what reports read.
 
 A true field of probabilities is drawn per case, and labels from it. A fake method distorts the
 field: sharper logits are over-confident, flatter ones under-confident, noise costs accuracy.
@@ -37,7 +37,9 @@ CE = Fake("ce_dice", "CE+Dice", sharp=4.0, noise=0.9, paper="CE+DSC")
 LS = Fake("ls", "LS (α = 0.1)", sharp=0.45, noise=0.7, paper="LS .1")
 NACL = Fake("nacl", "NACL (λ = 0.1)", sharp=1.0, noise=0.45, paper="NACL .1")
 SVLS = Fake("svls", "SVLS (σ = 2)", sharp=1.6, noise=0.6, paper="SVLS σ2")
-L2 = Fake("nacl_l2", "quadratic penalty", sharp=1.3, noise=0.5, group="ablation", paper="L2-penalty")
+L2 = Fake(
+    "nacl_l2", "quadratic penalty", sharp=1.3, noise=0.5, group="ablation", paper="L2-penalty"
+)
 MAX = Fake("nacl_max", "max prior", sharp=0.8, noise=0.5, group="prior", paper="prior max")
 TEMPERED = Fake("ce_dice+temperature", "CE+Dice, temperature", 1.1, 0.9, group="posthoc")
 METHODS = (CE, LS, SVLS, NACL, L2, MAX, TEMPERED)
@@ -168,7 +170,9 @@ def write_run(
                 probs[None].astype(np.float64), true[None], batched=True
             )
             truth_bins.append(bins.state())
-            kl = float((true * np.log(np.clip(true, 1e-12, 1) / np.clip(probs, 1e-12, 1))).sum(0).mean())
+            kl = float(
+                (true * np.log(np.clip(true, 1e-12, 1) / np.clip(probs, 1e-12, 1))).sum(0).mean()
+            )
             for metric, value in (
                 ("truth_ece", bins.ece()), ("truth_cece", bins.cece()),
                 ("truth_mae", float(np.abs(probs - true).mean())), ("truth_kl", kl),
@@ -237,7 +241,9 @@ def make_case(dataset: FakeSet, index: int, shape: tuple[int, int, int]) -> Volu
         logits[k] = -30 * distance
         if index == 2 and k == len(dataset.labels) - 1:
             logits[k] = -12.0
-    logits[1:] += gaussian_filter(rng.normal(size=(len(dataset.labels) - 1, *shape)), (0, 1, 3, 3)) * 8
+    logits[1:] += (
+        gaussian_filter(rng.normal(size=(len(dataset.labels) - 1, *shape)), (0, 1, 3, 3)) * 8
+    )
     true = softmax(logits)
     # One threshold field per case, smooth: outlines as a rater draws them.
     noise = gaussian_filter(rng.gumbel(size=logits.shape), (0, 1, 2, 2))
@@ -261,3 +267,42 @@ def softmax(logits: Array) -> Array:
 def to_bytes(image: Array) -> Array:
     low, high = np.percentile(image, (1, 99))
     return np.round(255 * np.clip((image - low) / (high - low), 0, 1)).astype(np.uint8)
+
+
+def enlarge(folder: Path, source: Path, cases: int) -> Path:
+    """A copy of a study (without pictures) whose cases are repeated, with jitter, up to `cases`."""
+    rng = np.random.default_rng(0)
+    study = json.loads((source / "study.json").read_text(encoding="utf-8"))
+    with (source / "cases.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["case"] != "pooled"]
+    names = list(dict.fromkeys(row["case"] for row in rows))
+    times = -(-cases // len(names))
+    factors = rng.uniform(0.97, 1.03, (times, len(rows)))
+    folder.mkdir(parents=True)
+    with (folder / "cases.csv").open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(COLUMNS)
+        for t in range(times):
+            kept = {f"{name}": f"{name}-{t}" for name in names[: cases - t * len(names)]}
+            for row, factor in zip(rows, factors[t], strict=True):
+                if row["case"] in kept:
+                    head = [row[c] for c in COLUMNS[:-1]]
+                    head[COLUMNS.index("case")] = kept[row["case"]]
+                    writer.writerow([*head, min(float(row["value"]) * factor, 1e6)])
+    for run in study["runs"]:
+        with np.load(source / run["folder"] / "bins.npz") as file:
+            arrays = dict(file)
+        n = len(arrays["cases"])
+        many = {
+            k: np.concatenate([v] * times)[:cases]
+            if len(v) == n and k not in ("regions", "labels")
+            else v
+            for k, v in arrays.items()
+        }
+        many["cases"] = np.array(
+            [f"{c}-{t}" for t in range(times) for c in arrays["cases"]][:cases]
+        )
+        (folder / run["folder"]).mkdir(parents=True)
+        np.savez_compressed(folder / run["folder"] / "bins.npz", **many)
+    (folder / "study.json").write_text(json.dumps(study), encoding="utf-8")
+    return folder

@@ -74,17 +74,22 @@ def _cases(axes: "Axes", sums: Floats) -> None:
 
 
 def _diagram(axes: "Axes", curve: Curve, colour: str) -> None:
-    known = curve.count > 0
+    known = curve.count >= FEW_VOXELS
+    few = (curve.count > 0) & ~known
     edges = np.linspace(0, 1, len(curve.count) + 1)
     share = np.sqrt(curve.count / max(curve.count.max(), 1.0))
-    axes.bar(edges[:-1], 0.22 * share, width=1 / len(share), align="edge", color=RULE, lw=0)
+    axes.stairs(0.22 * share, edges, fill=True, color=RULE, lw=0)
     axes.plot([0, 1], [0, 1], color=MUTED, lw=0.7, ls=(0, (4, 3)))
     x = curve.confidence[known]
     axes.fill_between(x, curve.low[known], curve.high[known], color=colour, alpha=0.22, lw=0)
     axes.plot(x, curve.accuracy[known], color=colour, marker="o", ms=2.6, lw=1.3)
+    axes.plot(
+        curve.confidence[few], curve.accuracy[few], color=colour, marker="o", ms=2.6, lw=0,
+        fillstyle="none", mew=0.7,
+    )  # fmt: skip
     axes.text(
-        0.03, 0.97, f"ECE {curve.ece:.3f}\ngap {curve.gap:+.3f}", va="top", color=INK, fontsize=7,
-        transform=axes.transAxes,
+        0.03, 0.97, f"ECE {curve.ece:.3f}\ngap {curve.gap:+.3f}".replace("-", "−"), va="top",
+        color=INK, fontsize=8, transform=axes.transAxes,
     )  # fmt: skip
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])

@@ -9,7 +9,7 @@ import numpy as np
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import ALPHA, Ranks, verdicts
 from segcal.report.study import Dataset
-from segcal.report.style import INK, MUTED, RULE, WHITE, colours, markers, shorten
+from segcal.report.style import INK, MUTED, RULE, colours, markers, shorten
 from segcal.report.table import metric_column
 
 if TYPE_CHECKING:
@@ -70,30 +70,33 @@ def draw_rank_maps(numbers: Numbers, ranks: Ranks) -> Drawing:
     return Drawing("ranks", figure, alt)
 
 
-def _heat(
-    axes: "Axes", each: Any, total: Any, worst: int, form: str, last: str
-) -> None:
+def _heat(axes: "Axes", each: Any, total: Any, worst: int, form: str, last: str) -> None:
     """Cells coloured by rank, 1 the lightest; the total in a column of its own."""
     from matplotlib import colormaps
 
     colour = colormaps["Blues"]
     axes.set_xlim(-0.5, each.shape[1] + 0.5)
     axes.set_ylim(len(each) - 0.5, -0.5)
+    levels = (each - 1) / max(worst - 1, 1)
+    axes.pcolormesh(
+        np.arange(each.shape[1] + 1) - 0.5, np.arange(len(each) + 1) - 0.5, 0.85 - 0.8 * levels,
+        cmap=colour, vmin=0, vmax=1, edgecolors="face", linewidth=0.2,
+    )  # fmt: skip
     for (i, j), value in np.ndenumerate(each):
-        level = (value - 1) / max(worst - 1, 1)
-        face = colour(0.85 - 0.8 * level)
-        axes.fill_between([j - 0.5, j + 0.5], i - 0.5, i + 0.5, color=face, lw=0)
-        axes.text(
-            j, i, form.format(value), ha="center", va="center",
-            color="#fefefe" if level < 0.35 else "#10151a",
-        )  # fmt: skip
+        shade = _readable(colour(0.85 - 0.8 * levels[i, j]))
+        axes.text(j, i, form.format(value), ha="center", va="center", color=shade)
     for i, value in enumerate(total):
-        axes.text(
-            each.shape[1], i, last.format(value), ha="center", va="center", fontweight="bold"
-        )
+        axes.text(each.shape[1], i, last.format(value), ha="center", va="center", fontweight="bold")
     axes.tick_params(length=0, labelcolor=INK)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
+
+
+def _readable(face: Sequence[float]) -> str:
+    """Black or white, whichever stands out more from a colour (WCAG's relative luminance)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in face[:3]]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#10151a" if light > 0.18 else "#fefefe"
 
 
 def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
@@ -114,10 +117,13 @@ def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
                 continue
             won, lost = verdicts(ranks.tests, method, other)
             balance = (won - lost) / most
-            face = colour(0.5 + 0.42 * balance) if won or lost else WHITE
-            axes.fill_between([j - 0.48, j + 0.48], i - 0.46, i + 0.46, color=face, lw=0)
-            text = f"{won}:{lost}" if won or lost else "·"
-            shade = MUTED if not (won or lost) else "#fefefe" if abs(balance) > 0.6 else "#10151a"
+            face = colour(0.5 + 0.42 * balance) if won or lost else RULE
+            axes.fill_between(
+                [j - 0.48, j + 0.48], i - 0.46, i + 0.46, color=face, lw=0,
+                alpha=None if won or lost else 0.4,
+            )  # fmt: skip
+            text = f"{won}:{lost}" if won or lost else "–"
+            shade = _readable(colour(0.5 + 0.42 * balance)) if won or lost else MUTED
             axes.text(j, i, text, ha="center", va="center", color=shade)
     axes.set_yticks(range(n), names)
     axes.set_xticks(range(n), names, rotation=40, ha="left", rotation_mode="anchor")
@@ -138,25 +144,20 @@ def draw_logits(numbers: Numbers, dataset: Dataset) -> Drawing | None:
     labels = list(dict.fromkeys(rows["label"].astype(str)))
     methods = [m for m in numbers.study.methods if m in set(rows["method"])]
     values = rows.groupby(["label", "method", "case"], observed=True)["value"].mean()
+    of, by = (values.index.get_level_values(name) for name in ("label", "method"))
     across = min(4, len(labels))
     down = -(-len(labels) // across)
     figure = new_figure(1.6 + 1.75 * across, down * (0.55 + 0.2 * len(methods)) + 0.3)
     grid = figure.subplots(down, across, sharey=True, sharex=True, squeeze=False)
     tone = colours(list(numbers.study.methods))
     for axes, label in zip(grid.flat, labels, strict=False):
-        found = [
-            values.loc[(label, m)].dropna().to_numpy() if (label, m) in values.index.droplevel(2)
-            else np.array([]) for m in methods
-        ]  # fmt: skip
+        found = [values[(of == label) & (by == m)].dropna().to_numpy() for m in methods]
         boxes = axes.boxplot(
             found, orientation="horizontal", widths=0.62, patch_artist=True,
             positions=range(len(methods)),
-            medianprops={"color": INK, "linewidth": 1.0}, whiskerprops={"color": MUTED},
-            capprops={"color": MUTED},
-            flierprops={"marker": ".", "markersize": 2, "markeredgecolor": MUTED},
+            flierprops={"marker": ".", "markersize": 3},
         )  # fmt: skip
-        for box, method in zip(boxes["boxes"], methods, strict=True):
-            box.set(facecolor=tone[method], alpha=0.75, linewidth=0.5, edgecolor=MUTED)
+        _paint(boxes, [tone[m] for m in methods])
         axes.set_title(shorten(dataset.class_name(label), 20), loc="left")
         axes.grid(axis="x", lw=0.5)
         axes.set_axisbelow(True)
@@ -168,10 +169,21 @@ def draw_logits(numbers: Numbers, dataset: Dataset) -> Drawing | None:
         f"mean |logit| over the voxels of each true class, one value per case ({dataset.title})",
         fontsize=8,
     )
-    for row in grid:
-        row[0].tick_params(axis="y", labelcolor=INK, length=0)
+    grid[0, 0].set_xlim(left=0)
+    for axes in grid.flat:
+        axes.tick_params(axis="y", labelcolor=INK, length=0)
     alt = f"Distribution over cases of mean |logit| per true class and method, {dataset.title}"
     return Drawing(f"logits_{dataset.name}", figure, alt)
+
+
+def _paint(boxes: Any, tones: Sequence[str]) -> None:
+    """Each box in its method's colour; whiskers and caps come in pairs."""
+    for i, tone in enumerate(tones):
+        boxes["boxes"][i].set(facecolor=f"{tone}55", edgecolor=tone, linewidth=1.1)
+        boxes["medians"][i].set(color=tone, linewidth=1.6)
+        boxes["fliers"][i].set(markeredgecolor=tone, markerfacecolor=tone)
+        for part in (*boxes["whiskers"][2 * i : 2 * i + 2], *boxes["caps"][2 * i : 2 * i + 2]):
+            part.set(color=tone, linewidth=1.0)
 
 
 def draw_scatter(numbers: Numbers, dataset: Dataset, region: str) -> Drawing | None:
@@ -190,7 +202,8 @@ def draw_scatter(numbers: Numbers, dataset: Dataset, region: str) -> Drawing | N
     shape = markers(list(numbers.study.methods))
     every = (dsc[methods].to_numpy().ravel(), ece[methods].to_numpy().ravel())
     for axes, method in zip(grid.flat, methods, strict=False):
-        axes.scatter(*every, s=5, color=RULE, lw=0, rasterized=len(every[0]) > 2000)
+        # As pixels, and in a grey for light and dark: thousands of points would make the page slow.
+        axes.scatter(*every, s=6, color="#8a939b", alpha=0.3, lw=0, rasterized=True)
         axes.scatter(
             dsc[method], ece[method], s=13, color=tone[method], marker=shape[method],
             lw=0, alpha=0.85, rasterized=len(dsc) > 500,

@@ -14,15 +14,11 @@ _TEX = {
     "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "±": r"$\pm$", "×": r"$\times$",
     "–": "--", "—": "---", "−": r"$-$", "…": r"\ldots{}", "“": "``", "”": "''", "‖": r"$\|$",
     "≠": r"$\neq$", "≤": r"$\le$", "≥": r"$\ge$",
-    **{
-        letter: rf"$\{name}$"
-        for letter, name in zip(
-            "αβγδεθκλμνπρστφχψωΔΣΩ",
-            "alpha beta gamma delta epsilon theta kappa lambda mu nu pi rho sigma tau phi chi psi "
-            "omega Delta Sigma Omega".split(),
-            strict=True,
-        )
-    },
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\epsilon$",
+    "θ": r"$\theta$", "κ": r"$\kappa$", "λ": r"$\lambda$", "μ": r"$\mu$", "ν": r"$\nu$",
+    "π": r"$\pi$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "φ": r"$\phi$",
+    "χ": r"$\chi$", "ψ": r"$\psi$", "ω": r"$\omega$", "Δ": r"$\Delta$", "Σ": r"$\Sigma$",
+    "Ω": r"$\Omega$",
 }  # fmt: skip
 
 

@@ -64,12 +64,12 @@ class Numbers:
         return self.rows.groupby(keys, observed=True, sort=False)["value"].mean()
 
     @cached_property
-    def _overall(self) -> "pd.DataFrame":
+    def _overall(self) -> dict[tuple[str, ...], Number]:
         keys = ["dataset", "method", "region", "metric"]
         return _over_seeds(self.by_case, self.rows, keys)
 
     @cached_property
-    def _by_label(self) -> "pd.DataFrame":
+    def _by_label(self) -> dict[tuple[str, ...], Number]:
         keys = ["dataset", "method", "region", "metric", "label"]
         return _over_seeds(
             self.rows.set_index([*keys, "seed", "case"])["value"],
@@ -78,14 +78,15 @@ class Numbers:
 
     def overall(self, dataset: str, method: str, metric: str, region: str | None = None) -> Number:
         """The number of a dataset, method and metric, labels averaged."""
-        return _number(self._overall, (dataset, method, self.region_of(metric, region), metric))
+        where = self.region_of(metric, region)
+        return self._overall.get((dataset, method, where, metric), Number())
 
     def of_label(
         self, dataset: str, method: str, metric: str, label: str, region: str | None = None
     ) -> Number:
         """The number of one label."""
         where = self.region_of(metric, region)
-        return _number(self._by_label, (dataset, method, where, metric, label))
+        return self._by_label.get((dataset, method, where, metric, label), Number())
 
     def region_of(self, metric: str, region: str | None = None) -> str:
         """Where a metric was measured: segmentation and logits are of the whole image."""
@@ -109,7 +110,7 @@ class Numbers:
     @cached_property
     def seeds(self) -> int:
         """The most seeds that any method has."""
-        return int(self._overall["seeds"].max()) if len(self._overall) else 0
+        return max((number.seeds for number in self._overall.values()), default=0)
 
     def case_count(self, dataset: str) -> int:
         """How many cases of a dataset have rows."""
@@ -125,22 +126,16 @@ def _category() -> type:
 
 def _over_seeds(
     values: "pd.Series[float]", rows: "pd.DataFrame", keys: list[str]
-) -> "pd.DataFrame":
-    """`mean`, `spread`, `seeds`, `cases` and `undefined` for each combination of keys."""
-    seeds = values.groupby([*keys, "seed"], observed=True, sort=False).mean()
-    grouped = seeds.groupby(keys, observed=True, sort=False)
-    out = grouped.agg(mean="mean", spread="std", seeds="size")
+) -> dict[tuple[str, ...], Number]:
+    """The number of each combination of keys."""
+    by_seed = values.groupby([*keys, "seed"], observed=True, sort=False).mean()
+    over = by_seed.groupby(keys, observed=True, sort=False)
+    alike = rows.groupby(keys, observed=True, sort=False)
     lost = rows["value"].isna().groupby([rows[k] for k in keys], observed=True, sort=False).sum()
-    cases = rows.groupby(keys, observed=True, sort=False)["case"].nunique()
-    return out.assign(undefined=lost, cases=cases)
-
-
-def _number(table: "pd.DataFrame", key: tuple[str, ...]) -> Number:
-    try:
-        row = table.loc[key]
-    except KeyError:
-        return Number()
-    return Number(
-        float(row["mean"]), float(row["spread"]), int(row["undefined"]), int(row["seeds"]),
-        int(row["cases"]),
-    )  # fmt: skip
+    parts = (over.mean(), over.std(), lost, over.size(), alike["case"].nunique())
+    index = parts[0].index
+    columns = [part.reindex(index).to_numpy() for part in parts]
+    return {
+        tuple(map(str, key)): Number(float(mean), float(spread), int(gone), int(seeds), int(cases))
+        for key, mean, spread, gone, seeds, cases in zip(index, *columns, strict=True)
+    }

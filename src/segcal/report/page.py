@@ -185,11 +185,13 @@ def _number(value: float) -> str:
 
 def small_diagram(curve: Curve, colour: str) -> Markup:
     """A reliability diagram of the size of a stamp."""
-    known = [i for i, n in enumerate(curve.count) if n > 0]
+    there = [i for i, n in enumerate(curve.count) if n > 0]
+    known = [i for i in there if curve.count[i] >= FEW_VOXELS]
     top, bins = max(float(curve.count.max()), 1.0), len(curve.count)
+    bar = 100 / bins
     bars = "".join(
-        f"M{100 * i / bins:.1f} 100v{-22 * math.sqrt(curve.count[i] / top):.1f}h{100 / bins:.1f}V100"
-        for i in known
+        f"M{100 * i / bins:.1f} 100v{-22 * math.sqrt(curve.count[i] / top):.1f}h{bar:.1f}V100"
+        for i in there
     )
     line = "L".join(
         f"{100 * curve.confidence[i]:.1f} {100 - 100 * curve.accuracy[i]:.1f}" for i in known

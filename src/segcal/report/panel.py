@@ -1,4 +1,4 @@
-"""The qualitative panel as one figure: image, truth, and per method mask, confidence, reliability."""
+"""The qualitative panel as one figure: image, truth, and what each method made of it."""
 
 from typing import TYPE_CHECKING
 
@@ -7,48 +7,51 @@ import numpy as np
 from segcal.report.figures import Drawing
 from segcal.report.numbers import Numbers
 from segcal.report.pictures import Bytes, CasePicture
-from segcal.report.reliability import Curve
+from segcal.report.reliability import FEW_VOXELS, Curve
 from segcal.report.style import INK, MUTED, RULE, colours, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_GAP = 8.0  # between tiles, in pixels
-_HEAD = 22.0
+# Pixels: between tiles, above them for names, and above all for the title.
+_GAP, _HEAD, _TITLE = 8, 20, 26
 
 
 def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
-    """All tiles lie in one set of axes, in pixels: many axes would take seconds to lay out."""
+    """One set of axes in pixels and one image hold all tiles: many axes would take seconds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     high, wide = picture.image.shape[:2]
     side = max(wide, 120)
-    curves = any(m.curve is not None for m in picture.methods)
-    columns = 1 + len(picture.methods)
-    width = columns * (side + _GAP) - _GAP
-    height = _HEAD + 2 * (high + _GAP) + (side if curves else -_GAP)
-    figure = Figure(figsize=(width / 110, (height + 26) / 110))
+    lefts = [i * (side + _GAP) for i in range(1 + len(picture.methods))]
+    tops = [_HEAD + i * (high + _GAP) for i in range(3)]
+    width = lefts[-1] + side
+    height = tops[2] + side if any(m.curve for m in picture.methods) else tops[2] - _GAP
+    figure = Figure(figsize=(width / 110, (height + _TITLE) / 110))
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + 26)))
+    axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + _TITLE)))
+    canvas = np.full((height, width, 3), 255, np.uint8)
+    _paste(canvas, picture.image, lefts[0], tops[0])
+    _paste(canvas, picture.truth, lefts[0], tops[1])
+    _name(axes, lefts[0], "image, truth", INK)
+    tone = colours(list(numbers.study.methods))
+    for x, made in zip(lefts[1:], picture.methods, strict=True):
+        _paste(canvas, made.mask, x, tops[0])
+        _paste(canvas, made.confidence, x, tops[1])
+        _name(axes, x, shorten(numbers.study.methods[made.method].title, 22), tone[made.method])
+        axes.text(x + 4, tops[0] + high - 5, f"DSC {made.dsc:.3f}", fontsize=7, color="white")
+        if made.curve is not None:
+            _diagram(axes, made.curve, x, tops[2], side, tone[made.method])
+    axes.imshow(canvas, extent=(0, width, height, 0), interpolation="nearest", aspect="auto")
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     title = numbers.study.datasets[picture.dataset].title
+    words = f"{title}: {picture.role} case, {shorten(picture.case, 40)} (mean DSC {picture.dsc:.3f}"
     figure.text(
-        0, 1, f"{title}: {picture.role} case, {shorten(picture.case, 40)} (mean DSC "
-        f"{picture.dsc:.3f}; reliability in region {region})",
+        0, 0.99, f"{words}; reliability in region {region})",
         va="top", fontweight="bold", fontsize=9,
     )  # fmt: skip
-    tone = colours(list(numbers.study.methods))
-    _tile(axes, picture.image, 0, _HEAD, "image and truth", INK)
-    _tile(axes, picture.truth, 0, _HEAD + high + _GAP)
-    for i, made in enumerate(picture.methods, start=1):
-        x = i * (side + _GAP)
-        name = shorten(numbers.study.methods[made.method].title, 22)
-        _tile(axes, made.mask, x, _HEAD, f"{name}  {made.dsc:.3f}", tone[made.method])
-        _tile(axes, made.confidence, x, _HEAD + high + _GAP)
-        if made.curve is not None:
-            _diagram(axes, made.curve, x, _HEAD + 2 * (high + _GAP), side, tone[made.method])
     alt = (
         f"{picture.role} case {picture.case} of {title}: image, truth, and of each method the "
         "mask with the outline of the truth, the confidence map and the reliability diagram"
@@ -56,35 +59,25 @@ def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
     return Drawing(f"panel_{picture.dataset}_{picture.role}", figure, alt)
 
 
-def _tile(
-    axes: "Axes", picture: Bytes, x: float, y: float, text: str = "", colour: str = INK
-) -> None:
+def _paste(canvas: Bytes, picture: Bytes, x: int, y: int) -> None:
     high, wide = picture.shape[:2]
-    # Rows of the picture run down, and so does the axis.
-    axes.imshow(picture, extent=(x, x + wide, y + high, y), interpolation="nearest", aspect="auto")
-    if text:
-        axes.text(x, y - 5, text, fontsize=7, color=colour, fontweight="bold")
+    canvas[y : y + high, x : x + wide] = picture
 
 
-def _diagram(axes: "Axes", curve: Curve, x: float, y: float, side: float, colour: str) -> None:
-    known = curve.count > 0
+def _name(axes: "Axes", x: int, text: str, colour: str) -> None:
+    axes.text(x, _HEAD - 5, text, fontsize=7.5, color=colour, fontweight="bold")
 
-    def across(values: object) -> object:
-        return x + side * np.asarray(values)
 
-    def down(values: object) -> object:
-        return y + side * (1 - np.asarray(values))
-
+def _diagram(axes: "Axes", curve: Curve, x: int, y: int, side: int, colour: str) -> None:
+    """A reliability diagram of `side` pixels whose upper left corner is (x, y)."""
+    known = curve.count >= FEW_VOXELS
     share = 0.22 * np.sqrt(curve.count / max(curve.count.max(), 1.0))
-    edges = np.arange(len(share)) / len(share)
-    axes.bar(
-        across(edges), -side * share, width=side / len(share), bottom=y + side, align="edge",
-        color=RULE, lw=0,
-    )  # type: ignore[arg-type]  # fmt: skip
-    axes.plot(across([0, 1]), down([0, 1]), color=MUTED, lw=0.6, ls=(0, (4, 3)))  # type: ignore[arg-type]
-    axes.plot(across([0, 0, 1]), down([1, 0, 0]), color=MUTED, lw=0.6)  # type: ignore[arg-type]
+    edges = x + side * np.linspace(0, 1, len(share) + 1)
+    axes.stairs(y + side * (1 - share), edges, baseline=y + side, fill=True, color=RULE, lw=0)
+    axes.plot([x, x + side], [y + side, y], color=MUTED, lw=0.6, ls=(0, (4, 3)))
+    axes.plot([x, x, x + side], [y, y + side, y + side], color=MUTED, lw=0.6)
     axes.plot(
-        across(curve.confidence[known]), down(curve.accuracy[known]),
+        x + side * curve.confidence[known], y + side * (1 - curve.accuracy[known]),
         color=colour, marker="o", ms=2.2, lw=1.1,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
     axes.text(x + 4, y + 12, f"ECE {curve.ece:.3f}", fontsize=7, color=INK)

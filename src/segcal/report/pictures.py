@@ -140,7 +140,8 @@ def _window(planes: Mapping[str, dict[str, npt.NDArray[Any]]]) -> tuple[slice, .
     if not inside.any():
         return (slice(None), slice(None))
     out = []
-    for axis, length in enumerate(inside.shape):
+    shape: tuple[int, ...] = inside.shape
+    for axis, length in enumerate(shape):
         where = np.flatnonzero(inside.any(axis=1 - axis))
         margin = max(4, round(0.15 * (where[-1] - where[0] + 1)))
         low, high = int(where[0]) - margin, int(where[-1]) + 1 + margin

@@ -71,14 +71,13 @@ def curve(sums: Floats, resamples: int = RESAMPLES, seed: int = 0) -> Curve:
     low = high = np.full(count.shape, np.nan)
     cases = sums.shape[1]
     if resamples and cases > 1:
-        times = np.random.default_rng(seed).multinomial(cases, np.full(cases, 1 / cases), resamples)
+        chances = np.full(cases, 1 / cases)
+        times = np.random.default_rng(seed).multinomial(cases, chances, resamples).astype(float)
         drawn = _divide(times @ sums[2], times @ sums[0])
         several = (sums[0] > 0).sum(axis=0) > 1
         low, high = low.copy(), high.copy()
         if several.any():
-            low[several], high[several] = np.nanquantile(
-                drawn[:, several], [0.025, 0.975], axis=0
-            )
+            low[several], high[several] = np.nanquantile(drawn[:, several], [0.025, 0.975], axis=0)
     return Curve(count, _divide(confidence, count), _divide(accuracy, count), low, high)
 
 
@@ -104,9 +103,7 @@ def _read(path: Path, prefix: str) -> CaseBins | None:
         with np.load(path, allow_pickle=False) as file:
             if f"{prefix}top_count" not in file:
                 return None
-            sums = np.stack(
-                [np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS]
-            )
+            sums = np.stack([np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS])
             cases = [str(name) for name in file["cases"]]
             regions = ["all"] if prefix else [str(name) for name in file["regions"]]
     except (OSError, ValueError, KeyError) as error:

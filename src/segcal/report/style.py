@@ -1,10 +1,16 @@
 """One look for all figures: colours of methods, neutral tones, and SVG that follows the page."""
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, then more that stay apart for colour-blind eyes; the shape says it again.
 COLOURS = (
@@ -19,12 +25,12 @@ INK, MUTED, RULE, WHITE = "#1b1f24", "#667078", "#d5d9de", "#ffffff"
 # In the page these follow light and dark.
 _THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", WHITE: "var(--paper)"}
 
-_RC = {
+_RC: dict[Any, Any] = {
     "figure.facecolor": WHITE, "axes.facecolor": WHITE, "savefig.facecolor": WHITE,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
     "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": RULE, "axes.linewidth": 0.6,
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7,
-    "ytick.labelsize": 7, "legend.fontsize": 7, "axes.spines.top": False,
+    "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8,
+    "ytick.labelsize": 8, "legend.fontsize": 8, "axes.spines.top": False,
     "axes.spines.right": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     "xtick.major.size": 2.5, "ytick.major.size": 2.5, "legend.frameon": False,
     "svg.fonttype": "none", "svg.hashsalt": "segcal", "text.parse_math": False,
@@ -65,6 +71,29 @@ def shorten(text: str, length: int = 24) -> str:
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half :]}"
 
 
+def save_figure(figure: "Figure", path: Path) -> str:
+    """Write `path`.png and `path`.svg; returns the text of the latter.
+
+    The figure is laid out once and drawn twice: `savefig` would do both again for each file.
+    """
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from PIL import Image
+
+    figure.set_dpi(150)
+    canvas: Any = FigureCanvasAgg(figure)  # its buffer has no types
+    canvas.draw()
+    # Next to the name: a dataset's own name may hold a dot.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(f"{path}.png")
+    figure.set_layout_engine("none")
+    text = io.StringIO()
+    vector: Any = FigureCanvasSVG(figure)
+    vector.print_svg(text, metadata={"Date": None})
+    Path(f"{path}.svg").write_text(text.getvalue(), encoding="utf-8")
+    return text.getvalue()
+
+
 def inline(svg: str, name: str, alt: str) -> Markup:
     """An SVG file's text as an element of the page.
 
@@ -73,15 +102,24 @@ def inline(svg: str, name: str, alt: str) -> Markup:
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", body)  # equal pictures have equal names
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
     for colour, variable in _THEMED.items():
         body = body.replace(colour, variable)
+    body = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', _shorter, body)
     body = re.sub(r"\n\s*", "\n", body)
     width = re.search(r'width="([\d.]+)pt"', body)
-    style = f"max-width:{float(width[1]) * 4 / 3:.0f}px" if width else ""
+    wide = round(float(width[1]) * 4 / 3) if width else 600
+    # Never larger than drawn, and on a narrow screen scrolled rather than too small to read.
+    style = f"max-width:{wide}px;min-width:{min(wide, 600)}px"
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
     opening = Markup('<svg class="drawn" role="img" aria-label="{}" style="{}"').format(alt, style)
     return Markup(body.replace("<svg", opening, 1))
+
+
+def _shorter(found: re.Match[str]) -> str:
+    """Coordinates with two decimals: a hundredth of a point cannot be seen."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", found[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from segcal.metrics.table import DIRECTIONS, base_metric
 from segcal.report.numbers import Number
 
-ARROWS = {"higher": "↑", "lower": "↓", "zero": "→ 0"}
+ARROWS = {"higher": "↑", "lower": "↓"}
 # What metrics are called in print, with their unit where they have one.
 NAMES = {
     "dsc": "DSC", "nsd": "NSD", "hd95": "HD95", "hd95_max": "HD95 (max)", "hd": "HD",
@@ -40,25 +40,30 @@ class Column:
     def heading(self) -> str:
         """Title, unit and the direction of what is better."""
         unit = f" ({self.unit})" if self.unit else ""
-        arrow = f" {ARROWS[self.better]}" if self.better else ""
+        arrow = f" {ARROWS[self.better]}" if self.better in ARROWS else ""
         return f"{self.title}{unit}{arrow}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number (or a text) of a table; `mark` is "best", "second" or nothing."""
+    """A number (or a text) of a table; `mark` is "best", "second" or nothing.
+
+    `signed` prints the sign, `tone` is "over" or "under": the page colours it.
+    """
 
     number: Number = field(default_factory=Number)
     text: str = ""
     published: float | None = None
     mark: str = ""
     signed: bool = False
+    tone: str = ""
 
     def mean(self, digits: int) -> str:
         """The printed mean, "–" where there is none."""
         if self.text or math.isnan(self.number.mean):
             return self.text or "–"
-        return f"{self.number.mean:{'+' if self.signed else ''}.{digits}f}"
+        text = f"{self.number.mean:{'+' if self.signed else ''}.{digits}f}"
+        return text.replace("-", "−")
 
     def spread(self, digits: int) -> str:
         """The printed deviation over seeds, or nothing."""
@@ -86,7 +91,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with everything that has to be said beside it."""
+    """A table with everything that has to be said beside it; `compact`: the page shows no ±."""
 
     name: str
     title: str
@@ -96,6 +101,7 @@ class Table:
     notes: tuple[str, ...] = ()
     region: str = ""
     head: str = "Method"
+    compact: bool = False
 
     @property
     def groups(self) -> list[tuple[str, str, int]]:

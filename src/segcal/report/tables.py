@@ -189,7 +189,7 @@ def confidence_table(numbers: Numbers) -> Table | None:
     study = numbers.study
     methods = [m for m in study.methods if any((d, m) in study.present for d in study.datasets)]
     columns = [
-        Column(region, region, "", "zero", 3, dataset.title, dataset.name)
+        Column(region, region, group=dataset.title, dataset=dataset.name)
         for dataset in study.datasets.values()
         if any((dataset.name, m) in study.present for m in methods)
         for region in study.regions
@@ -200,10 +200,7 @@ def confidence_table(numbers: Numbers) -> Table | None:
         Row(
             method,
             study.methods[method].title,
-            tuple(
-                Cell(numbers.overall(c.dataset, method, "signed_gap", c.key), signed=True)
-                for c in columns
-            ),
+            tuple(_gap(numbers.overall(c.dataset, method, "signed_gap", c.key)) for c in columns),
         )
         for method in methods
     )
@@ -213,8 +210,13 @@ def confidence_table(numbers: Numbers) -> Table | None:
         "Mean confidence minus accuracy in each region: above 0 over-confident, below 0 "
         "under-confident. Errors of opposite sign cancel here, not in ECE."
     )
-    table = Table("confidence", "Over- and under-confidence", tuple(columns), rows, caption)
-    return marked(table)
+    title = "Over- and under-confidence"
+    return Table("confidence", title, tuple(columns), rows, caption, compact=True)
+
+
+def _gap(number: Number) -> Cell:
+    tone = {"over-confident": "over", "under-confident": "under"}.get(gap_word(number.mean), "")
+    return Cell(number, signed=True, tone=tone)
 
 
 def truth_table(numbers: Numbers, dataset: Dataset) -> Table | None:

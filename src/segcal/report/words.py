@@ -45,8 +45,8 @@ def _winner(numbers: Numbers, ranks: Ranks | None) -> list[str]:
     sums = ranks.sums
     first = sums[sums["sum_rank"] == sums["sum_rank"].min()]
     names = _list([_title(numbers, m) for m in first["method"]])
-    interval = ranks.intervals.set_index("method").loc[ranks.best]
-    low, high = interval["sum_rank_low"], interval["sum_rank_high"]
+    interval = ranks.intervals[ranks.intervals["method"] == ranks.best]
+    low, high = (float(interval[f"sum_rank_{end}"].iloc[0]) for end in ("low", "high"))
     span = "" if math.isnan(low) else f"; 95 % interval over cases {low:g} to {high:g}"
     least = len(ranks.datasets) * len(ranks.scores.metrics)
     out = (
@@ -125,8 +125,23 @@ def confidence_words(numbers: Numbers, region: str) -> list[tuple[str, str]]:
         }
         gaps = {title: gap for title, gap in gaps.items() if not math.isnan(gap)}
         if gaps:
-            out.append((method.name, f"{method.title} {_gap_sentence(gaps, region)}"))
+            more = _over_all(numbers, method.name) if region != "all" else ""
+            out.append((method.name, f"{method.title} {_gap_sentence(gaps, region)}{more}"))
     return out
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _over_all(numbers: Numbers, method: str) -> str:
+    """The gap over all voxels, which no choice of voxels bends."""
+    gaps = [
+        numbers.overall(dataset, method, "signed_gap", "all").mean
+        for dataset in numbers.study.datasets
+    ]
+    shown = [_signed(gap) for gap in gaps if not math.isnan(gap)]
+    return f" Over all voxels: {_list(shown)}." if shown else ""
 
 
 def _gap_sentence(gaps: dict[str, float], region: str) -> str:
@@ -142,10 +157,8 @@ def _gap_sentence(gaps: dict[str, float], region: str) -> str:
         amounts = [
             f"{abs(gap):.3f}" + (f" ({title})" if several else "") for title, gap in gaps.items()
         ]
-        return (
-            f"is {words.pop()}: mean confidence {verb} accuracy by {_list(amounts)} on {region}."
-        )
-    parts = [f"{gap_word(gap)} on {title} ({gap:+.3f})" for title, gap in gaps.items()]
+        return f"is {words.pop()}: mean confidence {verb} accuracy by {_list(amounts)} on {region}."
+    parts = [f"{gap_word(gap)} on {title} ({_signed(gap)})" for title, gap in gaps.items()]
     return f"is {_list(parts)}: mean confidence minus accuracy on {region}."
 
 

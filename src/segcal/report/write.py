@@ -1,6 +1,5 @@
 """Make the report: compute, draw, and put the folder in its place in one go."""
 
-import io
 import os
 import re
 import shutil
@@ -13,23 +12,31 @@ from markupsafe import Markup
 
 from segcal.report.diagrams import draw_reliability
 from segcal.report.figures import (
-    Drawing, draw_logits, draw_rank_maps, draw_scatter, draw_significance,
-)  # fmt: skip
+    Drawing,
+    draw_logits,
+    draw_rank_maps,
+    draw_scatter,
+    draw_significance,
+)
 from segcal.report.formats import FORMATS
 from segcal.report.live import page_data
 from segcal.report.numbers import Numbers
 from segcal.report.page import Parts, render
 from segcal.report.panel import draw_panel
 from segcal.report.pictures import case_pictures
+from segcal.report.rank_tables import rank_table, test_table
 from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.reliability import read_bins
 from segcal.report.study import read_study
-from segcal.report.style import figure_style, inline
-from segcal.report.rank_tables import rank_table, test_table
+from segcal.report.style import figure_style, inline, save_figure
 from segcal.report.table import Table
 from segcal.report.tables import (
-    class_table, confidence_table, group_table, main_table, truth_table,
-)  # fmt: skip
+    class_table,
+    confidence_table,
+    group_table,
+    main_table,
+    truth_table,
+)
 from segcal.report.words import FOREGROUND, confidence_words, findings, ranking_note
 
 INDEX = "index.html"
@@ -206,11 +213,9 @@ class _Report:
         drawn = {}
         for drawing in self.drawings:
             name = _file_name(drawing.name)
-            drawing.figure.savefig(folder / f"{name}.png", dpi=150)
-            text = io.StringIO()
-            drawing.figure.savefig(text, format="svg", metadata={"Date": None})
-            (folder / f"{name}.svg").write_text(text.getvalue(), encoding="utf-8")
-            drawn[drawing.name] = inline(text.getvalue(), name, drawing.alt)
+            svg = save_figure(drawing.figure, folder / name)
+            if not drawing.name.startswith("panel_"):  # the page has its pictures one by one
+                drawn[drawing.name] = inline(svg, name, drawing.alt)
         return drawn
 
     def _save_tables(self, folder: Path) -> None:

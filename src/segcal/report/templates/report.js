@@ -54,16 +54,28 @@
   // Reliability diagrams.
   function curveOf(dataset, method) {
     const [where, index] = state.spot.split(":");
-    if (state.spot === "") return decode(dataset.pooled[state.region]?.[method.name]);
+    if (state.spot === "") {
+      const curve = decode(dataset.pooled[state.region]?.[method.name]);
+      if (curve) curve.singles = singlesOf(dataset, method);
+      return curve;
+    }
     if (data.datasets[where] !== dataset) return null;
     const flat = dataset.single[state.region]?.[method.name]?.[index];
     if (!flat) return null;
-    const bins = dataset.pooled[state.region][method.name].n.length;
-    const out = { bins, points: [] };
+    return { bins: dataset.pooled[state.region][method.name].n.length, points: unpack(flat) };
+  }
+  function unpack(flat) {
+    const points = [];
     for (let i = 0; i < flat.length; i += 4) {
-      out.points.push({ bin: flat[i], n: flat[i + 1], c: flat[i + 2] / 1e4, a: flat[i + 3] / 1e4 });
+      points.push({ bin: flat[i], n: flat[i + 1], c: flat[i + 2] / 1e4, a: flat[i + 3] / 1e4 });
     }
-    return out;
+    return points;
+  }
+  // Single cases behind a pooled curve: at most 40, evenly chosen.
+  function singlesOf(dataset, method) {
+    const found = (dataset.single[state.region]?.[method.name] ?? []).filter((flat) => flat);
+    const step = Math.ceil(found.length / 40);
+    return found.filter((_, i) => i % step === 0).map((flat) => unpack(flat).filter((p) => p.n >= data.few)).filter((line) => line.length > 1);
   }
   function decode(found) {
     if (!found) return null;
@@ -74,7 +86,7 @@
   const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3);
 
   function diagram(parent, curve, method) {
-    const side = 150, left = 26, top = 6, size = [side + left + 8, side + top + 24];
+    const side = 150, left = 36, top = 6, size = [side + left + 8, side + top + 34];
     const x = (v) => left + side * v, y = (v) => top + side * (1 - v);
     const total = curve.points.reduce((sum, p) => sum + p.n, 0);
     const ece = curve.points.reduce((sum, p) => sum + p.n * Math.abs(p.a - p.c), 0) / total;
@@ -91,15 +103,16 @@
     }
     make("path", { d: `M${x(0)} ${y(1)}V${y(0)}H${x(1)}`, class: "axis" }, svg);
     make("path", { d: `M${x(0)} ${y(0)}L${x(1)} ${y(1)}`, class: "axis", "stroke-dasharray": "4 3" }, svg);
-    const band = curve.points.filter((p) => p.l !== null && p.l !== undefined);
+    for (const single of curve.singles ?? []) make("path", { d: "M" + single.map((p) => `${x(p.c)} ${y(p.a)}`).join("L"), class: "thin" }, svg);
+    const band = curve.points.filter((p) => p.n >= data.few && p.l !== null && p.l !== undefined);
     if (band.length) {
       const path = band.map((p) => `${x(p.c)} ${y(p.h)}`).concat(band.slice().reverse().map((p) => `${x(p.c)} ${y(p.l)}`));
       make("path", { d: "M" + path.join("L") + "Z", fill: method.colour, opacity: 0.22 }, svg);
     }
-    const line = curve.points.filter((p) => state.spot === "" || p.n >= data.few);
+    const line = curve.points.filter((p) => p.n >= data.few);
     make("path", { d: line.length ? "M" + line.map((p) => `${x(p.c)} ${y(p.a)}`).join("L") : "", fill: "none", stroke: method.colour, "stroke-width": 1.7 }, svg);
     for (const p of curve.points) {
-      const dot = make("circle", { cx: x(p.c), cy: y(p.a), r: 2.6, fill: method.colour }, svg);
+      const dot = make("circle", { cx: x(p.c), cy: y(p.a), r: 2.6, fill: p.n >= data.few ? method.colour : "transparent", stroke: method.colour, "stroke-width": 0.8 }, svg);
       const span = p.l === null || p.l === undefined ? "" : ` [${p.l.toFixed(3)}, ${p.h.toFixed(3)}]`;
       make("title", {}, dot, `confidence ${p.c.toFixed(3)}, accuracy ${p.a.toFixed(3)}${span}, ${p.n.toLocaleString("en")} voxels`);
     }
@@ -107,6 +120,8 @@
       make("text", { x: x(v), y: y(0) + 12, class: "tick", "text-anchor": "middle" }, svg, String(v));
       make("text", { x: left - 4, y: y(v) + 3, class: "tick", "text-anchor": "end" }, svg, String(v));
     }
+    make("text", { x: x(0.5), y: y(0) + 25, class: "tick", "text-anchor": "middle" }, svg, "confidence");
+    make("text", { x: 9, y: y(0.5), class: "tick", "text-anchor": "middle", transform: `rotate(-90 9 ${y(0.5)})` }, svg, "accuracy");
     make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `ECE ${ece.toFixed(3)}`);
     make("text", { x: left + 5, y: top + 23, class: "label" }, svg, `gap ${signed(gap)}`);
   }
@@ -171,7 +186,7 @@
     if (!points.length) return;
     const holder = element("div", "plot wide", parent);
     element("p", "name", holder, `${dataset.title}, region ${state.region}`);
-    const width = 560, height = 340, left = 46, bottom = 36, top = 8, right = 10;
+    const width = Math.max(320, Math.min(640, holder.clientWidth || 560)), height = Math.round(width * 0.6), left = 46, bottom = 36, top = 8, right = 10;
     const h = nice(Math.min(...points.map((p) => p.dsc)), Math.max(...points.map((p) => p.dsc)));
     const v = nice(0, Math.max(...points.map((p) => p.ece)));
     const x = (value) => left + ((width - left - right) * (value - h.from)) / (h.to - h.from);
@@ -201,7 +216,14 @@
     if (!root) return;
     root.replaceChildren();
     root.hidden = false;
-    const row = element("div", "row", root);
+    const key = element("p", "legend", root);
+    for (const method of picked()) {
+      const item = element("span", "", key);
+      const mark = make("svg", { viewBox: "-6 -6 12 12", width: 12, height: 12, "aria-hidden": "true", style: "display:inline-block;vertical-align:-1px;margin-right:.35em" }, item);
+      make("path", { d: SHAPES[method.marker](4), fill: method.colour }, mark);
+      item.append(method.title);
+    }
+    const row = element("div", "row pairs", root);
     for (const dataset of shownSets()) scatter(row, dataset);
     element("p", "status", root, row.childNodes.length ? "Click a point to see that case above; again to see all." : "Nothing to show for this choice.");
   }
@@ -246,5 +268,10 @@
     byId("pick-none").addEventListener("click", () => { boxes.forEach((box) => { box.checked = false; }); read(); });
     fillCases();
     draw();
+    let wide = window.innerWidth, timer = 0;
+    window.addEventListener("resize", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => { if (window.innerWidth !== wide) { wide = window.innerWidth; drawScatter(); } }, 150);
+    });
   }
 })();

@@ -1,0 +1,34 @@
+"""One study for most tests of the report: two datasets, two seeds, failures and odd names."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chromium import Browser, find_browser
+from segcal.report import write_report
+from studies import CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
+
+METHODS = (CE, LS, NACL, L2, MAX, TEMPERED)
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    recipe = Recipe(methods=METHODS, cases=6, shape=(4, 28, 28), fail=("acdc/ls/seed1",))
+    return make_study(folder, recipe)
+
+
+@pytest.fixture(scope="session")
+def page(study: Path) -> Path:
+    return write_report(study)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium found: install one, or set SEGCAL_BROWSER to its program")
+    browser = Browser(program)
+    yield browser
+    browser.close()

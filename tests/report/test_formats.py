@@ -1,0 +1,126 @@
+"""Markdown, LaTeX and CSV: what is special in each format is escaped."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from segcal.report.formats import markdown, tex, to_csv, to_latex, to_markdown
+from segcal.report.numbers import Number
+from segcal.report.paper import published, row_of
+from segcal.report.table import Cell, Column, Row, Table, marked, metric_column
+
+NASTY = "50 % of a_b & {c} | $d$ #1 \\end{table} ~^ λ <b>"
+
+
+@pytest.fixture
+def table() -> Table:
+    columns = (
+        Column("dsc", "DSC", "", "higher", 3, NASTY, "a"),
+        Column("hd95_mm", "HD95", "mm", "lower", 2, NASTY, "a"),
+    )
+    rows = (
+        Row("a", NASTY, (Cell(Number(0.8, 0.01, 0, 2)), Cell(Number(3.0, undefined=2)))),
+        Row("b", "b", (Cell(Number(0.9), published=0.85), Cell(Number(2.0))), rule=True),
+        Row("c", "c", (Cell(Number(0.7)), Cell()), note="all runs failed"),
+    )
+    return marked(Table("t", NASTY, columns, rows, NASTY, (NASTY,)))
+
+
+def balanced(text: str) -> bool:
+    """Braces that are not escaped open and close."""
+    depth = 0
+    for brace in re.findall(r"(?<!\\)[{}]", text.replace("\\\\", "")):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def test_latex_is_balanced_and_escaped(table: Table) -> None:
+    text = to_latex(table)
+    assert balanced(text)
+    begun = re.findall(r"(?<!\\textbackslash\{\})\\begin\{(\w+)\}", text)
+    assert begun == ["table", "tabular"]
+    assert re.findall(r"\\end\{(\w+)\}", text) == ["tabular", "table"]
+    body = text.replace("% needs", "")
+    assert not re.search(r"(?<!\\)[%#_]", body)
+    for line in re.findall(r"^(.*) \\\\$", body, flags=re.MULTILINE):
+        cells = len(re.findall(r"(?<!\\)&", line)) + 1
+        wide = sum(int(n) - 1 for n in re.findall(r"multicolumn\{(\d+)\}", line))
+        assert cells + wide == 3, line
+    assert body.count("$") % 2 - body.count(r"\$") % 2 == 0
+    assert r"\textbf{0.900}" in text
+    assert r"\underline{0.800 $\pm$ 0.010}" in text
+    assert r"3.00}\,(2 undef.)" in text
+    assert r"\quad published & 0.850 &" in text
+
+
+def test_every_latex_table_of_a_report(page: Path) -> None:
+    paths = sorted((page.parent / "tables").glob("*.tex"))
+    assert len(paths) > 10
+    for path in paths:
+        text = path.read_text(encoding="utf-8")
+        assert balanced(text), path
+        assert not re.search(r"(?<!\\)[%#_]", text.replace("% needs", "")), path
+        assert not set(text) - set(map(chr, range(128))) - set("äöüéç"), path
+
+
+def test_markdown_escapes_pipes_and_tags(table: Table) -> None:
+    lines = to_markdown(table).splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 6  # head, rule, three methods, one published
+    for line in rows:
+        assert len(re.findall(r"(?<!\\)\|", line)) == 4, line
+    assert not any("<b>" in line for line in lines)
+    assert "**0.900**" in rows[3]
+    assert "<u>0.800 ± 0.010</u>" in rows[2]
+    assert rows[4].startswith("| b (published) | 0.850 |")
+    assert "c (all runs failed) | 0.700 | – |" in rows[5]
+
+
+def test_csv_round_trips(table: Table) -> None:
+    rows = list(csv.DictReader(to_csv(table).splitlines()))
+    assert rows[0]["title"] == NASTY
+    assert float(rows[0]["mean"]) == 0.8
+    assert rows[1]["undefined"] == "2"
+    assert rows[5]["mean"] == ""
+
+
+def test_escapes_alone() -> None:
+    assert tex("a_b & 50 %") == r"a\_b \& 50 \%"
+    assert markdown("a|b") == r"a\|b"
+
+
+def test_marks_need_a_rival_and_share_ties() -> None:
+    column = metric_column("ece")
+    one = marked(Table("t", "t", (column,), (Row("a", "a", (Cell(Number(0.1)),)),)))
+    assert one.rows[0].cells[0].mark == ""
+    values = (0.1001, 0.1004, 0.2, 0.3, float("nan"))
+    rows = tuple(Row(str(i), "", (Cell(Number(v)),)) for i, v in enumerate(values))
+    table = marked(Table("t", "t", (column,), rows))
+    assert [r.cells[0].mark for r in table.rows] == ["best", "best", "second", "", ""]
+    gap = marked(Table("t", "t", (metric_column("signed_gap"),), (
+        Row("a", "", (Cell(Number(-0.3)),)), Row("b", "", (Cell(Number(0.1)),)),
+    )))  # fmt: skip
+    assert [r.cells[0].mark for r in gap.rows] == ["second", "best"]
+
+
+@pytest.mark.parametrize(
+    ("key", "row"),
+    [("CE+DSC", "ce+dsc"), ("ce_dice", "ce+dsc"), ("FL γ3", "fl"), ("MbLS m5", "mbls"),
+     ("Constraint on s", "softmax"), ("L2-penalty", "l2"), ("Patch size: 5 × 5", "patch5"),
+     ("Median", "median"), ("prior min", "min"), ("nonsense", None), ("", None), (None, None)],
+)  # fmt: skip
+def test_rows_of_the_paper(key: str | None, row: str | None) -> None:
+    assert row_of(key) == row
+
+
+def test_numbers_of_the_paper() -> None:
+    assert published("NACL .1", "brats", "hd95_voxel", "foreground") == 5.78
+    assert published("prior gaussian", "acdc", "cece", "foreground") == 0.053
+    assert published("Patch size: 5 × 5", "flare", "dsc", "foreground") == 0.875
+    assert published("NACL .1", "msd", "dsc", "foreground") is None
+    assert published("NACL .1", "acdc", "ece", "all") is None
+    assert published("NACL .1", "acdc", "brier", "foreground") is None
