@@ -1,10 +1,12 @@
-# Everything a contributor needs: `make test` sets up .venv by itself.
+# Everything a contributor needs: `make test` and `make demo` set up .venv by themselves.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: test lint types pytest slow format clean
+DEMO ?= segcal-demo
+
+.PHONY: test demo lint types pytest slow format clean
 
 test: lint types pytest
 
@@ -15,6 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# Generated data, five losses, a report; a few minutes on two cores.
+demo: $(STAMP)
+	$(BIN)/segcal demo --out $(DEMO)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

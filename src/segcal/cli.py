@@ -8,7 +8,11 @@ from typing import Annotated
 import typer
 
 from segcal import __version__
+from segcal.cli_benchmark import benchmark
 from segcal.cli_data import data_app, prepare_app
+from segcal.cli_demo import demo
+from segcal.cli_evaluate import evaluate, predict
+from segcal.cli_posthoc import apply, audit, calibrate
 from segcal.cli_report import report
 from segcal.cli_train import train
 
@@ -22,6 +26,13 @@ app = typer.Typer(
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(data_app, name="data")
 app.command()(train)
+app.command()(evaluate)
+app.command()(predict)
+app.command()(benchmark)
+app.command()(demo)
+app.command()(calibrate)
+app.command()(apply)
+app.command()(audit)
 app.command()(report)
 
 

@@ -30,6 +30,10 @@ class Interrupted(TrainingError):
         super().__init__(message)
         self.number = number
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
+        """So that it can travel from another process."""
+        return type(self), (str(self), self.number)
+
 
 class LossMeter:
     """Mean loss parts of an epoch, read from the device only now and then.

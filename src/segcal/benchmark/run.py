@@ -1,0 +1,233 @@
+"""A study from its plan: search grids, train and evaluate every run, keep the folder current."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from segcal._checks import check_choice, check_int
+from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
+from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks
+from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml
+from segcal.benchmark.progress import Progress
+from segcal.benchmark.study import Study, validation_dsc
+from segcal.benchmark.tasks import Result, Task, is_done, log_of
+from segcal.data.store import write_text
+
+LAUNCHERS = ("local", "ray")
+Launch = Callable[[Iterable[Task], Path], Iterator[Event]]
+
+
+def run_benchmark(
+    plan: Plan | Path | str,
+    out: Path | str,
+    *,
+    jobs: int | None = None,
+    launcher: str = "local",
+    address: str | None = None,
+    retries: int = 1,
+    resume: bool = False,
+    kind: str = "benchmark",
+    silent: bool = False,
+) -> Study:
+    """Do what a plan says, into the folder `out`.
+
+    Finished runs are never repeated; a run that fails is written down as failed and the rest goes
+    on. study.json and cases.csv are brought up to date after every run.
+
+    Args:
+        plan: a plan, or its YAML file.
+        out: the study's folder.
+        jobs: how many runs at once; by default one for each GPU, or one.
+        launcher: "local" (processes of this machine) or "ray".
+        address: of the Ray cluster.
+        retries: how often a run is tried again whose process has died.
+        resume: whether the folder may hold a study already, which is then continued.
+        kind: what study.json calls it.
+        silent: say nothing.
+    """
+    check_choice("launcher", launcher, LAUNCHERS)
+    check_int("retries", retries, low=0)
+    if jobs is not None:
+        check_int("jobs", jobs, low=1)
+    plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    datasets = open_datasets(plan)
+    first = plan_tasks(plan)
+    folder = Path(out)
+    launch: Launch = partial(run_local, jobs=jobs, retries=retries)
+    if launcher == "ray":
+        from segcal.benchmark.cluster import run_ray
+
+        launch = partial(run_ray, jobs=jobs, retries=retries, address=address)
+    with _held(folder, resume), _polite():
+        write_text(folder / "plan.yaml", to_yaml(plan))
+        study = Study(folder.resolve(), plan, kind, datasets)
+        with Progress(study.folder, len(first), silent=silent) as progress:
+            _Benchmark(study, launch, progress).run(first)
+        if study.done():
+            study.write_ranks()
+        return study
+
+
+class _Benchmark:
+    def __init__(self, study: Study, launch: Launch, progress: Progress) -> None:
+        self.study, self.launch, self.progress = study, launch, progress
+        self.searched: dict[str, Result] = {}
+
+    def run(self, tasks: list[Task]) -> None:
+        plan = self.study.plan
+        search = [task for task in tasks if plan.methods[task.method.split("@")[0]].grid]
+        plain = [task for task in tasks if task not in search]
+        later = sum(
+            len(plan.datasets) * len(plan.seeds) for method in plan.methods.values() if method.grid
+        )
+        self.progress.total = len(tasks) + later
+        self.study.tasks.update({task.run: task for task in plain})
+        self._do([*search, *plain])
+        chosen = [task for name in plan.methods for task in self._choose(name)]
+        self.study.tasks.update({task.run: task for task in chosen})
+        self._do(chosen)
+        self.study.tasks = {task.run: task for task in self._in_order()}
+        self.study.write()
+
+    def _in_order(self) -> list[Task]:
+        methods = list(self.study.plan.methods)
+        return sorted(
+            self.study.tasks.values(),
+            key=lambda t: (list(self.study.plan.datasets).index(t.dataset), methods.index(t.method),
+                           self.study.plan.seeds.index(t.seed)),
+        )  # fmt: skip
+
+    def _do(self, tasks: list[Task]) -> None:
+        """Skip what is done, launch the rest, and keep the folder current."""
+        left = []
+        for task in tasks:
+            if is_done(task, self.study.folder):
+                self._ended(task, Result("done", "", self._seconds(task)), quiet=True)
+            else:
+                left.append(task)
+        if len(left) < len(tasks):
+            self.progress.say(f"{len(tasks) - len(left)} runs were done before; kept")
+        self.study.write()
+        with closing(self.launch(left, self.study.folder)) as events:  # type: ignore[type-var]
+            for event in events:
+                self._hear(event)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.progress.start(event.task)
+        elif isinstance(event, Retried):
+            self.progress.say(f"{event.task.run}: {event.reason}; trying again")
+        elif isinstance(event, Ended):
+            self._ended(event.task, event.result)
+            self.study.write()
+            if event.result.state == "failed":
+                self.progress.say(f"  see {log_of(self.study.folder, event.task)}")
+        else:
+            self.progress.tick()
+
+    def _ended(self, task: Task, result: Result, quiet: bool = False) -> None:
+        if task.run in self.study.tasks:
+            self.study.results[task.run] = result
+        else:
+            self.searched[task.run] = result
+        if quiet:
+            self.progress.done += 1
+        else:
+            self.progress.end(task, result)
+
+    def _seconds(self, task: Task) -> float:
+        """Of a run that was done before: training, by its log, and evaluation."""
+        from segcal.evaluation import read_evaluation
+
+        found = read_evaluation(self.study.folder / task.folder, task.splits[0])
+        spent = float(found.about.get("seconds", 0)) if found is not None else 0.0
+        return spent + _logged_seconds(self.study.folder / task.folder / "log.jsonl")
+
+    def _choose(self, method: str) -> list[Task]:
+        """The runs of a searched method, with the options of best mean validation DSC."""
+        plan, study = self.study.plan, self.study
+        if not plan.methods[method].grid:
+            return []
+        judged: list[dict[str, Any]] = []
+        for options in plan.methods[method].candidates():
+            tasks = [
+                make_task(plan, dataset, method, options, plan.seeds[0], searched=True)
+                for dataset in plan.datasets
+            ]
+            errors = [self.searched[task.run].error for task in tasks]
+            values = [validation_dsc(study.folder, task) for task in tasks if not any(errors)]
+            judged.append({
+                "options": options,
+                "val_dsc": math.fsum(values) / len(values) if values else None,
+                **({"error": next(filter(None, errors))} if any(errors) else {}),
+            })  # fmt: skip
+        study.chosen_from[method] = judged
+        finished = [one for one in judged if one["val_dsc"] is not None]
+        best = max(finished, key=lambda one: one["val_dsc"]) if finished else None
+        tasks = [
+            make_task(plan, dataset, method, (best or judged[0])["options"], seed)
+            for seed in plan.seeds
+            for dataset in plan.datasets
+        ]
+        if best is None:
+            reason = "no candidate of its grid finished on every dataset"
+            study.tasks.update({task.run: task for task in tasks})
+            study.results.update({task.run: Result("failed", reason) for task in tasks})
+            return []
+        study.options[method] = best["options"]
+        self.progress.say(f"{method}: chose {slug(best['options'])} by validation DSC")
+        return tasks
+
+
+def _logged_seconds(log: Path) -> float:
+    import json
+
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+        return math.fsum(float(json.loads(line).get("seconds", 0)) for line in lines)
+    except (OSError, ValueError):
+        return 0.0
+
+
+@contextmanager
+def _held(folder: Path, resume: bool) -> Iterator[None]:
+    """Make the folder and hold it: one study at a time, and none by accident."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is a file, not a folder")
+    strangers = [p for p in folder.iterdir() if p.name != ".lock"] if folder.is_dir() else []
+    if strangers and not resume:
+        raise ValueError(f"{folder}: is not empty; continue it with --resume, or choose another")
+    if strangers and not (folder / "plan.yaml").is_file():
+        raise ValueError(f"{folder}: holds files but no study; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ValueError(f"{folder}: is in use by another `segcal benchmark`") from error
+        yield
+
+
+@contextmanager
+def _polite() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C: workers save, and the study can be continued."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,113 @@
+"""`segcal benchmark`: a thin command over `segcal.benchmark`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def benchmark(
+    plan: Annotated[Path, typer.Argument(help="YAML: datasets, methods, seeds; see examples/.")],
+    out: Annotated[Path, typer.Option(help="Folder of the study.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="NAME=DIR: where a dataset of the plan is; repeat.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at once; one for each GPU by default.")
+    ] = None,
+    launcher: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
+    retries: Annotated[
+        int, typer.Option(help="How often a run is tried again whose process has died.")
+    ] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")
+    ] = False,
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value of the plan, such as train.epochs=1; repeat."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the plan, list its runs, train nothing.")
+    ] = False,
+    report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
+) -> None:
+    """Run a study: datasets × methods × seeds, trained, evaluated, ranked and reported."""
+    from segcal.benchmark import load_plan, run_benchmark
+
+    checked = load_plan(plan, overrides=override or (), data=_pairs(data or []))
+    if dry_run:
+        _list(checked)
+        return
+    try:
+        study = run_benchmark(
+            checked, out, jobs=jobs, launcher=launcher, address=address, retries=retries,
+            resume=resume,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(f"segcal: {out}: interrupted; continue with --resume", err=True)
+        raise typer.Exit(130) from None
+    finish(study, report)
+
+
+def finish(study: Any, report: bool) -> None:
+    """The ranking in the terminal, what failed, and the report."""
+    if study.done():
+        _show_ranks(study)
+        if report:
+            from segcal.report import write_report
+
+            typer.echo(f"report: {write_report(study.folder)}")
+    for run, error in study.failed.items():
+        typer.echo(f"segcal: {run} failed: {error}", err=True)
+    if study.failed:
+        raise typer.Exit(1)
+
+
+def _show_ranks(study: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    ranks = study.write_ranks()
+    table = study.table()
+    table = table[(table["case"] != "pooled") & table["method"].isin(ranks["method"])]
+    content = study.content()
+    titles = {method["name"]: method["title"] for method in content["methods"]}
+    metrics = content["metrics"]
+    where = f"calibration in region {content['region']}, lower ranks are better"
+    grid = Table("method", title=f"{content['title']}: {where}", title_justify="left")
+    for name in (*metrics, "sum rank", "mean case rank"):
+        grid.add_column(name.replace("_", " "), justify="right")
+    spatial = table["metric"].str.match(r"dsc|nsd|hd|assd")
+    overall = (table["region"] == content["region"]) & (table["label"] == "all")
+    values = table[spatial | overall].groupby(["method", "metric"])["value"].mean()
+    for row in ranks.itertuples():
+        numbers = [f"{values.get((row.method, metric), float('nan')):.4g}" for metric in metrics]
+        grid.add_row(titles[row.method], *numbers, f"{row.sum_rank:g}", f"{row.mean_case_rank:.3g}")
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(grid)
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not (name and equals and path):
+            raise ValueError(f"Expected argument `--data` to be NAME=DIR, but got {text!r}.")
+        pairs[name] = path
+    return pairs
+
+
+def _list(plan: Any) -> None:
+    from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
+
+    tasks = plan_tasks(plan)
+    for task in tasks:
+        typer.echo(task.run)
+    for name, where in plan.datasets.items():
+        typer.echo(f"dataset {name}: {where.path or f'no folder yet; say --data {name}=DIR'}")
+    if all(where.path for where in plan.datasets.values()):
+        open_datasets(plan)
+    total = counts(plan)
+    search = f", after {total['candidates']} candidates" if total["candidates"] else ""
+    typer.echo(f"{plan.title}: {total['runs']} runs{search}; nothing was trained")

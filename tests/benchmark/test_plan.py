@@ -1,0 +1,130 @@
+"""Plans: checked before anything is trained."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from segcal.benchmark import Plan, load_plan
+from segcal.benchmark.matrix import counts, plan_tasks
+from segcal.benchmark.plan import slug, to_yaml
+from segcal.config import ConfigError
+from trees import run_cli
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BASE: dict[str, Any] = {
+    "datasets": {"a": {"path": "data/a", "train": {"batch_size": 4}}, "b": {"path": "data/b"}},
+    "methods": {
+        "ce": {"loss": "ce"},
+        "nacl": {"loss": "nacl", "dice_weight": 0.5, "train": {"optimiser": {"lr": 0.5}}},
+        "mbls": {"loss": "mbls", "grid": {"margin": [3, 5], "penalty_weight": [0.1, 0.2]}},
+    },
+    "seeds": [3, 1],
+    "train": {"epochs": 7, "batch_size": 2, "optimiser": {"milestones": [4]}},
+}
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_text(yaml.safe_dump({**BASE, **changes}, sort_keys=False))
+    return path
+
+
+def test_settings_are_laid_over_each_other(tmp_path: Path) -> None:
+    plan = load_plan(write(tmp_path / "plan.yaml"), data={"b": "elsewhere"})
+    config = plan.config("a", "nacl", {"prior": "max"}, seed=3)
+    assert (config.epochs, config.batch_size, config.seed) == (7, 4, 3)
+    assert (config.optimiser.lr, config.optimiser.milestones) == (0.5, (4,))
+    assert (config.loss.name, config.loss.options) == ("nacl", {"prior": "max"})
+    assert (config.loss.dice_weight, config.data.path) == (0.5, "data/a")
+    assert plan.config("b", "ce", {}, 1).batch_size == 2
+    assert plan.config("b", "ce", {}, 1).data.path == "elsewhere"
+    again = Plan.model_validate(yaml.safe_load(to_yaml(plan)))
+    assert again == plan
+
+
+def test_tasks(tmp_path: Path) -> None:
+    plan = load_plan(write(tmp_path / "plan.yaml"))
+    tasks = plan_tasks(plan)
+    runs = [task.run for task in tasks]
+    # All of the first seed, candidates among them, then the others of methods without a grid.
+    assert runs[:4] == ["a/ce/seed3", "b/ce/seed3", "a/nacl/seed3", "b/nacl/seed3"]
+    assert runs[4] == "a/mbls@margin=3,penalty_weight=0.1/seed3"
+    assert runs[-4:] == ["a/ce/seed1", "b/ce/seed1", "a/nacl/seed1", "b/nacl/seed1"]
+    assert len(runs) == len(set(runs)) == 16
+    assert counts(plan) == {"candidates": 8, "runs": 12}
+    assert {task.splits for task in tasks if "@" in task.run} == {("val",)}
+    assert {task.splits for task in tasks if "@" not in task.run} == {("test",)}
+    assert type(tasks[0]).from_json(tasks[0].to_json()) == tasks[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": {}}, "has no key `method`.*Did you mean `methods`"),
+        ({"methods": {"x": {"loss": "ce", "optoins": {}}}}, "`methods.x` .*`options`"),
+        ({"methods": {"a/b": {"loss": "ce"}}}, "no name for a folder"),
+        ({"methods": {}}, "methods"),
+        ({"seeds": [1, 1]}, "a seed twice"),
+        ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
+        ({"evaluation": {"unit": "mm"}}, "Did you mean `units`"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_plan(write(tmp_path / "plan.yaml", **changes))
+    assert str(caught.value).startswith(str(tmp_path / "plan.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {"epoch": 3}}, "Did you mean `epochs`"),
+        ({"train": {"seed": 3}}, "leave `seed`"),
+        ({"methods": {"x": {"loss": "nalc"}}}, "'nacl'"),
+        ({"methods": {"x": {"loss": "nacl", "options": {"gamma": 1}}}}, "gamma"),
+        ({"methods": {"x": {"loss": "nacl", "grid": {"prior": ["maen"]}}}}, "'mean'"),
+    ],
+)
+def test_mistakes_in_runs_are_found_before_training(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    plan = load_plan(write(tmp_path / "plan.yaml", **changes))
+    with pytest.raises(ValueError, match=words):
+        plan_tasks(plan)
+
+
+def test_slugs() -> None:
+    assert slug({"a": 0.1, "b": "x/y z", "c": [1, 3]}) == "a=0.1,b=x_y_z,c=1x3"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_plans_validate(path: Path) -> None:
+    plan = load_plan(path)
+    assert plan_tasks(plan)
+    assert plan.title != "Study"
+
+
+def test_the_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, out = write(tmp_path / "plan.yaml"), tmp_path / "out"
+    where = ("--out", out, "--dry-run")
+    # The data are looked for where the plan says.
+    assert run_cli(monkeypatch, "benchmark", plan, *where) == 2
+    assert "segcal: data/a: is not a prepared set" in capsys.readouterr().err
+    cut = ("--set", "datasets.a.path=''", "--set", "seeds=[0]")
+    assert run_cli(monkeypatch, "benchmark", plan, *where, *cut) == 0
+    said = capsys.readouterr().out
+    assert "a/nacl/seed0" in said
+    assert "seed1" not in said
+    assert "dataset a: no folder yet; say --data a=DIR" in said
+    assert "6 runs, after 8 candidates; nothing was trained" in said
+    assert run_cli(monkeypatch, "benchmark", plan, "--out", out, *cut) == 2
+    assert "say --data a=DIR" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "benchmark", plan, *where, "--data", "c=x") == 2
+    assert "(a, b), but got 'c'" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "benchmark", plan, *where, "--data", "c") == 2
+    assert "NAME=DIR" in capsys.readouterr().err
+    assert not out.exists()
