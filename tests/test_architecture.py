@@ -29,7 +29,16 @@ ARROWS: dict[str, set[str]] = {
 }
 FREE = {"_checks"}
 HEAVY = {"torch", "monai", "pandas", "matplotlib", "scipy", "numpy", "nibabel", "pydantic"}
-NOT_AT_IMPORT = {"monai", "pandas", "matplotlib", "nnunetv2", "ray", "tensorboard", "triton"}
+NOT_AT_IMPORT = {
+    "monai",
+    "pandas",
+    "matplotlib",
+    "nnunetv2",
+    "ray",
+    "tensorboard",
+    "triton",
+    "torchmetrics",
+}
 
 
 def room_of(path: Path) -> str:
