@@ -30,14 +30,7 @@ ARROWS: dict[str, set[str]] = {
 FREE = {"_checks"}
 HEAVY = {"torch", "monai", "pandas", "matplotlib", "scipy", "numpy", "nibabel", "pydantic"}
 NOT_AT_IMPORT = {
-    "monai",
-    "pandas",
-    "matplotlib",
-    "nnunetv2",
-    "ray",
-    "tensorboard",
-    "triton",
-    "torchmetrics",
+    *("monai", "pandas", "matplotlib", "nnunetv2", "ray", "tensorboard", "torchmetrics", "triton"),
 }
 
 

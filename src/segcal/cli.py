@@ -9,6 +9,7 @@ import typer
 
 from segcal import __version__
 from segcal.cli_data import data_app, prepare_app
+from segcal.cli_nnunet import nnunet_app
 from segcal.cli_train import train
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(data_app, name="data")
+app.add_typer(nnunet_app, name="nnunet")
 app.command()(train)
 
 

@@ -1,0 +1,27 @@
+"""A trainer of segcal made short, as one would change anything else of nnU-Net: by subclassing.
+
+Its class name is the name of its results folder.
+"""
+
+import torch
+
+from segcal.integrations.nnunet.trainers import nnUNetTrainerNACL
+
+
+class nnUNetTrainerNACLShort(nnUNetTrainerNACL):
+    """NACL + Dice for a few minutes on a CPU: enough to see every step, not to be good."""
+
+    loss_options = {"penalty_weight": 0.1, "patch_size": 3}  # noqa: RUF012
+
+    def __init__(
+        self,
+        plans: dict,
+        configuration: str,
+        fold: int,
+        dataset_json: dict,
+        device: torch.device = torch.device("cuda"),  # noqa: B008
+    ) -> None:
+        super().__init__(plans, configuration, fold, dataset_json, device)
+        self.num_epochs = 6
+        self.num_iterations_per_epoch = 20
+        self.num_val_iterations_per_epoch = 2
