@@ -19,6 +19,7 @@ from pathlib import Path
 
 DATASET = "Dataset004_Hippocampus"
 TRAINER = "nnUNetTrainerNACLShort"
+CONFIGURATION = "2d"  # 3-D convolutions are slow on a CPU
 FOLDS = ("0", "1")
 
 
@@ -44,18 +45,18 @@ def main() -> None:
     os.environ |= {"nnUNet_extTrainer": os.pathsep.join([trainers, str(own)])}
     os.environ |= {"nnUNet_n_proc_DA": "1", "nnUNet_def_n_proc": "1"}  # few processes: a small CPU
 
-    run("nnUNetv2_plan_and_preprocess", "-d", "4", "-c", "3d_fullres", "-np", "1")
+    run("nnUNetv2_plan_and_preprocess", "-d", "4", "-c", CONFIGURATION, "-np", "1")
     shrink(folders["nnUNet_preprocessed"] / DATASET / "nnUNetPlans.json")
     for fold in FOLDS:
-        run("nnUNetv2_train", "4", "3d_fullres", fold, "-tr", TRAINER, "-device", "cpu", "--npz")
+        run("nnUNetv2_train", "4", CONFIGURATION, fold, "-tr", TRAINER, "-device", "cpu", "--npz")
 
-    results = folders["nnUNet_results"] / DATASET / f"{TRAINER}__nnUNetPlans__3d_fullres"
+    results = folders["nnUNet_results"] / DATASET / f"{TRAINER}__nnUNetPlans__{CONFIGURATION}"
     raw = folders["nnUNet_raw"] / DATASET
     predicted = [options.out / f"predicted_fold_{fold}" for fold in FOLDS]
     for fold, folder in zip(FOLDS, predicted, strict=True):
         run(
             *("nnUNetv2_predict", "-i", raw / "imagesTs", "-o", folder, "-d", "4"),
-            *("-c", "3d_fullres", "-tr", TRAINER, "-f", fold, "-device", "cpu"),
+            *("-c", CONFIGURATION, "-tr", TRAINER, "-f", fold, "-device", "cpu"),
             *("-npp", "1", "-nps", "1", "--save_probabilities"),
         )
     calibrated = options.out / "calibrated"
@@ -96,8 +97,8 @@ def link(source: Path, target: Path) -> None:
 def shrink(plans: Path) -> None:
     """A small batch and a narrow network, by the way nnU-Net provides: its plans are a file."""
     content = json.loads(plans.read_text())
-    chosen = content["configurations"]["3d_fullres"]
-    chosen["batch_size"] = 2
+    chosen = content["configurations"][CONFIGURATION]
+    chosen["batch_size"] = 12
     widths = chosen["architecture"]["arch_kwargs"]["features_per_stage"]
     chosen["architecture"]["arch_kwargs"]["features_per_stage"] = [w // 4 for w in widths]
     plans.write_text(json.dumps(content, indent=2))

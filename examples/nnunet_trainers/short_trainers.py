@@ -22,6 +22,6 @@ class nnUNetTrainerNACLShort(nnUNetTrainerNACL):
         device: torch.device = torch.device("cuda"),  # noqa: B008
     ) -> None:
         super().__init__(plans, configuration, fold, dataset_json, device)
-        self.num_epochs = 6
-        self.num_iterations_per_epoch = 20
+        self.num_epochs = 4
+        self.num_iterations_per_epoch = 40
         self.num_val_iterations_per_epoch = 2

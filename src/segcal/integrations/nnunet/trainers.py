@@ -57,7 +57,7 @@ class SegcalTrainer(nnUNetTrainer):
         )
         built: nn.Module = super()._build_loss()
         deep = isinstance(built, DeepSupervisionWrapper)
-        own = built.loss if deep else built
+        own: Any = built.loss if deep else built
         loss = CalibratedLoss(
             pixel,
             own.dc,
