@@ -8,7 +8,7 @@ from types import ModuleType
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("config", "data", "losses", "metrics", "models", "priors", "training")
+_ROOMS = ("config", "data", "losses", "metrics", "models", "posthoc", "priors", "training")
 
 __all__ = ["__version__", *_ROOMS]
 

@@ -79,7 +79,7 @@ def read_image(path: Path) -> tuple[NDArray[np.floating], Header]:
     float32, or float64 where the file has more digits than float32 keeps: a spread of 1 about a
     mean of 1e8 would be lost before it is standardised.
     """
-    voxels, header = _read(path)
+    voxels, header = read_voxels(path)
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(voxels, dtype=np.float32)
     finite = np.isfinite(single)
@@ -100,7 +100,7 @@ def read_image(path: Path) -> tuple[NDArray[np.floating], Header]:
 
 def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
     """A label map (Z, Y, X) in the file's integer type, or int32; whole numbers only."""
-    voxels, header = _read(path)
+    voxels, header = read_voxels(path)
     if len(voxels) != 1:
         raise DataError(path, f"is a label map with {len(voxels)} channels", "give a 3-D label map")
     values = voxels[0]
@@ -346,7 +346,8 @@ def _complete(
         notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"
 
 
-def _read(path: Path) -> tuple[NDArray[Any], Header]:
+def read_voxels(path: Path) -> tuple[NDArray[Any], Header]:
+    """Whatever numbers a NIfTI file holds, scaled as its header says, (C, Z, Y, X)."""
     with _open(path) as stream:
         header = _parse(path, _header_bytes(path, stream))
         try:

@@ -1,0 +1,89 @@
+"""Newton's method for smooth convex functions in a box. It never leaves the box."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from segcal.posthoc._rows import Floats
+
+Objective = Callable[[Floats], tuple[float, Floats, Floats]]  # value, gradient, Hessian
+
+_ENOUGH_DECREASE = 1e-4
+_CONVERGED = 1e-15  # nats
+# Below this predicted decrease, a failed line search is rounding.
+_ROUNDING = 1e-10
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Where a search ended; `converged` is False if it ran out of iterations."""
+
+    theta: Floats
+    value: float
+    iterations: int
+    converged: bool
+
+
+def minimise(
+    objective: Objective, start: Floats, lower: Floats, upper: Floats, max_iter: int = 100
+) -> Minimum:
+    """The minimum of a convex `objective` within [lower, upper], by projected Newton steps.
+
+    Parameters at a bound that the gradient pushes outwards are held; the others take a damped
+    Newton step, halved until the value falls enough. So the value never rises, the first value is
+    that of `start`, and a function without a minimum (separable classes) ends at the box.
+
+    Example:
+        >>> def bowl(x):
+        ...     return float((x[0] - 3) ** 2), 2 * (x - 3), np.array([[2.0]])
+        >>> minimise(bowl, np.zeros(1), np.array([-1.0]), np.array([2.0])).theta.tolist()
+        [2.0]
+    """
+    theta = np.clip(start, lower, upper)
+    value, gradient, hessian = objective(theta)
+    for iteration in range(max_iter):
+        free = ~(((theta <= lower) & (gradient > 0)) | ((theta >= upper) & (gradient < 0)))
+        if not free.any():
+            return Minimum(theta, value, iteration, True)
+        step = np.zeros_like(theta)
+        step[free] = _newton_step(gradient[free], hessian[np.ix_(free, free)])
+        decrease = -float(gradient @ step)
+        if decrease <= _CONVERGED:
+            return Minimum(theta, value, iteration, True)
+        slope = np.where(free, -gradient, 0.0) / max(float(np.abs(np.diag(hessian)).max()), 1e-12)
+        for direction in (step, slope):
+            found = _search(objective, theta, value, gradient, direction, lower, upper)
+            if found is not None:
+                break
+        if found is None:
+            return Minimum(theta, value, iteration, decrease <= _ROUNDING)
+        theta, (value, gradient, hessian) = found
+    return Minimum(theta, value, max_iter, False)
+
+
+def _newton_step(gradient: Floats, hessian: Floats) -> Floats:
+    ridge = 1e-12 * max(float(np.trace(hessian)), 1e-3)
+    return np.asarray(-np.linalg.solve(hessian + ridge * np.eye(len(gradient)), gradient))
+
+
+def _search(
+    objective: Objective,
+    theta: Floats,
+    value: float,
+    gradient: Floats,
+    direction: Floats,
+    lower: Floats,
+    upper: Floats,
+) -> tuple[Floats, tuple[float, Floats, Floats]] | None:
+    """The first of the steps 1, ½, ¼ … that lowers the value enough, and what was found there."""
+    for halvings in range(30):
+        trial = np.clip(theta + direction * 0.5**halvings, lower, upper)
+        moved = trial - theta
+        if not moved.any():
+            return None
+        found = objective(trial)
+        expected = _ENOUGH_DECREASE * float(gradient @ moved)
+        if found[0] <= value + min(expected, 0.0) and found[0] < value:
+            return trial, found
+    return None

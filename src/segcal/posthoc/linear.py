@@ -1,0 +1,347 @@
+"""Calibrators that are linear in the logits: temperature, vector, matrix and Dirichlet scaling.
+
+Their negative log-likelihood is convex, so that Newton's method finds *the* optimum within the
+bounds, in a handful of passes over the voxels.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from segcal._checks import check_number
+from segcal.posthoc._newton import minimise
+from segcal.posthoc._rows import Floats, Ints
+from segcal.posthoc.calibrator import Calibrator, FitReport
+from segcal.posthoc.sample import Sample, Stream, Voxels
+
+# Value, gradient and Hessian of a sum over voxels.
+Parts = tuple[float, Floats, Floats]
+
+
+class LinearCalibrator(Calibrator):
+    """A calibrator with few parameters θ in a box, fitted by Newton's method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._theta: Floats = np.empty(0)
+
+    @abstractmethod
+    def _start(self, num_classes: int) -> Floats:
+        """The θ that changes nothing."""
+
+    @abstractmethod
+    def _box(self, num_classes: int) -> tuple[Floats, Floats]:
+        """Lower and upper bounds of θ."""
+
+    @abstractmethod
+    def _names(self, num_classes: int) -> list[str]:
+        """What to call each parameter."""
+
+    @abstractmethod
+    def _logits(self, theta: Floats, rows: Floats) -> Floats:
+        """Calibrated logits (K, n) of rows (K, n)."""
+
+    @abstractmethod
+    def _derivatives(
+        self, rows: Floats, probs: Floats, miss: Floats, weights: Floats
+    ) -> tuple[Floats, Floats]:
+        """Gradient and Hessian; `miss` is probabilities minus one-hot labels, (K, n)."""
+
+    def _penalty(self, theta: Floats, num_classes: int) -> Parts:
+        """The regularisation; none by default."""
+        return 0.0, np.zeros_like(theta), np.zeros((len(theta), len(theta)))
+
+    def gather(
+        self,
+        *,
+        from_probs: bool = False,
+        max_voxels: int = 1_000_000,
+        seed: int = 0,
+        ignore_index: int = -100,
+    ) -> Sample:
+        """A `Sample` in the space of this calibrator."""
+        return Sample(
+            max_voxels=max_voxels,
+            seed=seed,
+            from_probs=from_probs,
+            space=self.space,
+            ignore_index=ignore_index,
+        )
+
+    def fit(
+        self,
+        cases: Iterable[object],
+        *,
+        from_probs: bool = False,
+        balance: str = "none",
+        max_voxels: int | None = 1_000_000,
+        seed: int = 0,
+        ignore_index: int = -100,
+    ) -> Self:
+        """See `Calibrator.fit`."""
+        if max_voxels is not None:
+            return super().fit(
+                cases,
+                from_probs=from_probs,
+                balance=balance,
+                max_voxels=max_voxels,
+                seed=seed,
+                ignore_index=ignore_index,
+            )
+        stream = Stream(
+            cases,
+            from_probs=from_probs,
+            space=self.space,
+            ignore_index=ignore_index,
+            balance=balance,
+        )
+        return self.fit_gathered(stream).note(balance, from_probs)
+
+    def fit_gathered(self, data: Voxels) -> Self:
+        """Fit on what `gather(...).of(cases, balance)` gives."""
+        if not data.counts.sum():
+            raise ValueError(
+                f"Expected voxels to fit on, but the region is empty in all {data.cases} cases."
+            )
+        k = data.num_classes
+        lower, upper = self._box(k)
+        used = 0
+        plain: dict[bytes, float] = {}  # the NLL at every θ that was tried, without the penalty
+
+        def objective(theta: Floats) -> Parts:
+            nonlocal used
+            value, gradient, hessian, total, used = self._sums(theta, data)
+            extra = self._penalty(theta, k)
+            plain[theta.tobytes()] = value / total
+            return (
+                value / total + extra[0],
+                gradient / total + extra[1],
+                hessian / total + extra[2],
+            )
+
+        start = np.clip(self._start(k), lower, upper)
+        found = minimise(objective, start, lower, upper)
+        self.num_classes, self._theta = k, found.theta
+        self.report = FitReport(
+            cases=data.cases,
+            voxels=int(data.counts.sum()),
+            used=used,
+            nll_before=plain[start.tobytes()],
+            nll_after=plain[found.theta.tobytes()],
+            iterations=found.iterations,
+            converged=found.converged,
+            at_bound=self._at_bound(found.theta, lower, upper),
+        )
+        return self
+
+    def _sums(self, theta: Floats, data: Voxels) -> tuple[float, Floats, Floats, float, int]:
+        """NLL, gradient and Hessian added over all voxels; the sum of weights; how many voxels."""
+        value, total, used = 0.0, 0.0, 0
+        gradient, hessian = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
+        for rows, labels, weights in data.blocks():
+            each, probs, miss = _likelihood(self._logits(theta, rows), labels)
+            value += float(weights @ each)
+            total += float(weights.sum())
+            used += len(labels)
+            g, h = self._derivatives(rows, probs, miss, weights)
+            gradient += g
+            hessian += h
+        return value, gradient, hessian, total, used
+
+    def _at_bound(self, theta: Floats, lower: Floats, upper: Floats) -> list[str]:
+        names = self._names(self.num_classes or 0)
+        return [
+            f"the {names[i]} reached its bound"
+            for i in np.flatnonzero((theta <= lower) | (theta >= upper))
+        ]
+
+    def _scaled(self, rows: Floats) -> Floats:
+        return self._logits(self._theta, rows)
+
+
+def _likelihood(logits: Floats, labels: Ints) -> tuple[Floats, Floats, Floats]:
+    """NLL (n,), probabilities (K, n), and probabilities minus one-hot labels (K, n)."""
+    logits = logits - logits.max(0)
+    e = np.exp(logits)
+    total = e.sum(0)
+    probs = e / total
+    index = np.arange(len(labels))
+    each = np.log(total) - logits[labels, index]
+    miss = probs.copy()
+    miss[labels, index] -= 1
+    return each, probs, miss
+
+
+class TemperatureScaling(LinearCalibrator):
+    """Divide all logits by one number T: softmax(l / T). The labels stay as they are.
+
+    The likelihood is convex in 1/T. T stays within `bounds`: where all voxels are right (or all
+    wrong) the optimum is at 0 (or infinity), and the report says that the bound was reached.
+
+    Args:
+        bounds: smallest and largest T.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> logits = rng.normal(size=(3, 50_000)) * 2
+        >>> cdf = (np.exp(logits) / np.exp(logits).sum(0)).cumsum(0)
+        >>> target = (rng.random(50_000) > cdf).sum(0).clip(max=2)  # calibrated by construction
+        >>> scaling = TemperatureScaling().fit([(logits * 2.5, target)])  # too sure by 2.5
+        >>> round(scaling.temperature, 1)
+        2.5
+    """
+
+    method: ClassVar[str] = "temperature"
+    changes_labels: ClassVar[bool] = False
+
+    def __init__(self, bounds: Sequence[float] = (0.01, 100.0)) -> None:
+        super().__init__()
+        self.bounds = check_bounds("bounds", bounds, positive=True)
+
+    @property
+    def temperature(self) -> float:
+        """T, once fitted."""
+        self.check_fitted()
+        return float(1 / self._theta[0])
+
+    def _start(self, num_classes: int) -> Floats:
+        return np.ones(1)
+
+    def _box(self, num_classes: int) -> tuple[Floats, Floats]:
+        return np.array([1 / self.bounds[1]]), np.array([1 / self.bounds[0]])
+
+    def _names(self, num_classes: int) -> list[str]:
+        return ["temperature"]
+
+    def _logits(self, theta: Floats, rows: Floats) -> Floats:
+        return np.asarray(rows * theta[0])
+
+    def _derivatives(
+        self, rows: Floats, probs: Floats, miss: Floats, weights: Floats
+    ) -> tuple[Floats, Floats]:
+        mean = (probs * rows).sum(0)
+        spread = (probs * (rows - mean) ** 2).sum(0)
+        gradient = float(weights @ (miss * rows).sum(0))
+        return np.array([gradient]), np.array([[float(weights @ spread)]])
+
+    def options(self) -> dict[str, Any]:
+        return {"bounds": list(self.bounds)}
+
+    def params(self) -> dict[str, Any]:
+        return {"temperature": self.temperature}
+
+    def set_params(self, num_classes: int, params: dict[str, Any]) -> None:
+        temperature = check_number("temperature", params.get("temperature"), low=0, open_low=True)
+        self.num_classes, self._theta = num_classes, np.array([1 / temperature])
+
+
+class VectorScaling(LinearCalibrator):
+    """A scale and an offset for each class, on log-probabilities: softmax(a ⊙ log p + b).
+
+    Log-probabilities rather than logits, so that a constant which softmax ignores cannot change
+    the result, and a file fitted on logits serves probabilities too. Labels may change.
+
+    Args:
+        bounds: smallest and largest scale; a scale is like 1/T.
+        bias_penalty: weight of the mean squared offset.
+        max_bias: the offsets stay within ± this.
+    """
+
+    method: ClassVar[str] = "vector"
+    changes_labels: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        bounds: Sequence[float] = (0.01, 100.0),
+        bias_penalty: float = 1e-6,
+        max_bias: float = 50.0,
+    ) -> None:
+        super().__init__()
+        self.bounds = check_bounds("bounds", bounds, positive=True)
+        self.bias_penalty = check_number("bias_penalty", bias_penalty, low=0)
+        self.max_bias = check_number("max_bias", max_bias, low=0, open_low=True)
+
+    def _start(self, num_classes: int) -> Floats:
+        return np.concatenate([np.ones(num_classes), np.zeros(num_classes)])
+
+    def _box(self, num_classes: int) -> tuple[Floats, Floats]:
+        ones = np.ones(num_classes)
+        lower = np.concatenate([self.bounds[0] * ones, -self.max_bias * ones])
+        return lower, np.concatenate([self.bounds[1] * ones, self.max_bias * ones])
+
+    def _names(self, num_classes: int) -> list[str]:
+        return [f"{what} of class {k}" for what in ("scale", "bias") for k in range(num_classes)]
+
+    def _logits(self, theta: Floats, rows: Floats) -> Floats:
+        k = len(theta) // 2
+        return rows * theta[:k, None] + theta[k:, None]
+
+    def _derivatives(
+        self, rows: Floats, probs: Floats, miss: Floats, weights: Floats
+    ) -> tuple[Floats, Floats]:
+        k = len(rows)
+        gradient = np.concatenate([(miss * rows) @ weights, miss @ weights])
+        features = np.concatenate([probs * rows, probs])
+        hessian = -(features * weights) @ features.T
+        own, scale, bias = probs * weights, np.arange(k), np.arange(k, 2 * k)
+        hessian[scale, scale] += (own * rows * rows).sum(1)
+        hessian[bias, bias] += own.sum(1)
+        cross = (own * rows).sum(1)
+        hessian[scale, bias] += cross
+        hessian[bias, scale] += cross
+        return gradient, hessian
+
+    def _penalty(self, theta: Floats, num_classes: int) -> Parts:
+        weight = np.zeros(len(theta))
+        weight[num_classes:] = self.bias_penalty / num_classes
+        return _quadratic(theta, weight)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "bounds": list(self.bounds),
+            "bias_penalty": self.bias_penalty,
+            "max_bias": self.max_bias,
+        }
+
+    def params(self) -> dict[str, Any]:
+        k = self.check_fitted()
+        return {"scale": self._theta[:k].tolist(), "bias": self._theta[k:].tolist()}
+
+    def set_params(self, num_classes: int, params: dict[str, Any]) -> None:
+        scale = numbers("scale", params.get("scale"), (num_classes,))
+        bias = numbers("bias", params.get("bias"), (num_classes,))
+        self.num_classes, self._theta = num_classes, np.concatenate([scale, bias])
+
+
+def _quadratic(theta: Floats, weight: Floats) -> Parts:
+    """Σ weight · θ², its gradient and Hessian."""
+    return float(weight @ theta**2), 2 * weight * theta, np.diag(2 * weight)
+
+
+def check_bounds(name: str, value: Sequence[float], positive: bool) -> tuple[float, float]:
+    """Two finite numbers around 1, the smaller first."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise TypeError(f"Expected argument `{name}` to be two numbers, but got {value!r}.")
+    low, high = (check_number(name, v, low=0 if positive else None) for v in value)
+    if not (0 < low <= 1 <= high):
+        raise ValueError(
+            f"Expected argument `{name}` to be (low, high) with 0 < low ≤ 1 ≤ high, "
+            f"but got {tuple(value)}."
+        )
+    return low, high
+
+
+def numbers(name: str, value: object, shape: tuple[int, ...]) -> Floats:
+    """Nested lists of finite numbers of this shape, as an array."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"Expected `{name}` to hold finite numbers of shape {shape}.")
+    return array

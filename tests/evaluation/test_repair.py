@@ -1,0 +1,250 @@
+"""`segcal calibrate` and `segcal apply` on files of every form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from posthoc_samples import blobs, calibrated, softmax
+from segcal.cli import app
+from segcal.evaluation.pairs import find_pairs
+from segcal.evaluation.repair import fit_pairs, make_folds
+from segcal.evaluation.verdict import Verdict, compare
+from segcal.posthoc import load_calibrator
+from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
+
+
+def run(*arguments: object) -> Any:
+    """A command in this process; mistakes come back as the exception that main() prints."""
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labels(tmp_path_factory.mktemp("labels"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calibrate_and_apply(tmp_path: Path, labels: Path, form: str) -> None:
+    folder = write_predictions(tmp_path / "probs", form)
+    file = tmp_path / "t.json"
+    done = run("calibrate", "--probs", folder, "--labels", labels, "--out", file)
+    assert done.exit_code == 0, done.output
+    assert "Yes, it helped: on held-out cases, region all" in done.output
+    assert "0 of 13,440 voxels changed their label" in done.output
+    content = json.loads(file.read_text())
+    assert content["params"]["temperature"] == pytest.approx(3.0, abs=0.15)
+    assert content["about"]["cross_validation"]["helped"] == "yes"
+    assert content["fit"]["cases"] == 6
+    assert file.stat().st_size < 8192
+
+    done = run("apply", file, "--probs", folder, "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "6 cases, 0 of 13,440 voxels changed their label" in done.output
+    for i, pair in enumerate(find_pairs(tmp_path / "out", labels)):
+        wanted = load_calibrator(file).transform(blobs(i)[0])
+        # Probabilities below 1e-12 are not told from it, logits are.
+        np.testing.assert_allclose(pair.load().values, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["vector", "dirichlet", "matrix"])
+def test_methods_that_change_labels_say_so(tmp_path: Path, labels: Path, method: str) -> None:
+    folder = write_predictions(tmp_path / "logits", "npy", logits=True)
+    file = tmp_path / "c.json"
+    command = ("calibrate", "--logits", folder, "--labels", labels, "--out", file)
+    done = run(*command, "--method", method, "--folds", 3)
+    assert done.exit_code == 0, done.output
+    assert f"{method} can change labels: " in done.output
+    applied = run("apply", file, "--logits", folder, "--out", tmp_path / "out")
+    changed = sum(
+        int((np.load(tmp_path / "out" / p.name).argmax(0) != np.load(p).argmax(0)).sum())
+        for p in folder.iterdir()
+    )
+    assert f"{changed:,} of 13,440 voxels changed" in applied.output
+    assert changed > 0
+
+
+def test_local_temperature_uses_images(tmp_path: Path, labels: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "nifti")
+    images = write_images(tmp_path / "images")
+    file = tmp_path / "local.safetensors"
+    done = run(
+        "calibrate", "--probs", folder, "--labels", labels, "--images", images, "--out", file,
+        "--method", "local", "--folds", 2, "--set", "steps=8", "--set", "hidden=2",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "local keeps every label: 0 of" in done.output
+    out = tmp_path / "out"
+    done = run("apply", file, "--probs", folder, "--images", images, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "0 of 13,440 voxels changed" in done.output
+    without = run("apply", file, "--probs", folder, "--out", tmp_path / "other")
+    assert "fitted with images" in str(without.exception)
+
+
+def test_a_calibrated_network_needs_no_help(tmp_path: Path, labels: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "npy", too_sure=1.0)
+    done = run("calibrate", "--probs", folder, "--labels", labels, "--out", tmp_path / "t.json")
+    assert "No, there is no sign that it helped" in done.output, done.output
+
+
+def test_options_of_the_fit_change_it(tmp_path: Path, labels: Path) -> None:
+    pairs = find_pairs(write_predictions(tmp_path / "probs", "npy"), labels)
+
+    def theta(method: str = "temperature", **options: Any) -> Any:
+        fitted = fit_pairs(pairs, method, from_probs=True, folds=0, **options)
+        assert fitted.verdict is None
+        return fitted.calibrator._theta  # type: ignore[attr-defined]
+
+    plain = theta()
+    for options in (
+        {"region": "foreground"},
+        {"region": "union"},
+        {"balance": "class"},
+        {"max_voxels": 500},
+        {"options": {"bounds": (0.9, 1.1)}},
+    ):
+        assert np.abs(theta(**options) - plain).max() > 1e-4, options
+    few = theta(max_voxels=500)
+    assert np.abs(theta(max_voxels=500, seed=1) - few).max() > 1e-6
+    np.testing.assert_array_equal(theta(max_voxels=500), few)
+
+
+def test_the_foreground_alone_asks_for_more_confidence(tmp_path: Path, labels: Path) -> None:
+    """Every voxel kept there is organ: the fit learns that organ is always right."""
+    pairs = find_pairs(write_predictions(tmp_path / "probs", "npy", too_sure=1.0), labels)
+    fits = {
+        region: fit_pairs(pairs, "temperature", from_probs=True, region=region)
+        for region in ("all", "foreground")
+    }
+    assert fits["all"].calibrator.temperature == pytest.approx(1.0, abs=0.05)  # type: ignore[attr-defined]
+    verdict = fits["foreground"].verdict
+    assert verdict is not None
+    assert verdict.change("nll", "all").difference > 0
+
+
+def test_folds_keep_patients_together() -> None:
+    names = [f"patient{p:02d}_{frame}" for p in range(7) for frame in ("ED", "ES")]
+    parts = make_folds(names, 3, r"patient\d+")
+    assert sorted(i for part in parts for i in part) == list(range(14))
+    for part in parts:
+        assert {names[i][:9] for i in part}.isdisjoint(
+            {names[i][:9] for i in range(14) if i not in part}
+        )
+    assert make_folds(names, 3, seed=1) != make_folds(names, 3, seed=0)
+    assert len(make_folds(names, 50)) == 14
+    with pytest.raises(ValueError, match="different patients"):
+        make_folds(["a_1", "a_2"], 2, "a")
+    with pytest.raises(ValueError, match="regular expression"):
+        make_folds(names, 2, "(")
+    with pytest.raises(ValueError, match="to match every case"):
+        make_folds(names, 2, "subject")
+
+
+def test_held_out_cases_are_judged_by_a_fit_that_did_not_see_them(tmp_path: Path) -> None:
+    """One case of two is too sure, the other too unsure: each fit is wrong for the other."""
+    for i, factor in enumerate((4.0, 0.25)):
+        logits, target = calibrated((12, 13, 14), seed=i)
+        (tmp_path / "logits").mkdir(exist_ok=True)
+        np.save(tmp_path / "logits" / f"c{i}.npy", logits * factor)
+        write_nifti(tmp_path / "labels" / f"c{i}.nii.gz", target.astype(np.uint8))
+    pairs = find_pairs(tmp_path / "logits", tmp_path / "labels")
+    verdict = fit_pairs(pairs, "temperature", from_probs=False, folds=2).verdict
+    assert verdict is not None
+    assert verdict.change("nll").after > verdict.change("nll").before
+    assert verdict.change("nll").direction == "worse"
+    assert verdict.helped == "harmed"
+    assert "No, it did harm" in verdict.words()
+
+
+def test_verdicts() -> None:
+    def verdict(ece: float, nll: float) -> Verdict:
+        rng = np.random.default_rng(0)
+        start = rng.random(12)
+        noise = rng.normal(size=12) * 0.02
+        changes = [
+            compare("all", "ece", start, start + ece + noise),
+            compare("all", "nll", start, start + nll + noise),
+        ]
+        return Verdict("all", tuple(changes), 0, 1)
+
+    assert verdict(-0.2, -0.2).helped == "yes"
+    assert verdict(-0.2, 0.0).helped == "partly"
+    assert verdict(-0.2, 0.2).helped == "partly"
+    assert verdict(0.0, 0.0).helped == "no"
+    assert verdict(0.2, 0.0).helped == "harmed"
+    change = compare("all", "ece", [0.5, np.nan], [0.1, 0.2])
+    assert change.cases == 1
+    assert change.direction == "unclear"
+    spread = compare("all", "ece", np.arange(9), np.arange(9)[::-1])
+    other = compare("all", "ece", np.arange(9), np.arange(9)[::-1], seed=1)
+    rough = compare("all", "ece", np.arange(9), np.arange(9)[::-1], resamples=3)
+    assert spread.low < 0 < spread.high
+    assert spread != other
+    assert spread != rough
+    empty = compare("all", "ece", [np.nan], [np.nan])
+    assert empty.cases == 0
+    assert empty.direction == "unclear"
+
+
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    logits = write_predictions(tmp_path / "logits", "npy", logits=True)
+    out = tmp_path / "t.json"
+
+    def problem(*arguments: object) -> str:
+        done = run(*arguments)
+        assert done.exit_code == 1
+        assert not out.exists()
+        return " ".join(str(done.exception).split())
+
+    base = ("calibrate", "--labels", labels, "--out", out)
+    assert "case_000.npy: Expected probabilities in [0, 1]" in problem(*base, "--probs", logits)
+    assert "look like probabilities" in problem(*base, "--logits", probs)
+    assert "either --logits" in problem(*base)
+    assert "either --logits" in problem(*base, "--logits", logits, "--probs", probs)
+    assert "Did you mean 'vector'" in problem(*base, "--probs", probs, "--method", "vectr")
+    assert "Use the Dirichlet" in problem(*base, "--probs", probs, "--method", "matrix")
+    assert "one of 'foreground'" in problem(*base, "--probs", probs, "--region", "organ")
+    assert "key=number" in problem(*base, "--probs", probs, "--set", "odir=much")
+    assert "does not exist" in problem(*base, "--probs", tmp_path / "nothing")
+    sigmoid = tmp_path / "sigmoid"
+    sigmoid.mkdir()
+    for path in probs.iterdir():
+        np.save(sigmoid / path.name, np.sqrt(np.load(path)))
+    assert "sigmoid outputs" in problem(*base, "--probs", sigmoid)
+
+
+def test_nothing_is_overwritten_unless_told(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    base = ("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    assert run(*base).exit_code == 0
+    again = run(*base)
+    assert "t.json: exists already; say --overwrite" in str(again.exception)
+    assert run(*base, "--overwrite").exit_code == 0
+
+    apply = ("apply", file, "--probs", probs, "--out", out)
+    assert run(*apply).exit_code == 0
+    assert "exists already" in str(run(*apply).exception)
+    assert run(*apply, "--overwrite").exit_code == 0
+    same = run("apply", file, "--probs", probs, "--out", probs, "--overwrite")
+    assert "another folder" in str(same.exception)
+
+
+def test_apply_refuses_other_networks_and_damaged_files(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file = tmp_path / "t.json"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    np.save(other / "a.npy", softmax(np.random.default_rng(0).normal(size=(4, 5, 6, 7))))
+    done = run("apply", file, "--probs", other, "--out", tmp_path / "out")
+    assert "has 4 classes, but the calibrator was fitted on 3" in str(done.exception)
+    file.write_text(file.read_text()[:50])
+    done = run("apply", file, "--probs", probs, "--out", tmp_path / "out")
+    assert str(done.exception) == f"{file}: is damaged or not a calibrator of segcal"
+    assert not (tmp_path / "out").exists()
