@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "evaluation": {"config", "metrics", "data", "models", "posthoc"},
     "benchmark": {"config", "training", "evaluation"},
     "report": {"config"},
-    "integrations": {"losses", "metrics", "posthoc"},
+    "integrations": {"losses", "metrics", "posthoc", "data", "evaluation"},
 }
 FREE = {"_checks"}
 HEAVY = {"torch", "monai", "pandas", "matplotlib", "scipy", "numpy", "nibabel", "pydantic"}

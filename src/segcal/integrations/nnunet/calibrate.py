@@ -23,6 +23,8 @@ from segcal.evaluation.softmax_write import outputs_of, write_like
 from segcal.posthoc import Calibrator
 
 AVERAGES = ("probs", "logits")
+# Local temperature wants images, and a matrix on raw logits wants logits; nnU-Net keeps neither.
+METHODS = ("temperature", "vector", "dirichlet")
 # What nnUNetv2_ensemble and the like expect in a folder of predictions.
 BESIDE = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 # The smallest probability that counts in an average of logarithms, as of a float32 that is 0.
@@ -255,6 +257,6 @@ def _write_labels(file: SoftmaxFile, probs: NDArray[np.float32], out: Path) -> N
         header: Any = nib.load(source).header.copy()
         labels = probs.argmax(0).T.astype(np.uint8 if len(probs) <= 256 else np.uint16)
         header.set_data_dtype(labels.dtype)
-        image = nib.Nifti1Image(labels.reshape(header.get_data_shape()), None, header)  # type: ignore[no-untyped-call]
+        image = nib.Nifti1Image(labels.reshape(header.get_data_shape()), None, header)
         with replacing(out / name) as partial:
             nib.save(image, partial)
