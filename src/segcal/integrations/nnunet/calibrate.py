@@ -157,7 +157,7 @@ def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
             )
         for file in found.values():
             first = each[0][file.name]
-            if file.form != "nnunet":
+            if file.placement is None:
                 raise DataError(
                     file.path,
                     "has no .pkl beside it",
