@@ -10,8 +10,9 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "segcal"
 
-# Room -> the rooms it may know. `_checks` and the version are free for all.
+# Room -> the rooms it may know. `_about`, `_checks` and the version are free for all.
 ARROWS: dict[str, set[str]] = {
+    "_about": set(),
     "_checks": set(),
     "config": set(),
     "priors": set(),
@@ -23,11 +24,11 @@ ARROWS: dict[str, set[str]] = {
     "losses": {"priors", "kernels"},
     "training": {"config", "losses", "data", "models", "metrics"},
     "evaluation": {"config", "metrics", "data", "models", "posthoc"},
-    "benchmark": {"config", "training", "evaluation"},
-    "report": {"config"},
+    "benchmark": {"config", "data", "metrics", "training", "evaluation"},
+    "report": {"config", "metrics"},
     "integrations": {"losses", "metrics", "posthoc", "data", "evaluation"},
 }
-FREE = {"_checks"}
+FREE = {"_about", "_checks"}
 HEAVY = {"torch", "monai", "pandas", "matplotlib", "scipy", "numpy", "nibabel", "pydantic"}
 NOT_AT_IMPORT = {
     *("monai", "pandas", "matplotlib", "nnunetv2", "ray", "tensorboard", "torchmetrics", "triton"),

@@ -8,7 +8,10 @@ from types import ModuleType
 
 __version__ = "0.1.0.dev0"
 
-_ROOMS = ("config", "data", "losses", "metrics", "models", "posthoc", "priors", "training")
+_ROOMS = (
+    "config", "data", "evaluation", "losses", "metrics", "models", "posthoc",
+    "priors", "training",
+)  # fmt: skip
 
 __all__ = ["__version__", *_ROOMS]
 

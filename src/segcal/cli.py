@@ -9,8 +9,10 @@ import typer
 
 from segcal import __version__
 from segcal.cli_data import data_app, prepare_app
+from segcal.cli_evaluate import evaluate, predict
 from segcal.cli_nnunet import nnunet_app
 from segcal.cli_posthoc import apply, audit, calibrate
+from segcal.cli_report import report
 from segcal.cli_train import train
 
 app = typer.Typer(
@@ -24,9 +26,12 @@ app.add_typer(prepare_app, name="prepare")
 app.add_typer(data_app, name="data")
 app.add_typer(nnunet_app, name="nnunet")
 app.command()(train)
+app.command()(evaluate)
+app.command()(predict)
 app.command()(calibrate)
 app.command()(apply)
 app.command()(audit)
+app.command()(report)
 
 
 def _version(asked: bool) -> None:

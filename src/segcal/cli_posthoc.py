@@ -103,6 +103,9 @@ def audit(
     classes: Annotated[
         str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
     ] = None,
+    region: Annotated[
+        str, typer.Option(help="Where the report reads calibration; all regions are measured.")
+    ] = "all",
     logits: Annotated[bool, typer.Option("--logits", help="The folders hold logits.")] = False,
     fail_if: Annotated[
         list[str] | None,
@@ -122,9 +125,10 @@ def audit(
     with _progress(None) as step:
         audited = run(
             networks, labels, out,
-            images=images, dataset=dataset, classes=_names(classes), logits=logits, axes=axes,
-            ignore_label=ignore_label, overwrite=overwrite, progress=step,
+            images=images, dataset=dataset, classes=_names(classes), region=region, logits=logits,
+            axes=axes, ignore_label=ignore_label, overwrite=overwrite, progress=step,
         )  # fmt: skip
+    _say_unused(audited)
     page = write_report(out)
     for line in audited.lines():
         typer.echo(line)

@@ -1,4 +1,4 @@
-"""What a training run is told: checked sections, YAML in and out. Knows nobody.
+"""What training and evaluation are told: checked sections, YAML in and out. Knows nobody.
 
 An unknown key is an error that names the nearest one; names of losses, networks and transforms are
 checked where they are built.
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -40,6 +40,9 @@ class Section(BaseModel):
                 hint = f" Did you mean `{near[0]}`?" if near else ""
                 raise ValueError(f"has no key `{key}` (it has {', '.join(known)}).{hint}")
         return content
+
+
+S = TypeVar("S", bound=Section)
 
 
 class DataConfig(Section):
@@ -149,6 +152,44 @@ class TrainConfig(Section):
     tensorboard: bool = False
 
 
+Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class EvaluationConfig(Section):
+    """How a run is evaluated; the metrics' options are those of `evaluate_case`.
+
+    `flips` are the axes ("h", "w" and, in 3-D, "d") over whose mirror images predictions are
+    averaged, as `average` says: in probability or in logit space.
+    """
+
+    regions: tuple[Literal["foreground", "all", "union", "boundary"], ...] = (
+        "foreground", "all", "union", "boundary",
+    )  # fmt: skip
+    num_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
+    dilate_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    width_mm: Length = 3.0
+    nsd_tolerance_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    units: Literal["mm", "voxel"] = "mm"
+    empty: Literal["nan", "diagonal", "paper"] = "nan"
+    checkpoint: Literal["best", "last"] = "best"
+    flips: tuple[Literal["d", "h", "w"], ...] = ()
+    average: Literal["probs", "logits"] = "probs"
+
+    @_model_validator(mode="after")
+    def _each_once(self) -> Self:
+        for name in ("regions", "flips"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"has a value twice in `{name}`")
+        if not self.regions:
+            raise ValueError("needs at least one of `regions`")
+        return self
+
+    def metric_options(self) -> dict[str, Any]:
+        """The arguments of `evaluate_case`."""
+        return self.model_dump(exclude={"checkpoint", "flips", "average"})
+
+
 def make_config(
     file: Path | str | None = None,
     *,
@@ -166,6 +207,12 @@ def make_config(
     content = read_yaml(file) if file is not None else {}
     for key, value in (flags or {}).items():
         _put(content, key, value)
+    put_overrides(content, overrides)
+    return check_config(content, str(file) if file is not None else "config")
+
+
+def put_overrides(content: dict[str, Any], overrides: Iterable[str]) -> None:
+    """Set each "key=value" in nested content; keys are dotted paths, values YAML."""
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -174,13 +221,17 @@ def make_config(
             _put(content, key.strip(), yaml.load(value, Loader=_Loader))
         except yaml.YAMLError as error:
             raise ConfigError(f"Expected {key} to be a YAML value, but got {value!r}.") from error
-    return check_config(content, str(file) if file is not None else "config")
 
 
 def check_config(content: Mapping[str, Any], source: str = "config") -> TrainConfig:
     """The config of plain content, or a ConfigError of one line."""
+    return check_section(TrainConfig, content, source)
+
+
+def check_section(kind: type[S], content: Mapping[str, Any], source: str) -> S:
+    """A section of plain content, or a ConfigError of one line that names the source."""
     try:
-        return TrainConfig.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{source}: {'; '.join(map(_sentence, error.errors()))}") from error
 

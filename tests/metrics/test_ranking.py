@@ -95,7 +95,7 @@ def test_the_direction_of_every_metric(metric: str) -> None:
 
 def test_nobody_is_ranked_by_what_the_data_decide() -> None:
     table = make_table({"a": [0.1], "b": [0.2]}, "brier_uncertainty")
-    with pytest.raises(ValueError, match="'brier_uncertainty', which the data alone decide"):
+    with pytest.raises(ValueError, match="'brier_uncertainty', which describes the data"):
         sum_rank(table, metrics=["brier_uncertainty"], region="all")
 
 

@@ -3,6 +3,7 @@
     plan_source, plan_phantom, prepare    make a prepared set
     check_dataset, contact_sheet          verify it, look at it
     open_dataset                          its cases, splits, fingerprint
+    find_images, read_raw                 raw images, for prediction, as the set's own were read
     SliceDataset, PatchDataset            torch datasets over them
     make_loader                           batches, from memory when the set fits
 
@@ -23,6 +24,7 @@ from segcal.data.nifti import write_nifti
 from segcal.data.phantom import PhantomSpec
 from segcal.data.plan import SOURCES, Plan, plan_phantom, plan_source
 from segcal.data.prepare import PrepareReport, prepare
+from segcal.data.raw import find_images, read_raw
 from segcal.data.source import SourceOptions
 from segcal.data.splits import Splits, make_splits
 
@@ -66,12 +68,14 @@ __all__ = [
     "StreamLoader",
     "check_dataset",
     "contact_sheet",
+    "find_images",
     "make_loader",
     "make_splits",
     "open_dataset",
     "plan_phantom",
     "plan_source",
     "prepare",
+    "read_raw",
     "write_nifti",
 ]
 

@@ -1,7 +1,7 @@
 """What a source tells about its set, and from a source's files to a case."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segcal.data.case import Case, SourceFile
 from segcal.data.errors import DataError, list_folder
 from segcal.data.grid import GridRecipe, plan_grid
-from segcal.data.intensity import Intensity, normalise
+from segcal.data.intensity import ChannelIntensity, Intensity, normalise
 from segcal.data.nifti import Header, check_same_grid, read_header, read_image, read_labels
 from segcal.data.resample import present
 
@@ -89,21 +89,13 @@ class CaseRecipe:
 
 def load_case(source: SourceCase, recipe: CaseRecipe) -> Case:
     """Read, check, normalise and resample one case."""
-    image, header = _read_channels(source, recipe)
+    image, header = read_channels(source.images, recipe.channels)
     labels, label_header = read_labels(source.label)
     check_same_grid(label_header, header)
     stored_labels = _map_labels(source.label, labels, recipe)
     digest = hashlib.sha256(repr(image.shape).encode())
     digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
-    normal = np.empty(image.shape, dtype=np.float32)
-    records = []
-    for index, channel in enumerate(image):
-        path = source.images[min(index, len(source.images) - 1)]
-        try:
-            normal[index], record = normalise(channel, recipe.intensity)
-        except ValueError as error:
-            raise DataError(path, str(error), "leave out the case or change --window") from error
-        records.append(record)
+    normal, records = normalise_channels(source.images, image, recipe.intensity)
     grid = plan_grid(header.shape, header.spacing_mm, header.affine, recipe.grid)
     return Case(
         name=source.name,
@@ -111,11 +103,27 @@ def load_case(source: SourceCase, recipe: CaseRecipe) -> Case:
         image=grid.apply_image(normal),
         label=grid.apply_labels(stored_labels),
         grid=grid,
-        intensity=tuple(records),
+        intensity=records,
         voxels_sha256=digest.hexdigest(),
         sources=source_files(source, recipe.root),
         notes=source.notes | header.notes,
     )
+
+
+def normalise_channels(
+    paths: Sequence[Path], image: NDArray[np.floating], intensity: Intensity
+) -> tuple[NDArray[np.float32], tuple[ChannelIntensity, ...]]:
+    """Normalise an image (C, Z, Y, X) channel by channel; `paths` are named in errors."""
+    normal = np.empty(image.shape, dtype=np.float32)
+    records = []
+    for index, channel in enumerate(image):
+        try:
+            normal[index], record = normalise(channel, intensity)
+        except ValueError as error:
+            path = paths[min(index, len(paths) - 1)]
+            raise DataError(path, str(error), "leave out the case or change --window") from error
+        records.append(record)
+    return normal, tuple(records)
 
 
 def source_files(source: SourceCase, root: Path) -> tuple[SourceFile, ...]:
@@ -131,16 +139,17 @@ def source_files(source: SourceCase, root: Path) -> tuple[SourceFile, ...]:
     return tuple(files)
 
 
-def _read_channels(source: SourceCase, recipe: CaseRecipe) -> tuple[NDArray[np.floating], Header]:
-    parts = [read_image(path) for path in source.images]
+def read_channels(paths: Sequence[Path], channels: int) -> tuple[NDArray[np.floating], Header]:
+    """The image (C, Z, Y, X) in one file, or in one file per channel on one grid."""
+    parts = [read_image(path) for path in paths]
     header = parts[0][1]
     for _, other in parts[1:]:
         check_same_grid(other, header)
     image = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
-    if len(image) != recipe.channels:
+    if len(image) != channels:
         raise DataError(
-            source.images[0],
-            f"has {len(image)} channels where the set has {recipe.channels}",
+            paths[0],
+            f"has {len(image)} channels where the set has {channels}",
             "all cases of a set must have the same channels",
         )
     return image, header

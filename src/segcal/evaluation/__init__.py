@@ -1,1 +1,52 @@
-"""Evaluation: anybody's predictions."""
+"""Evaluation: what a network says of whole cases, and how far it can be trusted.
+
+    evaluate_run(run)           the four files of a run; `segcal evaluate` is this
+    write_evaluation(cases, …)  the same four files of anybody's predictions
+    predict_volumes(runs, …)    NIfTI files on the original grid; `segcal predict` is this
+    predict_case(network, …)    one volume, averaged over networks and mirror images
+
+torch is imported only when a network is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
+from segcal.evaluation.measured import Predicted
+
+if TYPE_CHECKING:
+    from segcal.evaluation.predict import Prediction, predict_case
+    from segcal.evaluation.run import FinishedRun, RunFolderError, evaluate_run, open_run
+    from segcal.evaluation.volumes import OUTPUTS, predict_volumes
+
+_NEED_TORCH = {
+    "OUTPUTS": "volumes",
+    "FinishedRun": "run",
+    "Prediction": "predict",
+    "RunFolderError": "run",
+    "evaluate_run": "run",
+    "open_run": "run",
+    "predict_case": "predict",
+    "predict_volumes": "volumes",
+}
+
+__all__ = [
+    "OUTPUTS",
+    "Evaluation",
+    "FinishedRun",
+    "Predicted",
+    "Prediction",
+    "RunFolderError",
+    "evaluate_run",
+    "open_run",
+    "predict_case",
+    "predict_volumes",
+    "read_evaluation",
+    "write_evaluation",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_TORCH:
+        return getattr(importlib.import_module(f"segcal.evaluation.{_NEED_TORCH[name]}"), name)
+    raise AttributeError(f"module 'segcal.evaluation' has no attribute {name!r}")

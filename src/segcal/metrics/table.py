@@ -17,8 +17,8 @@ COLUMNS = ("run", "method", "seed", "dataset", "case", "label", "region", "metri
 # The case of rows that were pooled over all cases of a dataset; rankings leave them out.
 POOLED = "pooled"
 
-# What is better in each metric: "higher", "lower", nearer to "zero", or None: of the data, not of
-# the model, so that nobody can be ranked by it.
+# What is better in each metric: "higher", "lower", nearer to "zero", or None: it describes the data
+# or the model, so that nobody can be ranked by it.
 DIRECTIONS: dict[str, str | None] = {
     "dsc": "higher",
     "nsd": "higher",
@@ -39,6 +39,14 @@ DIRECTIONS: dict[str, str | None] = {
     "nll": "lower",
     "class_ece": "lower",
     "class_signed_gap": "zero",
+    # What networks say, to be looked at; neither high nor low is good.
+    "mean_confidence": None,
+    "mean_abs_logit": None,
+    # Against known true probabilities (phantoms).
+    "truth_ece": "lower",
+    "truth_cece": "lower",
+    "truth_mae": "lower",
+    "truth_kl": "lower",
 }
 # Undefined where a mask is empty. Their names end in a unit: "hd95_mm", "assd_voxel", "nsd_2mm".
 SURFACE = ("nsd", "hd95", "hd95_max", "hd", "assd")
@@ -66,8 +74,8 @@ def direction(metric: str) -> str:
     better = DIRECTIONS[base]
     if better is None:
         raise ValueError(
-            f"Expected argument `metrics` to hold metrics of the model, but got {metric!r}, which "
-            "the data alone decide."
+            f"Expected argument `metrics` to hold metrics that can be better or worse, but got "
+            f"{metric!r}, which describes the data or the model."
         )
     return better
 

@@ -3,6 +3,7 @@
 MONAI is imported only when one of its networks is asked for.
 """
 
+from segcal.models.inference import predict_logits
 from segcal.models.network import (
     MODELS,
     NetworkSpec,
@@ -24,5 +25,6 @@ __all__ = [
     "count_parameters",
     "load_model",
     "make_model",
+    "predict_logits",
     "read_checkpoint",
 ]

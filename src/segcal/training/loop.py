@@ -230,6 +230,12 @@ class Run:
         about = {
             "dataset": job.dataset.info.name,
             "data_fingerprint": job.dataset.fingerprint,
+            # What evaluation and prediction need to know of the data, which may be elsewhere then.
+            "data": job.dataset.info.model_dump(mode="json", exclude={"cases", "skipped"}),
+            "cases": {
+                part: [case.name for case in job.dataset.part(part, job.config.data.fold)]
+                for part in ("train", "val")
+            },
             "parameters": count_parameters(job.network),
             "compiled": job.compiled,
             **describe(job.fabric),

@@ -6,21 +6,18 @@ import fcntl
 import json
 import os
 import platform
-import subprocess
 import time
 import uuid
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-import segcal
+from segcal._about import git_commit, versions
 from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to_yaml
 
 CONFIG, ABOUT, LOG, LOCK = "config.yaml", "run.json", "log.jsonl", ".lock"
 # More epochs continue a run; the data may have moved, and its fingerprint tells if it changed.
 FREE_TO_CHANGE = ("epochs", "data.path")
-_PACKAGES = ("torch", "lightning-fabric", "monai", "numpy", "triton")
 
 
 class RunError(ValueError):
@@ -152,30 +149,3 @@ def write_text(path: Path, text: str) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def versions() -> dict[str, str]:
-    """Versions of segcal, Python and the packages that decide how a run comes out."""
-    found = {"segcal": segcal.__version__, "python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def git_commit() -> str | None:
-    """The commit of segcal's sources, "+changes" if they differ from it; None outside git."""
-    sources = Path(segcal.__file__).parent
-    git = ["git", "-C", str(sources)]
-    try:
-        head, changed = (
-            subprocess.run([*git, *arguments], capture_output=True, text=True, timeout=20)
-            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "."])
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if head.returncode:
-        return None
-    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")

@@ -15,6 +15,7 @@ from segcal.data import PreparedCase
 from segcal.data.loader import free_bytes
 from segcal.metrics import CalibrationBins
 from segcal.metrics.overlap import check_groups, dsc_of
+from segcal.models import predict_logits
 from segcal.training.watch import NonFiniteLossError
 
 # The share of free memory that validation volumes may occupy between epochs.
@@ -89,19 +90,11 @@ class Validator:
                 self._kept[case.name] = image, target
             yield case.name, image, target
 
-    @torch.no_grad()
     def _predict(self, network: nn.Module, name: str, image: Tensor) -> Tensor:
         """(C, Z, Y, X) → probabilities (K, Z, Y, X), float32."""
-        if self.patch_size is None:
-            slices = torch.split(image.transpose(0, 1), self.batch_size)
-            logits = torch.cat([network(part).float() for part in slices]).transpose(0, 1)
-        else:
-            from monai.inferers.utils import sliding_window_inference
-
-            whole: Any = sliding_window_inference(
-                image[None], self.patch_size, 1, network, overlap=0.5, mode="gaussian"
-            )
-            logits = whole[0].float()
+        logits = predict_logits(
+            network, image, batch_size=self.batch_size, patch_size=self.patch_size
+        )
         if not bool(torch.isfinite(logits).all()):
             raise NonFiniteLossError(
                 f"the network's logits of validation case {name} are not finite"

@@ -1,0 +1,94 @@
+"""One cardiac volume through all metrics in all regions, and what threads bring. One run:
+
+python benchmarks/bench_evaluation.py
+
+Prints a table (medians and quartiles) and writes benchmarks/results/evaluation_<cpu or cuda>.json.
+The bar: a volume of 10×192×192 with 4 classes below 0.5 s on two cores.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from _common import RESULTS, environment, time_median, write_results
+from bench_metrics import ellipsoid
+from rich.console import Console
+from rich.table import Table
+
+from segcal.evaluation import Predicted, predict_case, write_evaluation
+from segcal.evaluation.measured import measure_case
+from segcal.metrics import REGIONS
+from segcal.models import NetworkSpec, make_model
+
+SHAPE, SPACING = (10, 192, 192), (10.0, 1.5, 1.5)
+WHO = {"run": "bench", "method": "bench", "seed": 0, "dataset": "bench"}
+OPTIONS: dict[str, Any] = {"regions": list(REGIONS), "num_bins": 15}
+
+
+def cardiac(name: str, device: str, seed: int = 0) -> Predicted:
+    """A right ventricle, a ring and a left ventricle, predicted two voxels off, with noise."""
+    target = np.zeros(SHAPE, np.uint8)
+    target[ellipsoid(SHAPE, (5, 96, 70), (5, 35, 30))] = 1
+    target[ellipsoid(SHAPE, (5, 96, 110), (5, 40, 40))] = 2
+    target[ellipsoid(SHAPE, (5, 96, 110), (5, 28, 28))] = 3
+    near = np.eye(4, dtype=np.float32)[np.roll(target, 2, 1)].transpose(3, 0, 1, 2)
+    noise = np.random.default_rng(seed).normal(size=near.shape).astype(np.float32)
+    logits = torch.from_numpy(6 * near + noise).to(device)
+    return Predicted(name, logits.softmax(0), target, SPACING, noise[:1], logits)
+
+
+def bench_many(workers: int, cases: int, device: str, repeats: int) -> dict[str, float]:
+    """Seconds per case of the writer, files included, with that many threads."""
+    ready = [cardiac(f"case {i}", device, i) for i in range(cases)]
+
+    def stream() -> Iterator[Predicted]:
+        yield from ready
+
+    def run() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            write_evaluation(
+                stream(), folder, **WHO, labels=["background", "RV", "MYO", "LV"], workers=workers
+            )
+
+    times = time_median(run, repeats)
+    return {key: seconds / cases for key, seconds in times.items()}
+
+
+def bench_network(device: str, repeats: int) -> dict[str, float]:
+    """The paper's U-Net on the ten slices."""
+    model = make_model(NetworkSpec("unet", 2, 1, 4)).to(device).eval()
+    image = torch.randn(1, *SHAPE, device=device)
+    return time_median(lambda: predict_case(model, image), repeats, device=device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--cases", type=int, default=16)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    options = parser.parse_args()
+    case = cardiac("case", options.device)
+    results: dict[str, dict[str, float]] = {
+        "all metrics of one volume": time_median(
+            lambda: measure_case(case, WHO, OPTIONS), options.repeats
+        ),
+        "the paper's U-Net on one volume": bench_network(options.device, options.repeats),
+    }
+    for workers in options.workers:
+        results[f"a case of many, {workers} threads"] = bench_many(
+            workers, options.cases, options.device, max(options.repeats // 2, 1)
+        )
+    grid = Table("what", "median s", "q1–q3 s")
+    for what, t in results.items():
+        grid.add_row(what, f"{t['median_s']:.3f}", f"{t['q1_s']:.3f}–{t['q3_s']:.3f}")
+    Console().print(grid)
+    payload = {"environment": environment(), "shape": SHAPE, "results": results}
+    write_results(RESULTS / f"evaluation_{options.device}.json", payload)
+
+
+if __name__ == "__main__":
+    main()

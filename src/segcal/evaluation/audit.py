@@ -1,0 +1,378 @@
+"""Somebody else's predictions as a study that `segcal report` shows, and rules to guard a release.
+
+`audit` writes the study; `parse_rule` and `check_rules` are `--fail-if`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segcal import __version__
+from segcal._about import git_commit, versions
+from segcal._checks import check_choice
+from segcal.data import DataError
+from segcal.data.store import replacing, write_json, write_text
+from segcal.evaluation.cases import Evaluation, write_evaluation
+from segcal.evaluation.measured import Predicted
+from segcal.evaluation.pairs import Pairs, find_pairs
+from segcal.metrics import REGIONS
+from segcal.posthoc import to_probs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Below half a point, confidence and accuracy are called equal.
+_NO_GAP = 0.005
+METRICS = ("dsc", "hd95_mm", "ece", "cece")
+# What a rule may speak of. Those of the whole segmentation have no region.
+_SEGMENTATION = ("dsc", "hd95_mm", "hd95_max_mm", "hd_mm", "assd_mm", "nsd_2mm")
+_CALIBRATION = (
+    "ece", "cece", "ace", "mce", "adaptive_ece", "signed_gap", "brier", "nll", "mean_confidence",
+)  # fmt: skip
+_RULE = re.compile(r"^(?:(\w+):)?(\w+)(>=|<=|>|<)([-+.\deE]+)$")
+_HOLDS: dict[str, Callable[[float, float], bool]] = {
+    ">": lambda value, limit: value > limit,
+    ">=": lambda value, limit: value >= limit,
+    "<": lambda value, limit: value < limit,
+    "<=": lambda value, limit: value <= limit,
+}
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A finished audit: the study's folder, and by title what was measured of each network."""
+
+    folder: Path
+    region: str
+    networks: dict[str, Evaluation]
+    unused: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """One line per network for people."""
+        for title, found in self.networks.items():
+            mean = found.means(self.region)
+            gap = mean["signed_gap"]
+            side = "over-confident" if gap > 0 else "under-confident"
+            side = "neither over- nor under-confident" if abs(gap) < _NO_GAP else side
+            yield (
+                f"{title}: {found.about['cases']} cases; region {self.region}: ECE "
+                f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; confidence "
+                f"{100 * abs(gap):.2f} points {'above' if gap > 0 else 'below'} accuracy "
+                f"({side}); DSC {mean['dsc']:.4f}"
+            )
+
+
+def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Path]:
+    """Titles and folders from `NAME=FOLDER` or `FOLDER`; a folder is called by its own name.
+
+    Example:
+        >>> make_networks(["ours=runs/a", "runs/b"])
+        {'ours': PosixPath('runs/a'), 'b': PosixPath('runs/b')}
+    """
+    out: dict[str, Path] = {}
+    for text in texts:
+        title, equals, folder = text.partition("=")
+        if not equals or Path(text).exists():
+            title, folder = Path(text).resolve().name, text
+            title = name if name is not None and len(texts) == 1 else title
+        if not title or not folder or title in out:
+            raise ValueError(
+                f"Expected argument `--probs` to be FOLDER, or NAME=FOLDER with a different name "
+                f"each, but got {text!r}."
+            )
+        out[title] = Path(folder)
+    return out
+
+
+def audit(
+    networks: Mapping[str, Path],
+    labels: Path,
+    out: Path,
+    *,
+    images: Path | None = None,
+    dataset: str = "audit",
+    classes: Sequence[str] | None = None,
+    region: str = "all",
+    logits: bool = False,
+    axes: str = "auto",
+    ignore_label: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str, int], None] = lambda what, done: None,
+) -> Audited:
+    """Measure networks on the same cases and write a study; it appears whole or not at all.
+
+    Args:
+        networks: title → folder of predictions.
+        labels, images, axes, ignore_label: see `find_pairs`.
+        out: folder of the study.
+        dataset: what to call the data.
+        classes: names, background first; by default nnU-Net's dataset.json beside the
+            predictions, else numbers.
+        region: where the report reads calibration; all regions are measured.
+        logits: the folders hold logits.
+        overwrite: whether a study in `out` may be replaced.
+        progress: called with a title and how many of its cases are done.
+    """
+    check_choice("region", region, REGIONS)
+    _check_out(out, overwrite)
+    sets = {
+        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
+        for title, folder in networks.items()
+    }
+    _check_same_cases(sets)
+    first = next(iter(sets.values()))
+    names = _class_names(first, classes)
+    slugs = _slugs(sets)
+    data = slug_of(dataset)
+    runs: list[dict[str, Any]] = []
+    with replacing(out) as partial:
+        partial.mkdir(parents=True)
+        for title, pairs in sets.items():
+            place = f"runs/{data}/{slugs[title]}/seed0"
+            about = {"source": str(pairs.folder), "kind": "logits" if logits else "probs"}
+            found = _evaluate(
+                pairs, partial / place, logits, title, progress,
+                run=f"{data}/{slugs[title]}/seed0", method=slugs[title], seed=0, dataset=data,
+                labels=names, about=about,
+            )  # fmt: skip
+            runs.append(
+                {
+                    "run": f"{data}/{slugs[title]}/seed0", "method": slugs[title], "dataset": data,
+                    "seed": 0, "folder": place, "state": "done", "error": "",
+                    "seconds": found.about["seconds"],
+                }
+            )  # fmt: skip
+        _write_tables(partial, [partial / str(run["folder"]) for run in runs], region)
+        content = _study(data, dataset, slugs, names, runs, region, first)
+        write_json(partial / "study.json", content)
+    done = {
+        title: Evaluation(
+            out / str(run["folder"]), "test",
+            json.loads((out / str(run["folder"]) / "evaluation.json").read_text()),
+        )
+        for title, run in zip(sets, runs, strict=True)
+    }  # fmt: skip
+    return Audited(out, region, done, first.unused)
+
+
+def _check_out(out: Path, overwrite: bool) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / "study.json").is_file():
+        raise DataError(out, "exists and is not a study", "choose another --out")
+    if not overwrite:
+        raise DataError(out, "holds a study already", "say --overwrite to replace it")
+
+
+def _check_same_cases(sets: Mapping[str, Pairs]) -> None:
+    (first, reference), *others = sets.items()
+    for title, pairs in others:
+        missing = sorted(set(reference.names) ^ set(pairs.names))
+        if missing:
+            raise ValueError(
+                f"Expected every network to have predicted the same cases, but {missing[0]} is "
+                f"only in one of {first!r} and {title!r}."
+            )
+        if pairs.num_classes != reference.num_classes:
+            raise ValueError(
+                f"Expected every network to have the same classes, but {first!r} has "
+                f"{reference.num_classes} and {title!r} has {pairs.num_classes}."
+            )
+
+
+def _class_names(pairs: Pairs, given: Sequence[str] | None) -> list[str]:
+    k = pairs.num_classes
+    names = list(given) if given is not None else _nnunet_names(pairs.folder, k)
+    if len(names) != k or len(set(names)) != k:
+        raise ValueError(
+            f"Expected argument `--classes` to give {k} different names, background first, but "
+            f"got {', '.join(names)}."
+        )
+    return names
+
+
+def _nnunet_names(folder: Path, num_classes: int) -> list[str]:
+    """Names from the dataset.json that nnU-Net leaves beside predictions, else numbers."""
+    plain = ["background", *(f"class {k}" for k in range(1, num_classes))]
+    try:
+        labels = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["labels"]
+        numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return plain  # not there, or of region-based training: numbers say it as well
+    names = [numbers.get(k, plain[k]) for k in range(num_classes)]
+    return names if len(set(names)) == num_classes else plain
+
+
+def slug_of(name: str) -> str:
+    """A name that is safe as a folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "network"
+
+
+def _slugs(titles: Mapping[str, object]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for title in titles:
+        slug, number = slug_of(title), 2
+        while slug in out.values():
+            slug, number = f"{slug_of(title)}-{number}", number + 1
+        out[title] = slug
+    return out
+
+
+def _evaluate(
+    pairs: Pairs,
+    folder: Path,
+    logits: bool,
+    title: str,
+    progress: Callable[[str, int], None],
+    **options: Any,
+) -> Evaluation:
+    now = pairs.pairs[0]
+
+    def cases() -> Iterator[Predicted]:
+        nonlocal now
+        for pair in pairs:
+            now = pair
+            loaded = pair.load()
+            yield Predicted(
+                pair.name,
+                to_probs(loaded.values, from_probs=not logits),
+                loaded.target,
+                loaded.spacing_mm,
+                image=loaded.image,
+                logits=loaded.values if logits else None,
+            )
+
+    try:
+        return write_evaluation(
+            cases(), folder, progress=lambda done: progress(title, done), **options
+        )
+    except DataError:
+        raise
+    except (ValueError, TypeError) as error:
+        # Cases are measured as they are drawn: it is the last one.
+        raise ValueError(f"{now.softmax.path}: {error}") from error
+
+
+def _write_tables(folder: Path, runs: Sequence[Path], region: str) -> None:
+    """cases.csv of all networks, and their ranks."""
+    from segcal.metrics import bootstrap_ranks
+
+    parts = [(run / "cases.csv").read_text(encoding="utf-8").splitlines(True) for run in runs]
+    write_text(folder / "cases.csv", "".join(parts[0][:1] + [x for p in parts for x in p[1:]]))
+    table = _read(folder / "cases.csv")
+    ranks = bootstrap_ranks(table, metrics=METRICS, region=region, missing="worst")
+    write_text(folder / "ranks.csv", ranks.to_csv(index=False))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    return Evaluation(path.parent, "test", {}).table()
+
+
+def _study(
+    data: str,
+    title: str,
+    slugs: Mapping[str, str],
+    names: Sequence[str],
+    runs: list[dict[str, Any]],
+    region: str,
+    pairs: Pairs,
+) -> dict[str, Any]:
+    note = "Predictions of trained networks, measured as they are; nothing was trained."
+    if pairs.unused:
+        note += f" {len(pairs.unused)} label maps had no prediction and were left out."
+    return {
+        "format": "segcal-study",
+        "version": 1,
+        "kind": "audit",
+        "title": f"Audit of {', '.join(slugs)}",
+        "note": note,
+        "split": "test",
+        "region": region,
+        "metrics": list(METRICS),
+        "datasets": [
+            {
+                "name": data, "title": title, "source": "folder", "labels": list(names),
+                "structures": list(names[1:]), "fingerprint": "",
+            }
+        ],
+        "methods": [
+            {"name": slug, "title": name, "paper": None, "group": "main", "options": {},
+             "chosen_from": []}
+            for name, slug in slugs.items()
+        ],
+        "runs": runs,
+        "tables": ["main", "classes"],
+        "environment": {
+            "device": "cpu", "versions": versions(), "commit": git_commit(), "segcal": __version__,
+        },
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`--fail-if`: a metric in a region, a comparison and a limit."""
+
+    text: str
+    region: str
+    metric: str
+    sign: str
+    limit: float
+
+
+def parse_rule(text: str) -> Rule:
+    """`[REGION:]METRIC(>|>=|<|<=)NUMBER`; without a region, all voxels.
+
+    Example:
+        >>> parse_rule("foreground:ece > 0.05").limit
+        0.05
+    """
+    match = _RULE.match("".join(text.split()))
+    try:
+        limit = float(match[4]) if match else math.nan
+    except ValueError:
+        limit = math.nan
+    if match is None or not math.isfinite(limit):
+        raise ValueError(
+            "Expected argument `--fail-if` to be a rule such as 'ece>0.05' or "
+            f"'foreground:cece>=0.1', but got {text!r}."
+        )
+    region, metric = match[1] or "all", "hd95_mm" if match[2] == "hd95" else match[2]
+    check_choice("--fail-if", region, REGIONS)
+    check_choice("--fail-if", metric, (*_CALIBRATION, *_SEGMENTATION))
+    return Rule(text, region, metric, match[3], limit)
+
+
+def check_rules(audited: Audited, rules: Sequence[Rule]) -> list[str]:
+    """One line for every rule that holds, or cannot be judged, for a network."""
+    return [
+        line
+        for title, found in audited.networks.items()
+        for rule in rules
+        if (line := _broken(title, found, rule)) is not None
+    ]
+
+
+def _broken(title: str, found: Evaluation, rule: Rule) -> str | None:
+    table = found.table()
+    chosen = table[(table["case"] != "pooled") & (table["metric"] == rule.metric)]
+    whole = rule.metric in _SEGMENTATION
+    chosen = chosen if whole else chosen[(chosen["region"] == rule.region)]
+    chosen = chosen[chosen["label"].isin(["all", *found.structures])]
+    undefined = int(chosen["value"].isna().sum())
+    mean = float(chosen["value"].mean())
+    what = rule.metric if whole else f"{rule.metric} in region {rule.region}"
+    # A missed organ has no distance: leaving it out would make a worse network pass.
+    if math.isnan(mean) or (undefined and whole):
+        return (
+            f"{title}: {what} is undefined in {undefined} of {len(chosen)} values, so "
+            f"--fail-if {rule.text!r} cannot be judged"
+        )
+    if not _HOLDS[rule.sign](mean, rule.limit):
+        return None
+    return f"{title}: {what} is {mean:.4g} on average over cases: --fail-if {rule.text!r} holds"

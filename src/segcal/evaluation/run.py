@@ -1,0 +1,236 @@
+"""A training run, opened again: its network, its data, and its evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from segcal.config import EvaluationConfig, TrainConfig, check_config, read_yaml
+from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
+from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
+from segcal.evaluation.measured import Predicted
+from segcal.evaluation.predict import choose_device, exactly, predict_case
+from segcal.models import SegmentationNetwork, load_model
+
+SPLITS = ("train", "val", "test")
+
+
+class RunFolderError(ValueError):
+    """A folder that is not a run one can evaluate: "FOLDER: why; what to do"."""
+
+    def __init__(self, folder: Path, problem: str, remedy: str) -> None:
+        super().__init__(folder, problem, remedy)
+        self.folder, self.problem, self.remedy = folder, problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.problem}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What `segcal train` left in a folder."""
+
+    folder: Path
+    config: TrainConfig
+    about: dict[str, Any]
+
+    @property
+    def info(self) -> DatasetInfo:
+        """What the run knows of the data it was trained on (without the cases)."""
+        try:
+            return DatasetInfo.model_validate({**self.about["data"], "cases": ()})
+        except (KeyError, TypeError, ValidationError) as error:
+            raise RunFolderError(
+                self.folder, "does not say how its data were prepared", "train it again"
+            ) from error
+
+    @property
+    def patch_size(self) -> tuple[int, int, int] | None:
+        return self.config.data.patch_size
+
+    def checkpoint(self, name: str = "best") -> Path:
+        path = self.folder / f"{name}.pt"
+        if not path.is_file():
+            raise RunFolderError(self.folder, f"has no {name}.pt", "finish its training first")
+        return path
+
+    def network(self, name: str, device: torch.device) -> SegmentationNetwork:
+        return load_model(self.checkpoint(name), device)
+
+    def open_data(self, folder: Path | str | None = None) -> PreparedDataset:
+        """The prepared set it was trained on, at its old place or in `folder`."""
+        path = Path(folder) if folder is not None else Path(self.config.data.path)
+        if folder is None and not path.is_dir():
+            raise RunFolderError(
+                self.folder, f"was trained on {path}, which is not there", "give --data its folder"
+            )
+        dataset = open_dataset(path)
+        if dataset.fingerprint != self.about.get("data_fingerprint"):
+            raise RunFolderError(
+                self.folder, f"was trained on other data than {path}", "give --data its own"
+            )
+        return dataset
+
+    def check_unseen(self, cases: Sequence[PreparedCase]) -> None:
+        """Refuse test cases that training or the choice of the checkpoint has seen."""
+        for part, names in self.about.get("cases", {}).items():
+            seen = sorted(set(names) & {case.name for case in cases})
+            if seen:
+                raise RunFolderError(
+                    self.folder,
+                    f"used test case {seen[0]} in its {part} split (the set was split anew)",
+                    "train it again on the present splits",
+                )
+
+
+def open_run(folder: Path | str) -> FinishedRun:
+    """Open the folder of a run, or raise one line that says what it is instead."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RunFolderError(folder, "does not exist", "give the folder that `segcal train` wrote")
+    if not (folder / "config.yaml").is_file() or not (folder / "run.json").is_file():
+        raise RunFolderError(folder, "is not a run", "give the folder that `segcal train` wrote")
+    config = check_config(read_yaml(folder / "config.yaml"), str(folder / "config.yaml"))
+    try:
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(folder, f"has a damaged run.json ({error})", "restore it") from error
+    return FinishedRun(folder, config, about if isinstance(about, dict) else {})
+
+
+def evaluate_run(
+    run: Path | str,
+    *,
+    split: str = "test",
+    config: EvaluationConfig | None = None,
+    name: str | None = None,
+    method: str | None = None,
+    dataset: str | None = None,
+    data: Path | str | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Evaluate a run on a split of its data, on the grid of the prepared set (as the paper does).
+
+    A finished evaluation of the same checkpoint with the same settings is given back as it is;
+    one that differs is refused unless `overwrite`.
+
+    Args:
+        run: the folder that `segcal train` wrote.
+        split: "train", "val" or "test".
+        config: regions, units, checkpoint, flips and so on; by default all metrics.
+        name, method, dataset: what the rows say; by default the folder, the loss, the set's name.
+        data: where the prepared set is now, if it has moved.
+        device: "auto", "cpu", "cuda", "cuda:1", …
+        workers: threads that measure while the network predicts; by default by the cores.
+        progress: called with (cases done, cases in all).
+    """
+    config = config or EvaluationConfig()
+    opened = open_run(run)
+    told: dict[str, Any] = {
+        "run": name or opened.folder.resolve().name,
+        "method": method or opened.config.loss.name,
+        "seed": opened.config.seed,
+        "dataset": dataset or str(opened.about.get("dataset", "")),
+    }
+    asked = {
+        "checkpoint": config.checkpoint,
+        "checkpoint_sha256": _sha256(opened.checkpoint(config.checkpoint)),
+        "flips": list(config.flips),
+        "average": config.average,
+    }
+    done = None if overwrite else read_evaluation(opened.folder, split)
+    if done is not None:
+        _check_same(done, {**asked, **told}, config)
+        return done
+    prepared = opened.open_data(data)
+    cases = prepared.part(split, opened.config.data.fold)
+    if split == "test":
+        opened.check_unseen(cases)
+    place = choose_device(device)
+    with exactly(), warnings.catch_warnings():
+        # Ours were softmaxed once; a network that learnt little may look otherwise.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"segcal\.metrics")
+        return write_evaluation(
+            predicted_cases(opened, cases, config, place),
+            opened.folder,
+            **told,
+            labels=[prepared.classes[k] for k in sorted(prepared.classes)],
+            split=split,
+            groups=prepared.info.regions or None,
+            **config.metric_options(),
+            workers=default_workers() if workers is None else workers,
+            about={**asked, "data_fingerprint": prepared.fingerprint, "device": _describe(place)},
+            overwrite=overwrite,
+            progress=None if progress is None else lambda done: progress(done, len(cases)),
+        )
+
+
+def predicted_cases(
+    run: FinishedRun,
+    cases: Sequence[PreparedCase],
+    config: EvaluationConfig,
+    device: torch.device,
+) -> Iterator[Predicted]:
+    """The run's predictions, case after case, with all that is to be measured against."""
+    network = run.network(config.checkpoint, device)
+    for case in cases:
+        image = case.image()
+        try:
+            found = predict_case(
+                network,
+                torch.from_numpy(image).to(device),
+                patch_size=run.patch_size,
+                flips=config.flips,
+                average=config.average,
+            )
+        except ValueError as error:
+            raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
+        yield Predicted(
+            name=case.name,
+            probs=found.probs,
+            target=case.label(),
+            spacing_mm=case.spacing_mm,
+            image=image,
+            logits=found.logits,
+            truth=case.truth(),
+        )
+
+
+def default_workers() -> int:
+    """Threads that measure; they hold the interpreter in turn, so more than four bring nothing."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(4, cores or 1))
+
+
+def _check_same(done: Evaluation, asked: dict[str, Any], config: EvaluationConfig) -> None:
+    """Raise, naming the first difference, unless the finished evaluation is what is asked for."""
+    options = config.metric_options()
+    wanted = {**asked, "regions": list(options.pop("regions"))}
+    for key, value in {**wanted, **options}.items():
+        there = done.about.get("options", {}).get(key, done.about.get(key))
+        if there != value:
+            what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {there!r}"
+            raise ValueError(
+                f"{done.path('evaluation.json')}: was made with {what}; say --overwrite to replace"
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _describe(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

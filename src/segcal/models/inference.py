@@ -1,0 +1,47 @@
+"""Whole volumes through a network: slices in batches, or windows that slide over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segcal._checks import check_int
+
+
+@torch.no_grad()
+def predict_logits(
+    network: nn.Module,
+    image: Tensor,
+    *,
+    batch_size: int = 16,
+    patch_size: tuple[int, int, int] | None = None,
+) -> Tensor:
+    """Image (C, Z, Y, X) → logits (K, Z, Y, X), float32, on the image's device.
+
+    A 2-D network sees `batch_size` slices at a time. A 3-D network sees windows of `patch_size`
+    that overlap by half; where they do, logits are averaged with Gaussian weights (MONAI).
+
+    The network should be in evaluation mode; autocasting is the caller's choice.
+
+    Example:
+        >>> net = nn.Conv2d(1, 3, kernel_size=1)
+        >>> predict_logits(net, torch.zeros(1, 5, 8, 8), batch_size=2).shape
+        torch.Size([3, 5, 8, 8])
+    """
+    check_int("batch_size", batch_size, low=1)
+    if image.ndim != 4:
+        raise ValueError(
+            f"Expected argument `image` to be (C, Z, Y, X), but got shape {tuple(image.shape)}."
+        )
+    if patch_size is None:
+        slices = torch.split(image.transpose(0, 1), batch_size)
+        return torch.cat([network(part).float() for part in slices]).transpose(0, 1)
+    from monai.inferers.utils import sliding_window_inference
+
+    whole: Any = sliding_window_inference(
+        image[None], patch_size, 1, network, overlap=0.5, mode="gaussian"
+    )
+    logits: Tensor = whole[0].float()
+    return logits

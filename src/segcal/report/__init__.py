@@ -1,0 +1,23 @@
+"""The report of a study: tables, figures and one page. Reads files only; knows no torch."""
+
+from pathlib import Path
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    study: Path | str, *, out: Path | str | None = None, region: str | None = None
+) -> Path:
+    """Report a study: `index.html`, `tables/` and `figures/`; returns the path of index.html.
+
+    Reads files only. The folder appears whole or not at all; an earlier report in it is replaced,
+    any other folder is left alone.
+
+    Args:
+        study: a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote.
+        out: where to; by default `report` in the study.
+        region: where calibration is read; by default the study's own.
+    """
+    from segcal.report.write import write  # draws: matplotlib is loaded here
+
+    return write(Path(study), Path(out) if out is not None else None, region)

@@ -1,0 +1,210 @@
+"""Slices of the best, median and worst case as pictures: masks and confidence of each method."""
+
+import base64
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from segcal.report.numbers import Numbers
+from segcal.report.reliability import CaseBins, Curve
+from segcal.report.style import CLASSES
+
+Bytes = npt.NDArray[np.uint8]
+SIDE = 176  # pixels of the longer side of a picture
+
+
+@dataclass(frozen=True)
+class MethodPicture:
+    """What one method made of a case; pictures are (H, W, 3) bytes."""
+
+    method: str
+    mask: Bytes
+    confidence: Bytes
+    dsc: float
+    ece: float
+    curve: Curve | None
+
+
+@dataclass(frozen=True)
+class CasePicture:
+    """A case: its image, its truth, and every method's answer."""
+
+    dataset: str
+    case: str
+    role: str
+    dsc: float
+    image: Bytes
+    truth: Bytes
+    methods: list[MethodPicture] = field(default_factory=list)
+    cropped: bool = False
+
+
+def case_pictures(
+    numbers: Numbers, dataset: str, bins: Mapping[tuple[str, str], CaseBins], region: str
+) -> list[CasePicture]:
+    """The best, median and worst case of a dataset by mean DSC over methods."""
+    slices = _open(numbers, dataset)
+    there = {case for _, index in slices.values() for case in index}
+    scores = numbers.cases(dataset, "dsc").mean(axis=1).dropna().sort_values(kind="stable")
+    scores = scores[[case in there for case in scores.index]]
+    if not len(scores):
+        return []
+    places = {"best": len(scores) - 1, "median": (len(scores) - 1) // 2, "worst": 0}
+    out: list[CasePicture] = []
+    for role, place in places.items():
+        case = str(scores.index[place])
+        if all(picture.case != case for picture in out):
+            value = float(scores.iloc[place])
+            out.append(_picture(numbers, dataset, case, role, value, slices, bins, region))
+    return out
+
+
+def _open(numbers: Numbers, dataset: str) -> dict[str, tuple[Path, dict[str, int]]]:
+    """method -> its first run's slices, and where each case is in them."""
+    out: dict[str, tuple[Path, dict[str, int]]] = {}
+    for run, path in numbers.study.files("slices.npz"):
+        if run.dataset != dataset or run.method in out:
+            continue
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                index = {str(case): i for i, case in enumerate(file["cases"])}
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"Expected {path} to hold slices, but got: {error}") from error
+        out[run.method] = (path, index)
+    return {m: out[m] for m in numbers.study.methods if m in out}
+
+
+def _picture(
+    numbers: Numbers,
+    dataset: str,
+    case: str,
+    role: str,
+    value: float,
+    slices: Mapping[str, tuple[Path, dict[str, int]]],
+    bins: Mapping[tuple[str, str], CaseBins],
+    region: str,
+) -> CasePicture:
+    planes = {m: _load(*found, case) for m, found in slices.items() if case in found[1]}
+    first = next(iter(planes.values()))
+    window = _window(planes)
+    size = _size(first["image"][window], first["spacing"])
+    grey, truth = _grey(first["image"][window], size), _labels(first["truth"][window], size)
+    classes = len(numbers.study.datasets[dataset].labels) or int(first["truth"].max()) + 1
+    dsc, ece = numbers.cases(dataset, "dsc"), numbers.cases(dataset, "ece", region)
+    made = []
+    for method, plane in planes.items():
+        found = bins.get((dataset, method))
+        made.append(
+            MethodPicture(
+                method,
+                _overlay(grey, _labels(plane["labels"][window], size), truth),
+                _confidence(plane["confidence"][window], size, classes),
+                _at(dsc, case, method),
+                _at(ece, case, method),
+                found.of_case(case, region) if found else None,
+            )
+        )
+    full = first["image"].shape
+    cropped = first["image"][window].shape != full
+    return CasePicture(
+        dataset, case, role, value, np.repeat(grey[..., None], 3, 2), _overlay(grey, truth, truth),
+        made, cropped,
+    )  # fmt: skip
+
+
+def _at(table: Any, case: str, method: str) -> float:
+    there = case in table.index and method in table.columns
+    return float(table.loc[case, method]) if there else float("nan")
+
+
+def _load(path: Path, index: dict[str, int], case: str) -> dict[str, npt.NDArray[Any]]:
+    i = index[case]
+    names = ("image", "truth", "labels", "confidence", "spacing")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: np.asarray(file[f"{name}_{i}"]) for name in names}
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"Expected {path} to hold slices, but got: {error}") from error
+
+
+def _window(planes: Mapping[str, dict[str, npt.NDArray[Any]]]) -> tuple[slice, ...]:
+    """Around all that is true or predicted foreground, with a margin; at least a quarter."""
+    inside = np.zeros(next(iter(planes.values()))["truth"].shape, bool)
+    for plane in planes.values():
+        inside |= (plane["truth"] > 0) | (plane["labels"] > 0)
+    if not inside.any():
+        return (slice(None), slice(None))
+    out = []
+    for axis, length in enumerate(inside.shape):
+        where = np.flatnonzero(inside.any(axis=1 - axis))
+        margin = max(4, round(0.15 * (where[-1] - where[0] + 1)))
+        low, high = int(where[0]) - margin, int(where[-1]) + 1 + margin
+        more = max(0, length // 4 - (high - low))
+        low, high = low - more // 2, high + more - more // 2
+        out.append(slice(max(0, low), min(length, high)))
+    return tuple(out)
+
+
+def _size(plane: npt.NDArray[Any], spacing: npt.NDArray[Any]) -> tuple[int, int]:
+    """(width, height) in pixels, in true proportions."""
+    height, width = np.array(plane.shape) * np.maximum(spacing.astype(float), 1e-6)
+    scale = SIDE / max(height, width)
+    return max(8, round(width * scale)), max(8, round(height * scale))
+
+
+def _resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool) -> Bytes:
+    from PIL import Image
+
+    how = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(plane.astype(np.uint8)).resize(size, how))
+
+
+def _grey(plane: npt.NDArray[Any], size: tuple[int, int]) -> Bytes:
+    return _resized(plane, size, smooth=True)
+
+
+def _labels(plane: npt.NDArray[Any], size: tuple[int, int]) -> Bytes:
+    return _resized(plane, size, smooth=False)
+
+
+def _overlay(grey: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
+    """Classes in colour on the image, the outline of the truth in white."""
+    out = np.repeat(grey[..., None].astype(np.float64) * 0.85, 3, axis=2)
+    for value in np.unique(labels[labels > 0]):
+        colour = CLASSES[(int(value) - 1) % len(CLASSES)]
+        rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], float)
+        inside = labels == value
+        out[inside] = 0.5 * out[inside] + 0.5 * rgb
+    out[_outline(truth)] = 255
+    return out.astype(np.uint8)
+
+
+def _outline(labels: Bytes) -> npt.NDArray[np.bool_]:
+    """Pixels whose right or lower neighbour has another label."""
+    edge = np.zeros(labels.shape, bool)
+    edge[:-1] |= labels[:-1] != labels[1:]
+    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
+    return edge
+
+
+def _confidence(plane: npt.NDArray[Any], size: tuple[int, int], classes: int) -> Bytes:
+    """Confidence from 1/K (dark) to 1 (bright)."""
+    from matplotlib import colormaps
+
+    low = 1 / max(classes, 2)
+    values = (_resized(plane, size, smooth=False) / 255 - low) / (1 - low)
+    return np.asarray(colormaps["cividis"](np.clip(values, 0, 1), bytes=True))[..., :3]
+
+
+def data_uri(picture: Bytes) -> str:
+    """A picture as WebP inside the page."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "WEBP", quality=82, method=4)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

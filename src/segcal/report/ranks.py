@@ -1,0 +1,107 @@
+"""Rankings and paired tests of the study, over the methods and metrics that every dataset has."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from segcal.metrics import CaseScores, collect
+from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
+from segcal.metrics.significance import bootstrap_ranks_of, compare_of
+from segcal.metrics.table import DIRECTIONS, base_metric
+from segcal.report.numbers import Numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# An undefined value becomes the worst that any method has: missing an organ must not pay.
+MISSING = "worst"
+ALPHA = 0.05
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Sum-rank, mean-case-rank, their intervals and all paired tests of one region.
+
+    Attributes:
+        sums: one row per method, best first: the rank on each `dataset/metric`, and `sum_rank`.
+        cases: the same with `dataset/mean_case_rank` and `mean_case_rank`.
+        intervals: 95 % intervals of both over resampled cases.
+        tests: Wilcoxon's test of each pair, corrected by Holm over all of them.
+        left_out: methods without rows of some dataset: they cannot be ranked.
+    """
+
+    scores: CaseScores
+    sums: "pd.DataFrame"
+    cases: "pd.DataFrame"
+    intervals: "pd.DataFrame"
+    tests: "pd.DataFrame"
+    region: str
+    left_out: tuple[str, ...]
+
+    @property
+    def best(self) -> str:
+        """The method of the least sum-rank."""
+        return str(self.sums["method"].iloc[0])
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that count."""
+        return list(self.scores.values)
+
+
+def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
+    """The ranking of the main and post-hoc methods, or None where there is nothing to rank."""
+    study = numbers.study
+    candidates = study.in_group("main", "posthoc") or list(study.methods)
+    datasets = [d for d in study.datasets if any((d, m) in study.present for m in candidates)]
+    methods = [m for m in candidates if all((d, m) in study.present for d in datasets)]
+    left_out = tuple(m for m in candidates if m not in methods)
+    rows = numbers.rows
+    rows = rows[rows["method"].isin(methods) & rows["dataset"].isin(datasets)]
+    metrics = [
+        m
+        for m in study.metrics
+        if DIRECTIONS.get(base_metric(m)) and _everywhere(rows, m, numbers.region_of(m, region))
+    ]
+    if len(methods) < 2 or not metrics:
+        return None
+    rows = rows[rows["metric"].isin({*metrics, "dsc"})]
+    scores = collect(rows, metrics=metrics, region=region, missing=MISSING)
+    scores = _in_order(scores, methods)
+    return Ranks(
+        scores, sum_rank_of(scores), mean_case_rank_of(scores),
+        bootstrap_ranks_of(scores, RESAMPLES), compare_of(scores), region, left_out,
+    )  # fmt: skip
+
+
+def _everywhere(rows: "pd.DataFrame", metric: str, region: str) -> bool:
+    """Whether every dataset has some value of a metric in its region."""
+    there = rows[(rows["metric"] == metric) & rows["value"].notna() & (rows["region"] == region)]
+    return set(there["dataset"]) == set(rows["dataset"]) and len(there) > 0
+
+
+def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:
+    """The scores with methods in the order of the study, so that ties are shown in it."""
+    at = [scores.methods.index(m) for m in methods]
+    return replace(
+        scores,
+        methods=methods,
+        values={d: v[:, at] for d, v in scores.values.items()},
+        costs={d: v[:, at] for d, v in scores.costs.items()},
+        undefined={d: v[at] for d, v in scores.undefined.items()},
+    )
+
+
+def least_p(ranks: Ranks) -> dict[str, float]:
+    """The smallest p-value that Wilcoxon's exact test can give on each dataset: 2/2^n."""
+    return {d: min(1.0, 2.0 ** (1 - len(cases))) for d, cases in ranks.scores.cases.items()}
+
+
+def verdicts(tests: "pd.DataFrame", method: str, other: str) -> tuple[int, int]:
+    """How many tests are won and lost by `method` against `other`, after correction."""
+    pair = tests[
+        ((tests["method"] == method) & (tests["other"] == other))
+        | ((tests["method"] == other) & (tests["other"] == method))
+    ]
+    sure = pair[pair["p_holm"] < ALPHA]
+    return int((sure["better"] == method).sum()), int((sure["better"] == other).sum())

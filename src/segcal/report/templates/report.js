@@ -1,0 +1,250 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const SVG = "http://www.w3.org/2000/svg";
+  const byId = (id) => document.getElementById(id);
+  const all = (query, root = document) => [...root.querySelectorAll(query)];
+  document.documentElement.classList.add("js");
+
+  const state = { dataset: "", region: data.region, spot: "", methods: new Set(data.methods.map((m) => m.name)) };
+
+  function make(name, attributes = {}, parent = null, text = "") {
+    const node = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text) node.textContent = text;
+    if (parent) parent.append(node);
+    return node;
+  }
+  function element(name, className, parent, text = "") {
+    const node = document.createElement(name);
+    if (className) node.className = className;
+    if (text) node.textContent = text;
+    parent.append(node);
+    return node;
+  }
+
+  // Tables: a button in each heading sorts by its column; what has no value stays last.
+  function sortBy(table, index, heading, text) {
+    const up = heading.getAttribute("aria-sort") !== "ascending";
+    for (const other of all("thead th", table)) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", up ? "ascending" : "descending");
+    table.classList.add("sorted");
+    const body = table.tBodies[0];
+    const key = (row) => row.cells[index].dataset.sort ?? row.cells[index].textContent;
+    const rows = [...body.rows].map((row) => [key(row), row]);
+    rows.sort(([a], [b]) => {
+      if (a === "" || b === "") return (a === "") - (b === "");
+      const order = text ? a.localeCompare(b, undefined, { numeric: true }) : Number(a) - Number(b);
+      return up ? order : -order;
+    });
+    body.append(...rows.map(([, row]) => row));
+  }
+  for (const table of all("table.sortable")) {
+    const headings = [...table.tHead.rows[table.tHead.rows.length - 1].cells];
+    headings.forEach((heading, index) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...heading.childNodes);
+      button.title = "Sort";
+      heading.append(button);
+      button.addEventListener("click", () => sortBy(table, index, heading, heading.dataset.kind === "text"));
+    });
+  }
+
+  // Reliability diagrams.
+  function curveOf(dataset, method) {
+    const [where, index] = state.spot.split(":");
+    if (state.spot === "") return decode(dataset.pooled[state.region]?.[method.name]);
+    if (data.datasets[where] !== dataset) return null;
+    const flat = dataset.single[state.region]?.[method.name]?.[index];
+    if (!flat) return null;
+    const bins = dataset.pooled[state.region][method.name].n.length;
+    const out = { bins, points: [] };
+    for (let i = 0; i < flat.length; i += 4) {
+      out.points.push({ bin: flat[i], n: flat[i + 1], c: flat[i + 2] / 1e4, a: flat[i + 3] / 1e4 });
+    }
+    return out;
+  }
+  function decode(found) {
+    if (!found) return null;
+    const share = (value) => (value === null ? null : value / 1e4);
+    const points = found.n.map((n, bin) => ({ bin, n, c: share(found.c[bin]), a: share(found.a[bin]), l: share(found.l[bin]), h: share(found.h[bin]) }));
+    return { bins: found.n.length, points: points.filter((p) => p.n > 0) };
+  }
+  const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3);
+
+  function diagram(parent, curve, method) {
+    const side = 150, left = 26, top = 6, size = [side + left + 8, side + top + 24];
+    const x = (v) => left + side * v, y = (v) => top + side * (1 - v);
+    const total = curve.points.reduce((sum, p) => sum + p.n, 0);
+    const ece = curve.points.reduce((sum, p) => sum + p.n * Math.abs(p.a - p.c), 0) / total;
+    const gap = curve.points.reduce((sum, p) => sum + p.n * (p.c - p.a), 0) / total;
+    const holder = element("div", "plot", parent);
+    element("p", "name", holder, method.title).title = method.title;
+    const svg = make("svg", { viewBox: `0 0 ${size[0]} ${size[1]}`, width: size[0], height: size[1], role: "img",
+      "aria-label": `${method.title}: ECE ${ece.toFixed(3)}, confidence minus accuracy ${signed(gap)}, ${total.toLocaleString("en")} voxels` }, holder);
+    const most = Math.max(...curve.points.map((p) => p.n));
+    for (const p of curve.points) {
+      const height = 0.22 * side * Math.sqrt(p.n / most);
+      const bar = make("rect", { x: x(p.bin / curve.bins), y: y(0) - height, width: side / curve.bins, height, class: "bar" }, svg);
+      make("title", {}, bar, `${p.n.toLocaleString("en")} voxels`);
+    }
+    make("path", { d: `M${x(0)} ${y(1)}V${y(0)}H${x(1)}`, class: "axis" }, svg);
+    make("path", { d: `M${x(0)} ${y(0)}L${x(1)} ${y(1)}`, class: "axis", "stroke-dasharray": "4 3" }, svg);
+    const band = curve.points.filter((p) => p.l !== null && p.l !== undefined);
+    if (band.length) {
+      const path = band.map((p) => `${x(p.c)} ${y(p.h)}`).concat(band.slice().reverse().map((p) => `${x(p.c)} ${y(p.l)}`));
+      make("path", { d: "M" + path.join("L") + "Z", fill: method.colour, opacity: 0.22 }, svg);
+    }
+    const line = curve.points.filter((p) => state.spot === "" || p.n >= data.few);
+    make("path", { d: line.length ? "M" + line.map((p) => `${x(p.c)} ${y(p.a)}`).join("L") : "", fill: "none", stroke: method.colour, "stroke-width": 1.7 }, svg);
+    for (const p of curve.points) {
+      const dot = make("circle", { cx: x(p.c), cy: y(p.a), r: 2.6, fill: method.colour }, svg);
+      const span = p.l === null || p.l === undefined ? "" : ` [${p.l.toFixed(3)}, ${p.h.toFixed(3)}]`;
+      make("title", {}, dot, `confidence ${p.c.toFixed(3)}, accuracy ${p.a.toFixed(3)}${span}, ${p.n.toLocaleString("en")} voxels`);
+    }
+    for (const v of [0, 0.5, 1]) {
+      make("text", { x: x(v), y: y(0) + 12, class: "tick", "text-anchor": "middle" }, svg, String(v));
+      make("text", { x: left - 4, y: y(v) + 3, class: "tick", "text-anchor": "end" }, svg, String(v));
+    }
+    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `ECE ${ece.toFixed(3)}`);
+    make("text", { x: left + 5, y: top + 23, class: "label" }, svg, `gap ${signed(gap)}`);
+  }
+
+  const picked = () => data.methods.filter((m) => state.methods.has(m.name));
+  const shownSets = () => data.datasets.filter((d) => !state.dataset || d.name === state.dataset);
+  function caseName() {
+    if (state.spot === "") return "all cases, pooled";
+    const [where, index] = state.spot.split(":");
+    return `case ${data.datasets[where].cases[index]}`;
+  }
+
+  function drawReliability() {
+    const root = byId("live-reliability");
+    if (!root) return;
+    root.replaceChildren();
+    root.hidden = false;
+    for (const dataset of shownSets()) {
+      const found = picked().map((m) => [m, curveOf(dataset, m)]).filter(([, curve]) => curve && curve.points.length);
+      if (!found.length) continue;
+      element("h3", "", root, `${dataset.title}, region ${state.region}, ${caseName()}`);
+      const row = element("div", "row", root);
+      for (const [method, curve] of found) diagram(row, curve, method);
+    }
+    if (!root.childNodes.length) {
+      const why = state.methods.size === 0 ? "No method is picked." : state.spot === "" ? "No bins of this choice."
+        : "The bins of this case and region are not in this page" + (data.thinned ? " (too many cases)." : ".");
+      element("p", "status", root, why);
+    }
+  }
+
+  // DSC against ECE.
+  const SHAPES = {
+    o: (r) => `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`,
+    s: (r) => `M${-r} ${-r}H${r}V${r}H${-r}Z`,
+    "^": (r) => `M0 ${-1.2 * r}L${1.1 * r} ${r}H${-1.1 * r}Z`,
+    v: (r) => `M0 ${1.2 * r}L${1.1 * r} ${-r}H${-1.1 * r}Z`,
+    "<": (r) => `M${-1.2 * r} 0L${r} ${1.1 * r}V${-1.1 * r}Z`,
+    ">": (r) => `M${1.2 * r} 0L${-r} ${1.1 * r}V${-1.1 * r}Z`,
+    D: (r) => `M0 ${-1.3 * r}L${1.3 * r} 0L0 ${1.3 * r}L${-1.3 * r} 0Z`,
+    P: (r) => `M${-r / 2} ${-r}H${r / 2}V${-r / 2}H${r}V${r / 2}H${r / 2}V${r}H${-r / 2}V${r / 2}H${-r}V${-r / 2}H${-r / 2}Z`,
+    X: (r) => `M${-r} ${-r / 2}L${-r / 2} ${-r}L0 ${-r / 2}L${r / 2} ${-r}L${r} ${-r / 2}L${r / 2} 0L${r} ${r / 2}L${r / 2} ${r}L0 ${r / 2}L${-r / 2} ${r}L${-r} ${r / 2}L${-r / 2} 0Z`,
+    h: (r) => `M0 ${-1.1 * r}L${r} ${-r / 2}V${r / 2}L0 ${1.1 * r}L${-r} ${r / 2}V${-r / 2}Z`,
+  };
+  function nice(low, high) {
+    const span = Math.max(high - low, 0.02);
+    const step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5].find((s) => span / s <= 6) ?? 1;
+    const from = Math.max(0, Math.floor((low - 0.02 * span) / step) * step), to = Math.min(1, Math.ceil((high + 0.02 * span) / step) * step);
+    const ticks = [];
+    for (let v = from; v <= to + 1e-9; v += step) ticks.push(v);
+    return { from, to: Math.max(to, from + step), ticks, digits: step < 0.1 ? 2 : step === 0.25 ? 2 : 1 };
+  }
+  function scatter(parent, dataset) {
+    const at = data.datasets.indexOf(dataset);
+    const points = [];
+    for (const method of picked()) {
+      const dsc = dataset.dsc[method.name], ece = dataset.ece[state.region]?.[method.name];
+      if (dsc && ece) dataset.cases.forEach((name, i) => {
+        if (dsc[i] !== null && ece[i] !== null) points.push({ method, name, i, dsc: dsc[i], ece: ece[i] });
+      });
+    }
+    if (!points.length) return;
+    const holder = element("div", "plot wide", parent);
+    element("p", "name", holder, `${dataset.title}, region ${state.region}`);
+    const width = 560, height = 340, left = 46, bottom = 36, top = 8, right = 10;
+    const h = nice(Math.min(...points.map((p) => p.dsc)), Math.max(...points.map((p) => p.dsc)));
+    const v = nice(0, Math.max(...points.map((p) => p.ece)));
+    const x = (value) => left + ((width - left - right) * (value - h.from)) / (h.to - h.from);
+    const y = (value) => height - bottom - ((height - bottom - top) * (value - v.from)) / (v.to - v.from);
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `DSC against ECE of ${points.length} cases and methods, ${dataset.title}` }, holder);
+    for (const t of h.ticks) {
+      make("path", { d: `M${x(t)} ${top}V${height - bottom}`, class: "grid" }, svg);
+      make("text", { x: x(t), y: height - bottom + 14, class: "tick", "text-anchor": "middle" }, svg, t.toFixed(h.digits));
+    }
+    for (const t of v.ticks) {
+      make("path", { d: `M${left} ${y(t)}H${width - right}`, class: "grid" }, svg);
+      make("text", { x: left - 5, y: y(t) + 3, class: "tick", "text-anchor": "end" }, svg, t.toFixed(v.digits));
+    }
+    make("text", { x: width - right, y: height - 4, class: "label", "text-anchor": "end" }, svg, "DSC");
+    make("text", { x: 12, y: top + 4, class: "label", transform: `rotate(-90 12 ${top + 4})`, "text-anchor": "end" }, svg, "ECE");
+    const chosen = (p) => state.spot === `${at}:${p.i}`;
+    const dim = state.spot !== "" && points.some(chosen);
+    for (const p of points.slice().sort((a, b) => chosen(a) - chosen(b))) {
+      const mark = make("path", { d: SHAPES[p.method.marker](chosen(p) ? 5.5 : 3.4), transform: `translate(${x(p.dsc)} ${y(p.ece)})`, fill: p.method.colour,
+        opacity: dim && !chosen(p) ? 0.25 : 0.85, class: "point", stroke: chosen(p) ? "var(--ink)" : "none" }, svg);
+      make("title", {}, mark, `${p.method.title}\n${p.name}\nDSC ${p.dsc.toFixed(3)}, ECE ${p.ece.toFixed(3)}`);
+      mark.addEventListener("click", () => { byId("pick-case").value = chosen(p) ? "" : `${at}:${p.i}`; state.spot = byId("pick-case").value; draw(); });
+    }
+  }
+  function drawScatter() {
+    const root = byId("live-scatter");
+    if (!root) return;
+    root.replaceChildren();
+    root.hidden = false;
+    const row = element("div", "row", root);
+    for (const dataset of shownSets()) scatter(row, dataset);
+    element("p", "status", root, row.childNodes.length ? "Click a point to see that case above; again to see all." : "Nothing to show for this choice.");
+  }
+
+  // What is picked.
+  function fillCases() {
+    const select = byId("pick-case");
+    if (!select) return;
+    while (select.options.length > 1) select.lastElementChild.remove();
+    data.datasets.forEach((dataset, at) => {
+      if (state.dataset && dataset.name !== state.dataset) return;
+      const group = document.createElement("optgroup");
+      group.label = dataset.title;
+      dataset.cases.forEach((name, i) => group.append(new Option(name, `${at}:${i}`)));
+      select.append(group);
+    });
+    state.spot = "";
+  }
+  function filter() {
+    for (const node of all("[data-dataset],[data-method],[data-region]")) {
+      const { dataset, method, region } = node.dataset;
+      node.hidden = Boolean((dataset && state.dataset && dataset !== state.dataset)
+        || (method && !state.methods.has(method)) || (region && region !== state.region));
+    }
+  }
+  function draw() {
+    filter();
+    drawReliability();
+    drawScatter();
+  }
+  const controls = byId("controls");
+  if (controls) {
+    controls.hidden = false;
+    controls.addEventListener("submit", (event) => event.preventDefault());
+    byId("pick-dataset").addEventListener("change", (event) => { state.dataset = event.target.value; fillCases(); draw(); });
+    byId("pick-region")?.addEventListener("change", (event) => { state.region = event.target.value; draw(); });
+    byId("pick-case").addEventListener("change", (event) => { state.spot = event.target.value; draw(); });
+    const boxes = all("input[name=method]", controls);
+    const read = () => { state.methods = new Set(boxes.filter((box) => box.checked).map((box) => box.value)); draw(); };
+    for (const box of boxes) box.addEventListener("change", read);
+    byId("pick-all").addEventListener("click", () => { boxes.forEach((box) => { box.checked = true; }); read(); });
+    byId("pick-none").addEventListener("click", () => { boxes.forEach((box) => { box.checked = false; }); read(); });
+    fillCases();
+    draw();
+  }
+})();

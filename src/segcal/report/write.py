@@ -1,0 +1,231 @@
+"""Make the report: compute, draw, and put the folder in its place in one go."""
+
+import io
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from markupsafe import Markup
+
+from segcal.report.diagrams import draw_reliability
+from segcal.report.figures import (
+    Drawing, draw_logits, draw_rank_maps, draw_scatter, draw_significance,
+)  # fmt: skip
+from segcal.report.formats import FORMATS
+from segcal.report.live import page_data
+from segcal.report.numbers import Numbers
+from segcal.report.page import Parts, render
+from segcal.report.panel import draw_panel
+from segcal.report.pictures import case_pictures
+from segcal.report.ranks import Ranks, rank_methods
+from segcal.report.reliability import read_bins
+from segcal.report.study import read_study
+from segcal.report.style import figure_style, inline
+from segcal.report.rank_tables import rank_table, test_table
+from segcal.report.table import Table
+from segcal.report.tables import (
+    class_table, confidence_table, group_table, main_table, truth_table,
+)  # fmt: skip
+from segcal.report.words import FOREGROUND, confidence_words, findings, ranking_note
+
+INDEX = "index.html"
+# Group of methods -> heading of its section, and what is said there.
+_GROUPS = {
+    "ablation": ("Ablation", "Each row changes one choice of NACL; the first row changes none."),
+    "prior": ("Priors", "NACL with other priors of the neighbourhood; the first row is its own."),
+    "posthoc": (
+        "Calibration after training",
+        "Calibrators fitted on held-out cases, below the network that they repair.",
+    ),
+}
+_OWN = {INDEX, "tables", "figures"}
+
+
+def write(folder: Path, out: Path | None, region: str | None) -> Path:
+    """Read the study, compute and draw everything, then move the finished folder into place."""
+    target = out if out is not None else folder / "report"
+    _check_target(target)
+    report = _Report(Numbers(read_study(folder, region)))
+    with figure_style():
+        report.compute()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".segcal-report-"))
+        try:
+            report.save(draft)
+            _put(draft, target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return target / INDEX
+
+
+def _check_target(target: Path) -> None:
+    if not target.exists():
+        return
+    strange = None if target.is_dir() else target.name
+    if strange is None:
+        others = sorted(p.name for p in target.iterdir() if p.name not in _OWN)
+        strange = others[0] if others else None
+    if strange is not None:
+        raise ValueError(
+            f"Expected argument `out` to be a new folder or one with an earlier report, but got "
+            f"{target}, which holds {strange}."
+        )
+
+
+def _put(draft: Path, target: Path) -> None:
+    """Two renames: an old report steps aside for the new one, and comes back if that fails."""
+    os.chmod(draft, 0o755)
+    old = draft.with_name(draft.name + "-old")
+    if target.exists():
+        target.rename(old)
+    try:
+        draft.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+class _Report:
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+        self.study = numbers.study
+        self.parts = Parts()
+        self.tables: list[Table] = []
+        self.elsewhere: list[Table] = []
+        self.drawings: list[Drawing] = []
+        self.ranks: Ranks | None = None
+        self.bins = read_bins(self.study)
+        self.truth_bins = read_bins(self.study, "truth_")
+
+    def compute(self) -> None:
+        if self.study.table.empty:
+            self.parts.headline = findings(self.numbers, None, self.study.region)
+            return
+        self._tables()
+        self._rank()
+        self._diagrams()
+        self._pictures()
+        region = self.study.region
+        self.parts.headline = findings(self.numbers, self.ranks, region)
+        self.parts.confidence_words = confidence_words(self.numbers, region)
+        self.parts.caveat = FOREGROUND
+
+    def _add(self, table: Table | None) -> Table | None:
+        if table is not None:
+            self.tables.append(table)
+        return table
+
+    def _draw(self, drawing: Drawing | None) -> Drawing | None:
+        if drawing is not None:
+            self.drawings.append(drawing)
+        return drawing
+
+    def _in_regions(self, make: Callable[[str], Table | None]) -> list[Table]:
+        """A table for each region, the study's first."""
+        regions = [self.study.region, *(r for r in self.study.regions if r != self.study.region)]
+        made = [table for table in map(make, regions) if table is not None]
+        self.tables += made
+        self.elsewhere += [table for table in made if table.region != self.study.region]
+        return made
+
+    def _tables(self) -> None:
+        parts, numbers = self.parts, self.numbers
+        parts.main = self._in_regions(partial(main_table, numbers))
+        for group, (title, text) in _GROUPS.items():
+            made = self._in_regions(partial(group_table, numbers, group=group))
+            if made:
+                parts.groups.append((made[0].name, title, text, made))
+        for dataset in self.study.datasets.values():
+            made = self._in_regions(partial(class_table, numbers, dataset))
+            if made:
+                parts.classes.append((dataset, made))
+        parts.confidence = self._add(confidence_table(numbers))
+
+    def _rank(self) -> None:
+        ranks = self.ranks = rank_methods(self.numbers, self.study.region)
+        if ranks is None:
+            return
+        parts = self.parts
+        parts.rank_drawing = self._draw(draw_rank_maps(self.numbers, ranks))
+        parts.significance = self._draw(draw_significance(self.numbers, ranks))
+        parts.rank_table = self._add(rank_table(self.numbers, ranks))
+        parts.tests = test_table(self.numbers, ranks)
+        parts.test_count = len(ranks.tests)
+        parts.best_title = self.study.methods[ranks.best].title
+        parts.rank_note = ranking_note(ranks, self.numbers)
+
+    def _diagrams(self) -> None:
+        region, parts = self.study.region, self.parts
+        for dataset in self.study.datasets.values():
+            name = dataset.name
+            drawing = self._draw(
+                draw_reliability(
+                    self.numbers, dataset, self.bins, region, name=f"reliability_{name}"
+                )
+            )
+            if drawing:
+                parts.reliability.append((drawing, name))
+            drawing = self._draw(draw_scatter(self.numbers, dataset, region))
+            if drawing:
+                parts.scatter.append((drawing, name))
+            drawing = self._draw(draw_logits(self.numbers, dataset))
+            if drawing:
+                parts.logits.append((drawing, name))
+            table = self._add(truth_table(self.numbers, dataset))
+            drawing = self._draw(
+                draw_reliability(
+                    self.numbers, dataset, self.truth_bins, "all", name=f"truth_{name}",
+                    outcome="true probability",
+                )
+            )  # fmt: skip
+            if table or drawing:
+                parts.truth.append((table, drawing, name))
+
+    def _pictures(self) -> None:
+        region = self.study.region
+        for dataset in self.study.datasets:
+            found = case_pictures(self.numbers, dataset, self.bins, region)
+            self.parts.pictures += found
+            self.drawings += [draw_panel(self.numbers, picture, region) for picture in found]
+
+    def save(self, folder: Path) -> None:
+        drawn = self._save_figures(folder / "figures")
+        self._save_tables(folder / "tables")
+        data = page_data(self.numbers, self.bins)
+        page = render(self.numbers, self.parts, drawn, data)
+        (folder / INDEX).write_text(page, encoding="utf-8")
+
+    def _save_figures(self, folder: Path) -> dict[str, Markup]:
+        folder.mkdir()
+        drawn = {}
+        for drawing in self.drawings:
+            name = _file_name(drawing.name)
+            drawing.figure.savefig(folder / f"{name}.png", dpi=150)
+            text = io.StringIO()
+            drawing.figure.savefig(text, format="svg", metadata={"Date": None})
+            (folder / f"{name}.svg").write_text(text.getvalue(), encoding="utf-8")
+            drawn[drawing.name] = inline(text.getvalue(), name, drawing.alt)
+        return drawn
+
+    def _save_tables(self, folder: Path) -> None:
+        """Tables of another region than the study's have it in their name."""
+        folder.mkdir()
+        for table in self.tables:
+            name = _file_name(table.name)
+            if table in self.elsewhere:
+                name = f"{name}_{table.region}"
+            for ending, convert in FORMATS.items():
+                (folder / f"{name}.{ending}").write_text(convert(table), encoding="utf-8")
+        if self.ranks is not None:
+            self.ranks.tests.to_csv(folder / "comparisons.csv", index=False)
+
+
+def _file_name(text: str) -> str:
+    """A name that is safe as a file's: datasets are named by their users."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).lstrip(".") or "unnamed"
