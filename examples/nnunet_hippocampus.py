@@ -65,8 +65,9 @@ def main() -> None:
         *(part for folder in predicted for part in ("--predictions", folder)),
     )
     run(
-        *("segcal", "audit", "--probs", predicted[0], "--probs", calibrated),
-        *("--labels", raw / "labelsTs", "--out", options.out / "audit"),
+        *("segcal", "audit", "--probs", f"fold_0={predicted[0]}"),
+        *("--probs", f"calibrated={calibrated}", "--labels", raw / "labelsTs"),
+        *("--classes", "background,anterior,posterior", "--out", options.out / "audit"),
     )
 
 

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,19 @@ MODULES = [
     module.name
     for module in pkgutil.walk_packages(segcal.__path__, "segcal.")
     if not module.name.endswith(("__main__", "_triton"))
+    # nnU-Net has an environment of its own, where its trainers are tested (slow).
+    and not (module.name.endswith("nnunet.trainers") and find_spec("nnunetv2") is None)
 ]
-EXPORTING = ["segcal.losses", "segcal.metrics", "segcal.data", "segcal.models", "segcal.training"]
+EXPORTING = [
+    "segcal.integrations.monai",
+    "segcal.integrations.torchmetrics",
+    "segcal.integrations.nnunet",
+    "segcal.losses",
+    "segcal.metrics",
+    "segcal.data",
+    "segcal.models",
+    "segcal.training",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -39,7 +51,7 @@ def test_the_page_on_calibration_metrics() -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/losses.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/integrations.md", "docs/losses.md"])
 def test_printed_python_runs(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

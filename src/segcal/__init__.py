@@ -9,7 +9,7 @@ from types import ModuleType
 __version__ = "0.1.0.dev0"
 
 _ROOMS = (
-    "config", "data", "evaluation", "losses", "metrics", "models", "posthoc",
+    "config", "data", "evaluation", "integrations", "losses", "metrics", "models", "posthoc",
     "priors", "training",
 )  # fmt: skip
 
