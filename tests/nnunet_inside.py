@@ -3,11 +3,14 @@
 python -m pytest tests/nnunet_inside.py
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import distributed as dist
+from torch import multiprocessing
 
 pytest.importorskip("nnunetv2")
 
@@ -172,3 +175,39 @@ def test_without_deep_supervision(tmp_path: Path) -> None:
     torch.testing.assert_close(
         loss(logits[0], targets[0]), expected + loss.dc(logits[0], targets[0])
     )
+
+
+def _one_of_two(rank: int, folder: str, name: str) -> None:
+    """A process of DDP: the loss of its half of the batch, and the gradient that it gives."""
+    os.environ |= {"nnUNet_compile": "f", "nnUNet_results": f"{folder}/{rank}"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    trainer = make(
+        recursive_find_trainer_class_by_name(name), Path(folder), "ignore", batch_dice=True
+    )
+    assert trainer.is_ddp
+    logits, targets = torch.load(f"{folder}/batch.pt")
+    mine = [x[rank : rank + 1].detach().requires_grad_() for x in logits]
+    value = trainer.loss(mine, [y[rank : rank + 1] for y in targets])
+    value.backward()
+    assert mine[-1].grad is not None  # no output is unused: DDP would wait for it
+    torch.save((value.detach(), mine[0].grad), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """Batch Dice is over both processes; the pixel loss is the mean of theirs, as nnU-Net's."""
+    name = "nnUNetTrainerSVLS"
+    logits, targets = scales("ignore")
+    for target in targets:  # as many voxels count in each image: the mean of means is the mean
+        target[target == 3] = 0
+        target[:, :, 0] = 3
+    torch.save(([x.detach() for x in logits], targets), tmp_path / "batch.pt")
+    multiprocessing.spawn(_one_of_two, (str(tmp_path), name), nprocs=2)
+    trainer = make(recursive_find_trainer_class_by_name(name), tmp_path, "ignore", batch_dice=True)
+    trainer.loss.weight_factors = (1 / (1 + 1e-6), 1e-6 / (1 + 1e-6))  # what DDP uses, see nnU-Net
+    value = trainer.loss(logits, targets)
+    value.backward()
+    found = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    torch.testing.assert_close(torch.stack([part[0] for part in found]).mean(), value)
+    for rank, (_, gradient) in enumerate(found):  # DDP takes the mean over processes
+        torch.testing.assert_close(gradient / 2, logits[0].grad[rank : rank + 1])

@@ -43,6 +43,12 @@ def test_numbers_are_those_of_the_metrics_room() -> None:
     assert np.isnan(float(metric.aggregate()["ece"]))
 
 
+def test_on_any_device(device: str) -> None:
+    probs, target = sample()
+    found = value(CalibrationMetric(3), probs.to(device), target.to(device))
+    assert found == pytest.approx(value(CalibrationMetric(3), probs, target))
+
+
 def test_options_change_the_result() -> None:
     probs, target = sample()
     base = value(CalibrationMetric(3), probs, target)

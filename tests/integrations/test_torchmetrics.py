@@ -44,6 +44,15 @@ def test_numbers_are_those_of_the_metrics_room() -> None:
         assert float(metric.compute()) == pytest.approx(expected[name], abs=1e-12)
 
 
+def test_on_any_device(device: str) -> None:
+    expected = {name: float(value) for name, value in counted().compute().items()}
+    metric = CalibrationMetrics(3, METRICS).to(device)
+    metric.update(*(tensor.to(device) for tensor in sample()))
+    found = metric.compute()
+    assert all(value.device.type == device for value in found.values())
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(expected)
+
+
 def test_ece_is_torchmetrics_own_over_all_voxels() -> None:
     probs, target = sample()
     theirs = MulticlassCalibrationError(3, n_bins=15, norm="l1")
