@@ -1,4 +1,4 @@
-"""Metrics in two real processes: what each of them runs (`torchrun two_processes.py KIND FOLDER`).
+"""Metrics in two real processes: what each of them runs (`torchrun two_processes.py FOLDER`).
 
 Rank 0 counts three images and rank 1 one; of MONAI's second round rank 1 gets nothing.
 """
@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -53,26 +55,28 @@ def with_monai(mine: slice) -> dict[str, Any]:
     return out
 
 
-def in_two_processes(kind: str, folder: Path) -> list[dict[str, Any]]:
-    """What each of two processes found."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", __file__, kind, str(folder)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+@cache
+def in_two_processes() -> list[dict[str, dict[str, Any]]]:
+    """What each of two processes found, by framework; run once for all tests of a session."""
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node", "2", __file__, folder),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    run = {"torchmetrics": with_torchmetrics, "monai": with_monai}[sys.argv[1]]
-    result = run(slice(0, 3) if rank == 0 else slice(3, 4))
-    (Path(sys.argv[2]) / f"{rank}.json").write_text(json.dumps(result))
+    mine = slice(0, 3) if rank == 0 else slice(3, 4)
+    result = {"torchmetrics": with_torchmetrics(mine), "monai": with_monai(mine)}
+    (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()

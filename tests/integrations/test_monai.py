@@ -1,6 +1,5 @@
 """segcal in MONAI: the metric, and a real trainer and evaluator with segcal's loss."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,11 +114,11 @@ def test_wrong_input_is_named() -> None:
         CalibrationMetric(3).aggregate("mean")
 
 
-def test_two_processes_agree_with_one(tmp_path: Path) -> None:
+def test_two_processes_agree_with_one() -> None:
     metric = CalibrationMetric(3, METRICS)
     metric(*sample())
     expected = {name: float(v) for name, v in metric.aggregate().items()}
-    for found in in_two_processes("monai", tmp_path):
+    for found in (both["monai"] for both in in_two_processes()):
         assert {name: found[name] for name in METRICS} == pytest.approx(expected, abs=1e-14)
         assert found["cases_ece"] == pytest.approx(float(metric.aggregate("cases")["ece"]))
         assert found["alone_ece"] == pytest.approx(expected["ece"], abs=1e-14)
