@@ -125,8 +125,8 @@ def test_options_change_the_result(results: Path, tmp_path: Path) -> None:
     assert fit("--region", "foreground")[0].temperature != base.temperature
     assert "not judged" in fit("--folds", 0)[1]
     assert fit("--folds", 3)[0].about["folds"] == 3
-    assert fit("--patient", "case_00[012]|case_00[345]", "--folds", 6)[0].about["folds"] == 6
-    assert fit("--patient", "case_0", "--folds", 0)[0].about["folds"] == 0
+    one_patient = ("calibrate", results, "--file", tmp_path / "p.json", "--patient", "case_0")
+    refused("two cases of different patients", *one_patient)
     assert fit("--seed", 1)[0].about["seed"] == 1
     labels = tmp_path / "others"
     shutil.copytree(tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations", labels)
