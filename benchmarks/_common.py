@@ -16,7 +16,7 @@ import torch
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "segcal", "torch", "triton", "numpy", "scipy", "monai", "MedPy", "torchmetrics", "blosc2",
-    "nibabel",
+    "nibabel", "netcal", "scikit-learn", "safetensors",
 )  # fmt: skip
 
 

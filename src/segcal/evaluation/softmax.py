@@ -4,7 +4,7 @@ Forms, by what lies in the folder:
 
     nnunet    NAME.npz with `probabilities` (K, z, y, x), and NAME.pkl beside it
     npz, npy  one array (K, *S) in NAME.npz or NAME.npy
-    nifti     NAME.nii.gz with the classes last (4-D)
+    nifti     NAME.nii.gz with the classes last (4-D), such as NAME_probs.nii.gz of `segcal predict`
     classes   NAME_class0.nii.gz, NAME_class1.nii.gz, … (or NAME_0, NAME_1; one 3-D file per class)
 """
 
@@ -36,6 +36,8 @@ NNUNET_KEYS = ("probabilities", "softmax")
 _KEYS = ("probs", "logits", "arr_0")
 _NIFTI = (".nii.gz", ".nii")
 _CLASS_FILE = re.compile(r"^(.+?)[_.-](?:class|probs?|label|c|p)?[_-]?(\d{1,4})$", re.IGNORECASE)
+# What files of probabilities say at the end of their name beside the case.
+_SUFFIX = re.compile(r"_(?:probs|probabilities|softmax|logits)$", re.IGNORECASE)
 _BROKEN = "write the file again"
 
 
@@ -116,6 +118,11 @@ def stem_of(path: Path) -> str:
     return path.stem
 
 
+def case_of(path: Path) -> str:
+    """The case that a file of probabilities belongs to."""
+    return _SUFFIX.sub("", stem_of(path))
+
+
 def is_nifti(path: Path) -> bool:
     """By its name."""
     return path.name.lower().endswith(_NIFTI)
@@ -159,7 +166,7 @@ def _check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> No
 def _describe_npy(path: Path) -> SoftmaxFile:
     array = _read_npy(path)
     _check_array(path, array.shape, array.dtype)
-    return SoftmaxFile(stem_of(path), "npy", (path,), array.shape, dtype=array.dtype.name)
+    return SoftmaxFile(case_of(path), "npy", (path,), array.shape, dtype=array.dtype.name)
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
@@ -187,7 +194,7 @@ def _describe_npz(path: Path) -> SoftmaxFile:
         beside = path.with_suffix(".pkl")
         placement = read_placement(beside) if beside.is_file() else None
     return SoftmaxFile(
-        stem_of(path), form, (path,), shape, key=key, dtype=dtype.name, placement=placement
+        case_of(path), form, (path,), shape, key=key, dtype=dtype.name, placement=placement
     )
 
 
@@ -228,7 +235,7 @@ def _describe_nifti(files: list[Path]) -> list[SoftmaxFile]:
     whole = {path: h for path, h in headers.items() if h.channels > 1}
     if whole:
         return [
-            SoftmaxFile(stem_of(path), "nifti", (path,), (h.channels, *h.shape))
+            SoftmaxFile(case_of(path), "nifti", (path,), (h.channels, *h.shape))
             for path, h in whole.items()
         ]
     groups: dict[str, dict[int, Path]] = defaultdict(dict)

@@ -11,6 +11,8 @@ Objective = Callable[[Floats], tuple[float, Floats, Floats]]  # value, gradient,
 
 _ENOUGH_DECREASE = 1e-4
 _CONVERGED = 1e-15  # nats
+# What rounding may add to a value, relative to it.
+_NOISE = 1e-14
 # Below this predicted decrease, a failed line search is rounding.
 _ROUNDING = 1e-10
 
@@ -84,6 +86,6 @@ def _search(
             return None
         found = objective(trial)
         expected = _ENOUGH_DECREASE * float(gradient @ moved)
-        if found[0] <= value + min(expected, 0.0) and found[0] < value:
+        if found[0] <= value + min(expected, 0.0) + _NOISE * max(abs(value), 1e-3):
             return trial, found
     return None

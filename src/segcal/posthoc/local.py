@@ -31,7 +31,7 @@ class _Network(nn.Module):
         super().__init__()
         conv: Any = nn.Conv3d if dims == 3 else nn.Conv2d
         self.layers = nn.Sequential(
-            conv(inputs, hidden, 3), nn.ReLU(), conv(hidden, hidden, 3), nn.ReLU(),
+            conv(inputs, hidden, 3), nn.SiLU(), conv(hidden, hidden, 3), nn.SiLU(),
             conv(hidden, 1, 1), nn.Tanh(),
         )  # fmt: skip
         # It starts as plain temperature scaling.

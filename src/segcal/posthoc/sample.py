@@ -7,7 +7,7 @@ objective is that of all voxels (`balance="none"`) or of equally frequent classe
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,30 +55,36 @@ def class_weights(counts: Ints, balance: str) -> Floats:
     return out
 
 
-@dataclass
 class _Stratum:
-    """Voxels of one class in one case: those with the smallest random keys, in key order.
+    """Voxels of one class in one case: those with the smallest random keys.
 
-    Cutting it short leaves a uniform sample again.
+    Keeping fewer of the smallest leaves a uniform sample again.
     """
 
-    count: int = 0
-    keys: Floats = field(default_factory=lambda: np.empty(0))
-    rows: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    def __init__(self) -> None:
+        self.count, self.size = 0, 0
+        self.bar = np.inf  # keys from here on can no longer enter
+        self._keys: list[Floats] = []
+        self._rows: list[Floats] = []
 
     def add(self, keys: Floats, rows: Floats, quota: int) -> None:
-        self.rows = np.concatenate([self.rows, rows], axis=1) if self.rows.size else rows
-        self.keys = np.concatenate([self.keys, keys])
-        if len(self.keys) > 2 * quota:
+        self._keys.append(keys)
+        self._rows.append(rows)
+        self.size += len(keys)
+        if self.size > 2 * quota:
             self.shrink(quota)
 
     def shrink(self, quota: int) -> None:
-        order = np.argsort(self.keys, kind="stable")[:quota]
-        self.keys, self.rows = self.keys[order], self.rows[:, order]
+        if self.size <= quota:
+            return
+        keys, rows = np.concatenate(self._keys), self.rows()
+        chosen = np.argpartition(keys, quota - 1)[:quota]
+        self._keys, self._rows = [keys[chosen]], [rows[:, chosen]]
+        self.size, self.bar = quota, float(self._keys[0].max())
 
-    def threshold(self, quota: int) -> float:
-        """Keys above this can no longer enter."""
-        return float(self.keys.max()) if len(self.keys) == quota else np.inf
+    def rows(self) -> Floats:
+        """(K, size)."""
+        return np.concatenate(self._rows, axis=1)
 
 
 class Sample:
@@ -127,7 +133,7 @@ class Sample:
     @property
     def voxels(self) -> int:
         """How many voxels are kept."""
-        return sum(len(s.keys) for case in self._strata for s in case)
+        return sum(s.size for case in self._strata for s in case)
 
     def add(self, case: object) -> Sample:
         """Read one case, once; returns itself."""
@@ -164,7 +170,7 @@ class Sample:
 
     def _offer(self, strata: list[_Stratum], block: Any, labels: Any) -> None:
         keys = self._rng.random(len(labels))
-        bars = np.array([s.threshold(self._quota) for s in strata])
+        bars = np.array([s.bar for s in strata])
         counts = np.bincount(labels, minlength=len(strata))
         chance = keys < bars[labels]
         if not chance.all():
@@ -207,17 +213,17 @@ class _Gathered:
     def of(cls, cases: list[list[_Stratum]], num_classes: int, balance: str) -> _Gathered:
         counts = np.array([sum(case[k].count for case in cases) for k in range(num_classes)])
         each = class_weights(counts, balance)
-        parts = [(k, s) for case in cases for k, s in enumerate(case) if len(s.keys)]
+        parts = [(k, s) for case in cases for k, s in enumerate(case) if s.size]
         if not parts:
             return cls(num_classes, counts, len(cases), np.empty((num_classes, 0)),
                        np.empty(0, np.int64), np.empty(0))  # fmt: skip
-        sizes = [len(s.keys) for _, s in parts]
-        weight = [each[k] * s.count / len(s.keys) for k, s in parts]
+        sizes = [s.size for _, s in parts]
+        weight = [each[k] * s.count / s.size for k, s in parts]
         return cls(
             num_classes,
             counts,
             len(cases),
-            np.concatenate([s.rows for _, s in parts], axis=1),
+            np.concatenate([s.rows() for _, s in parts], axis=1),
             np.repeat([k for k, _ in parts], sizes),
             np.repeat(weight, sizes),
         )

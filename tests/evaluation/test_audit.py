@@ -1,0 +1,207 @@
+"""`segcal audit`: a study and its report of anybody's predictions, and `--fail-if`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from posthoc_samples import blobs, softmax
+from runs import environment
+from segcal.evaluation.audit import audit, check_rules, make_networks, parse_rule
+from segcal.metrics import evaluate_case, to_frame
+from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
+
+
+def command(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "segcal", *map(str, arguments)],
+        capture_output=True, text=True, timeout=240, env=environment(),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("audit")
+    write_labels(root / "labels", 4)
+    write_images(root / "images", 4)
+    write_predictions(root / "sure", "nnunet", 4)
+    write_predictions(root / "good", "nifti", 4, too_sure=1.0)
+    return root
+
+
+def test_audit_as_a_command(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    base = (
+        "audit", "--probs", f"too sure={files / 'sure'}", "--probs", f"good={files / 'good'}",
+        "--labels", files / "labels", "--images", files / "images", "--out", out,
+        "--classes", "background,left,right", "--dataset", "blobs",
+    )  # fmt: skip
+    done = command(*base, "--fail-if", "ece > 0.02", "--fail-if", "foreground:dsc<0.01")
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("segcal: too sure: ece in region all is 0.0")
+    assert "--fail-if 'ece > 0.02' holds" in line
+    assert "(over-confident)" in done.stdout
+    assert "too sure" in (out / "report" / "index.html").read_text()
+    study = json.loads((out / "study.json").read_text())
+    assert study["kind"] == "audit"
+    assert [m["title"] for m in study["methods"]] == ["too sure", "good"]
+    assert study["datasets"][0]["structures"] == ["left", "right"]
+    ranks = pd.read_csv(out / "ranks.csv")
+    assert ranks["method"][0] == "good"
+
+    again = command(*base)
+    assert again.returncode == 2
+    assert again.stderr == f"segcal: {out}: holds a study already; say --overwrite to replace it\n"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_are_those_of_the_arrays(tmp_path: Path, form: str) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    folder = write_predictions(tmp_path / "probs", form, 2)
+    found = audit({"net": folder}, labels, tmp_path / "out").networks["net"].table()
+    for i in range(2):
+        logits, target = blobs(i)
+        wanted = to_frame(
+            evaluate_case(softmax(logits), target, (3.0, 2.0, 1.5), case=f"case_{i:03d}").rows
+        )
+        merged = wanted.merge(found, on=["case", "region", "metric", "label"], how="left")
+        ours = merged[merged["label"] == "all"]
+        assert len(ours) > 20
+        np.testing.assert_allclose(ours["value_x"], ours["value_y"], atol=2e-3, equal_nan=True)
+    assert {"dsc", "hd95_mm"} <= set(found["metric"])
+
+
+def test_logits_and_options(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    logits = write_predictions(tmp_path / "logits", "npy", 2, logits=True)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    one = audit({"net": logits}, labels, tmp_path / "a", logits=True, region="union")
+    two = audit({"net": probs}, labels, tmp_path / "b")
+    ece = [a.networks["net"].means("all")["ece"] for a in (one, two)]
+    assert ece[0] == pytest.approx(ece[1], abs=1e-6)
+    assert "mean_abs_logit" in set(one.networks["net"].table()["metric"])
+    assert json.loads((tmp_path / "a" / "study.json").read_text())["region"] == "union"
+    assert "region union" in next(one.lines())
+    assert one.networks["net"].about["labels"] == ["background", "class 1", "class 2"]
+
+
+def test_names_of_classes_come_from_nnunet(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    probs = write_predictions(tmp_path / "probs", "nnunet", 1)
+    names = {"labels": {"background": 0, "Anterior": 1, "Posterior": 2, "ignore": 3}}
+    (probs / "dataset.json").write_text(json.dumps(names))
+    found = audit({"net": probs}, labels, tmp_path / "out").networks["net"]
+    assert found.structures == ["Anterior", "Posterior"]
+    regions = {"labels": {"background": 0, "whole": [1, 2], "core": [2]}}
+    (probs / "dataset.json").write_text(json.dumps(regions))
+    again = audit({"net": probs}, labels, tmp_path / "out", overwrite=True).networks["net"]
+    assert again.structures == ["class 1", "class 2"]
+
+
+def test_ignored_labels_and_left_out_cases(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 3)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    target = blobs(0)[1]
+    target[:5] = 3
+    write_nifti(labels / "case_000.nii.gz", target)
+    found = audit({"net": probs}, labels, tmp_path / "out", ignore_label=3)
+    assert found.unused == ("case_002",)
+    assert "1 label maps had no prediction" in (tmp_path / "out" / "study.json").read_text()
+    bins = np.load(tmp_path / "out" / "runs" / "audit" / "net" / "seed0" / "bins.npz")
+    everywhere = list(bins["regions"]).index("all")
+    assert bins["top_count"][0, everywhere].sum() == target.size // 2
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda p: p * 9 - 3, "It looks like logits"),
+        (lambda p: np.sqrt(p), "sum to 1"),
+        (lambda p: np.where(p > 0.99, np.nan, p), "NaN"),
+    ],
+)
+def test_what_is_wrong_names_its_file(tmp_path: Path, change: Any, problem: str) -> None:
+    labels = write_labels(tmp_path / "labels", 3)
+    probs = write_predictions(tmp_path / "probs", "npy", 3)
+    path = probs / "case_001.npy"
+    np.save(path, change(np.load(path)))
+    with pytest.raises(ValueError, match=problem) as caught:
+        audit({"net": probs}, labels, tmp_path / "out")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert [p.name for p in tmp_path.iterdir()] == ["labels", "probs"] or not (
+        tmp_path / "out"
+    ).exists()
+
+
+def test_networks_must_fit_together(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 3)
+    one = write_predictions(tmp_path / "one", "npy", 3)
+    two = write_predictions(tmp_path / "two", "npy", 2)
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="case_002 is only in one of 'a' and 'b'"):
+        audit({"a": one, "b": two}, labels, out)
+    with pytest.raises(ValueError, match="3 different names"):
+        audit({"a": one}, labels, out, classes=["background", "organ"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="is not a study"):
+        audit({"a": one}, labels, tmp_path / "mine", overwrite=True)
+    assert not out.exists()
+
+
+def test_names_of_networks(tmp_path: Path) -> None:
+    assert make_networks(["a/b"], "Ours") == {"Ours": Path("a/b")}
+    odd = tmp_path / "x=y"
+    odd.mkdir()
+    assert make_networks([str(odd)]) == {"x=y": odd}
+    with pytest.raises(ValueError, match="a different name"):
+        make_networks(["a/b", "c/b"])
+    labels = write_labels(tmp_path / "labels", 1)
+    probs = write_predictions(tmp_path / "probs", "npy", 1)
+    found = audit({"a b": probs, "a/b": probs, "..": probs}, labels, tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out" / "runs" / "audit").iterdir()) == [
+        "a-b", "a-b-2", "network",
+    ]  # fmt: skip
+    assert list(found.networks) == ["a b", "a/b", ".."]
+
+
+def test_rules(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    found = audit({"net": probs}, labels, tmp_path / "out")
+    table = found.networks["net"].table()
+    rows = table[(table["metric"] == "ece") & (table["region"] == "boundary")]
+    mean = rows[rows["case"] != "pooled"]["value"].mean()
+
+    def broken(text: str) -> list[str]:
+        return check_rules(found, [parse_rule(text)])
+
+    assert broken(f"boundary:ece>{mean - 1e-6}")
+    assert not broken(f"boundary:ece>{mean + 1e-6}")
+    assert broken(f"boundary:ece<{mean + 1e-6}")
+    assert broken("dsc<=1")
+    assert broken("dsc>=1e-9")
+    assert not broken("hd95>1e9")
+    for wrong in ("ece", "ece=0.1", "ece>", "ece>nan", "ece>0.1.2", ">0.1", "organ:ece>0.1"):
+        with pytest.raises(ValueError, match="--fail-if"):
+            parse_rule(wrong)
+    with pytest.raises(ValueError, match="Did you mean 'cece'"):
+        parse_rule("ceces>0.1")
+
+
+def test_a_missed_organ_does_not_pass_a_rule_on_distances(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    path = probs / "case_000.npy"
+    nothing = np.zeros_like(np.load(path))
+    nothing[0] = 1
+    np.save(path, nothing)
+    found = audit({"net": probs}, labels, tmp_path / "out")
+    (line,) = check_rules(found, [parse_rule("hd95>1000")])
+    assert "hd95_mm is undefined in 2 of 4 values" in line

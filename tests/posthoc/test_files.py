@@ -1,0 +1,128 @@
+"""Calibrators on disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posthoc_samples import calibrated
+from segcal.posthoc import CALIBRATORS, CalibratorError, load_calibrator, make_calibrator
+
+FILES = {name: "c.safetensors" if name == "local" else "c.json" for name in CALIBRATORS}
+
+
+def fitted(method: str, path: Path) -> Any:
+    logits, target = calibrated((12, 13, 14), seed=1)
+    options = {"steps": 3, "hidden": 2} if method == "local" else {}
+    calibrator = make_calibrator(method, **options).fit([(logits * 2, target)])
+    calibrator.about = {"region": "all", "note": "µ"}
+    calibrator.save(path)
+    return calibrator, logits
+
+
+@pytest.mark.parametrize("method", CALIBRATORS)
+def test_a_file_gives_the_same_calibrator(tmp_path: Path, method: str) -> None:
+    path = tmp_path / "deep" / FILES[method]
+    calibrator, logits = fitted(method, path)
+    again = load_calibrator(path)
+    # The file holds T, a fit 1/T: one rounding apart.
+    np.testing.assert_allclose(
+        again.transform(logits), calibrator.transform(logits), rtol=1e-12, atol=0
+    )
+    assert again.report == calibrator.report
+    assert again.about == calibrator.about
+    assert again.options() == calibrator.options()
+    assert type(again) is type(calibrator)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_size < 64 * 1024
+
+
+def test_the_file_is_readable(tmp_path: Path) -> None:
+    fitted("temperature", tmp_path / "t.json")
+    content = json.loads((tmp_path / "t.json").read_text())
+    assert content["format"] == "segcal-calibrator"
+    assert content["method"] == "temperature"
+    assert content["num_classes"] == 3
+    assert content["params"]["temperature"] == pytest.approx(2, abs=0.2)
+    assert content["fit"]["cases"] == 1
+    assert content["fit"]["nll_after"] < content["fit"]["nll_before"]
+    assert content["segcal"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format": "other"}, "is not a calibrator of segcal"),
+        ({"version": 99}, "has format version 99, but this segcal reads 1"),
+        ({"method": "temprature"}, "Did you mean 'temperature'"),
+        ({"params": {}}, "damaged .*temperature"),
+        ({"params": {"temperature": -1}}, "damaged .*above 0"),
+        ({"params": {"temperature": float("nan")}}, "damaged"),
+        ({"num_classes": "three"}, "damaged .*num_classes"),
+        ({"options": {"wings": 2}}, "damaged .*wings"),
+        ({"fit": {"luck": 1}}, "damaged .*luck"),
+    ],
+)
+def test_a_changed_file_is_one_clear_line(
+    tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    path = tmp_path / "t.json"
+    fitted("temperature", path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CalibratorError, match=problem) as caught:
+        load_calibrator(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"weight": [[1, 0], [0, 1]], "bias": [0, 0]}, {"weight": "x", "bias": [0, 0, 0]}],
+)
+def test_matrices_must_have_their_shape(tmp_path: Path, params: dict[str, Any]) -> None:
+    path = tmp_path / "d.json"
+    fitted("dirichlet", path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "params": params}))
+    with pytest.raises(CalibratorError, match=r"shape \(3, 3\)"):
+        load_calibrator(path)
+
+
+@pytest.mark.parametrize("method", ["temperature", "local"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "text"])
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, method: str, damage: str) -> None:
+    path = tmp_path / FILES[method]
+    fitted(method, path)
+    data = path.read_bytes()
+    path.write_bytes(
+        {"cut": data[: len(data) // 2], "empty": b"", "zeros": bytes(100), "text": b"hello"}[damage]
+    )
+    with pytest.raises(CalibratorError, match="damaged or not a calibrator"):
+        load_calibrator(path)
+    path.unlink()
+    with pytest.raises(CalibratorError, match="does not exist"):
+        load_calibrator(path)
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "c.safetensors"
+    fitted("local", path)
+    data = path.read_bytes()
+    head = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    tensors = load_file(path)
+    name = next(iter(tensors))
+    save_file({**tensors, name: tensors[name] * float("nan")}, path, metadata=head)
+    with pytest.raises(CalibratorError, match="finite"):
+        load_calibrator(path)
+    save_file({**tensors, name: tensors[name][:1]}, path, metadata=head)
+    with pytest.raises(CalibratorError, match="damaged"):
+        load_calibrator(path)
+
+
+def test_nothing_unfitted_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="call `fit`"):
+        make_calibrator("temperature").save(tmp_path / "t.json")
+    assert not list(tmp_path.iterdir())
