@@ -27,7 +27,7 @@ if not _has_ops():
 """
 
 
-def run(*command: object, timeout: int = 1800, **variables: str) -> str:
+def run(*command: object, timeout: int = 3600, **variables: str) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         stdout=subprocess.PIPE,
