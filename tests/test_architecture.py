@@ -26,11 +26,13 @@ ARROWS: dict[str, set[str]] = {
     "evaluation": {"config", "metrics", "data", "models", "posthoc"},
     "benchmark": {"config", "data", "metrics", "training", "evaluation"},
     "report": {"config", "metrics"},
-    "integrations": {"losses", "metrics", "posthoc"},
+    "integrations": {"losses", "metrics", "posthoc", "data", "evaluation"},
 }
 FREE = {"_about", "_checks"}
 HEAVY = {"torch", "monai", "pandas", "matplotlib", "scipy", "numpy", "nibabel", "pydantic"}
-NOT_AT_IMPORT = {"monai", "pandas", "matplotlib", "nnunetv2", "ray", "tensorboard", "triton"}
+NOT_AT_IMPORT = {
+    *("monai", "pandas", "matplotlib", "nnunetv2", "ray", "tensorboard", "torchmetrics", "triton"),
+}
 
 
 def room_of(path: Path) -> str:

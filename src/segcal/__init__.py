@@ -9,8 +9,8 @@ from types import ModuleType
 __version__ = "0.1.0.dev0"
 
 _ROOMS = (
-    "benchmark", "config", "data", "evaluation", "losses", "metrics", "models", "posthoc",
-    "priors", "training",
+    "benchmark", "config", "data", "evaluation", "integrations", "losses", "metrics", "models",
+    "posthoc", "priors", "report", "training",
 )  # fmt: skip
 
 __all__ = ["__version__", *_ROOMS]

@@ -12,6 +12,7 @@ from segcal.cli_benchmark import benchmark
 from segcal.cli_data import data_app, prepare_app
 from segcal.cli_demo import demo
 from segcal.cli_evaluate import evaluate, predict
+from segcal.cli_nnunet import nnunet_app
 from segcal.cli_posthoc import apply, audit, calibrate
 from segcal.cli_report import report
 from segcal.cli_train import train
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(prepare_app, name="prepare")
 app.add_typer(data_app, name="data")
+app.add_typer(nnunet_app, name="nnunet")
 app.command()(train)
 app.command()(evaluate)
 app.command()(predict)

@@ -1,0 +1,262 @@
+"""Calibrate nnU-Net's softmax: fitted on its cross-validation, applied to its predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal._checks import check_choice
+from segcal.data import DataError
+from segcal.data.store import replacing
+from segcal.evaluation.pairs import Pair, Pairs, find_pairs
+from segcal.evaluation.repair import Applied, naming
+from segcal.evaluation.softmax import SoftmaxFile, find_softmax, is_nifti
+from segcal.evaluation.softmax_write import outputs_of, write_like
+from segcal.posthoc import Calibrator
+
+AVERAGES = ("probs", "logits")
+# Local temperature wants images, and a matrix on raw logits wants logits; nnU-Net keeps neither.
+METHODS = ("temperature", "vector", "dirichlet")
+# What nnUNetv2_ensemble and the like expect in a folder of predictions.
+BESIDE = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
+# The smallest probability that counts in an average of logarithms, as of a float32 that is 0.
+_FLOOR = 1e-30
+
+
+def held_out(
+    results: Path, labels: Path | None = None, folds: Sequence[int] | None = None
+) -> Pairs:
+    """The softmax that each fold's network gave the cases it did not see, beside their labels.
+
+    Args:
+        results: a trainer's folder below nnUNet_results, with `fold_0`, `fold_1`, …
+        labels: folder of label maps; None looks where nnU-Net keeps them,
+            `$nnUNet_preprocessed/DATASET/gt_segmentations`, then `$nnUNet_raw/DATASET/labelsTr`.
+        folds: which to use; None is every one that was validated with `--npz`.
+    """
+    ignore = _ignore_label(results)
+    where = labels if labels is not None else _find_labels(results)
+    found: dict[str, tuple[Path, Pair]] = {}
+    for folder in _validations(results, folds):
+        for pair in find_pairs(folder, where, ignore_label=ignore):
+            if pair.name in found:
+                raise DataError(
+                    folder,
+                    f"holds {pair.name}, which {found[pair.name][0]} holds, too",
+                    "choose folds that share no case with --fold",
+                )
+            found[pair.name] = folder, pair
+    pairs = tuple(pair for _, (_, pair) in sorted(found.items()))
+    kinds = {pair.softmax.num_classes for pair in pairs}
+    if len(kinds) > 1:
+        raise DataError(
+            results, f"has folds of {sorted(kinds)} classes", "use folds of one network"
+        )
+    return Pairs(results, pairs, ())
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            path.parent,
+            f"has no {path.name}",
+            "give a trainer's folder, such as "
+            "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres",
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataError(path, "cannot be read as JSON", "restore the file") from error
+
+
+def _ignore_label(results: Path) -> int | None:
+    """The ignored label of the dataset; a dataset of regions is refused."""
+    content = _read_json(results / "dataset.json")
+    labels = content.get("labels") if isinstance(content, dict) else None
+    if not isinstance(labels, dict):
+        raise DataError(results / "dataset.json", "names no labels", "restore the file")
+    if any(isinstance(label, list) and len(label) > 1 for label in labels.values()):
+        raise DataError(
+            results,
+            "was trained with regions, whose sigmoids do not sum to 1",
+            "calibrate a network that was trained with labels",
+        )
+    ignore = labels.get("ignore")
+    return None if ignore is None else int(ignore)
+
+
+def _find_labels(results: Path) -> Path:
+    dataset = results.resolve().parent.name
+    places = [
+        Path(os.environ[variable]) / dataset / folder
+        for variable, folder in (
+            ("nnUNet_preprocessed", "gt_segmentations"),
+            ("nnUNet_raw", "labelsTr"),
+        )
+        if variable in os.environ
+    ]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise DataError(
+        results,
+        f"says nothing of its labels, and nnUNet_preprocessed has none of {dataset}",
+        "set nnUNet_preprocessed, or give --labels FOLDER",
+    )
+
+
+def _validations(results: Path, folds: Sequence[int] | None) -> list[Path]:
+    """The validation folders of the folds that were asked for, each with softmax in it."""
+    if folds is not None:
+        chosen = [results / f"fold_{fold}" for fold in dict.fromkeys(folds)]
+    else:
+        chosen = sorted(p for p in results.glob("fold_*") if p.name.removeprefix("fold_").isdigit())
+    remedy = "run nnUNetv2_train … --val --npz for each fold"
+    if not chosen:
+        also = "fold_all has seen every case; " if (results / "fold_all").is_dir() else ""
+        raise DataError(results, "has no fold with held-out cases", also + remedy)
+    out = [fold / "validation" for fold in chosen]
+    with_softmax = [folder for folder in out if any(folder.glob("*.npz"))]
+    missing = [folder for folder in out if folder not in with_softmax]
+    if missing and (folds is not None or not with_softmax):
+        raise DataError(missing[0], "holds no softmax (.npz)", remedy)
+    return with_softmax
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The same cases as several networks predicted them; usually one folder per fold."""
+
+    folders: tuple[Path, ...]
+    cases: dict[str, tuple[SoftmaxFile, ...]]
+
+    def outputs(self, out: Path) -> list[Path]:
+        """What `calibrate_predictions` will write for the cases."""
+        files = [files[0] for files in self.cases.values()]
+        return [path for file in files for path in outputs_of(file, out)]
+
+
+def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
+    """Check that the folders hold the same cases, in nnU-Net's form, of `num_classes` classes."""
+    each = [find_softmax(folder) for folder in folders]
+    for folder, found in zip(folders, each, strict=True):
+        lost = sorted(set(each[0]) ^ set(found))
+        if lost:
+            raise DataError(
+                folder,
+                f"and {folders[0]} do not hold the same cases: {lost[0]} is in one only",
+                "predict the same images with every fold",
+            )
+        for file in found.values():
+            first = each[0][file.name]
+            if file.placement is None:
+                raise DataError(
+                    file.path,
+                    "has no .pkl beside it",
+                    "predict with nnUNetv2_predict --save_probabilities",
+                )
+            if file.num_classes != num_classes:
+                raise DataError(
+                    file.path,
+                    f"has {file.num_classes} classes, but the calibrator was fitted on "
+                    f"{num_classes}",
+                    "use predictions of the same network",
+                )
+            if file.shape != first.shape:
+                raise DataError(
+                    file.path,
+                    f"has shape {file.shape}, but {first.path} has {first.shape}",
+                    "predict the same images with every fold",
+                )
+    cases = {name: tuple(found[name] for found in each) for name in each[0]}
+    return Predictions(tuple(folders), cases)
+
+
+def check_out(predictions: Predictions, out: Path, overwrite: bool) -> None:
+    """Refuse an output folder that is an input, or that would lose something."""
+    if out.resolve() in {folder.resolve() for folder in predictions.folders}:
+        raise ValueError(
+            f"Expected argument `--out` to be another folder than the predictions, but got {out}."
+        )
+    there = [path for path in predictions.outputs(out) if path.exists()]
+    if there and not overwrite:
+        raise ValueError(f"{there[0]}: exists already; say --overwrite to replace it")
+
+
+def calibrate_predictions(
+    calibrator: Calibrator,
+    predictions: Predictions,
+    out: Path,
+    *,
+    average: str = "probs",
+    progress: Callable[[str, int], None] = lambda what, done: None,
+) -> Iterator[Applied]:
+    """Calibrate every case into `out`, as nnU-Net would have written it; one case at a time.
+
+    Args:
+        average: how several networks become one. "probs" calibrates each and takes the mean of the
+            probabilities; "logits" takes the mean of the log-probabilities, as nnU-Net does with
+            several folds, and calibrates that.
+
+    `Applied.changed` counts voxels whose label the calibration moved, not the averaging.
+    """
+    check_choice("average", average, AVERAGES)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in BESIDE:
+        source = predictions.folders[0] / name
+        if source.is_file():
+            with replacing(out / name) as partial:
+                shutil.copyfile(source, partial)
+    for number, (name, files) in enumerate(predictions.cases.items(), start=1):
+        before, after = _one_case(calibrator, files, average)
+        write_like(files[0], after, out)
+        _write_labels(files[0], after, out)
+        progress("calibrated", number)
+        changed = int((before.argmax(0) != after.argmax(0)).sum())
+        yield Applied(name, int(np.prod(after.shape[1:])), changed)
+
+
+def _one_case(
+    calibrator: Calibrator, files: Sequence[SoftmaxFile], average: str
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Averaged probabilities (K, *S), not calibrated and calibrated."""
+    before, after = np.zeros(()), np.zeros(())
+    for file in files:
+        probs = file.read().astype(np.float32)
+        with naming(file.path):
+            calibrated = calibrator.transform(probs, from_probs=True)
+        if len(files) == 1:
+            return probs, np.asarray(calibrated, dtype=np.float32)
+        if average == "probs":
+            before, after = before + probs / len(files), after + calibrated / len(files)
+        else:
+            before = before + np.log(np.maximum(probs, _FLOOR, dtype=np.float64)) / len(files)
+    if average == "logits":
+        before = np.exp(before - before.max(0))
+        before /= before.sum(0)
+        after = calibrator.transform(before, from_probs=True)
+    return before.astype(np.float32), after.astype(np.float32)
+
+
+def _write_labels(file: SoftmaxFile, probs: NDArray[np.float32], out: Path) -> None:
+    """The label map beside the softmax, with the header of the one that nnU-Net wrote."""
+    import nibabel as nib
+
+    for name in (f"{file.name}.nii.gz", f"{file.name}.nii"):
+        source = file.path.with_name(name)
+        if not (source.is_file() and is_nifti(source)):
+            continue
+        header: Any = nib.load(source).header.copy()
+        labels = probs.argmax(0).T.astype(np.uint8 if len(probs) <= 256 else np.uint16)
+        header.set_data_dtype(labels.dtype)
+        image = nib.Nifti1Image(labels.reshape(header.get_data_shape()), None, header)
+        with replacing(out / name) as partial:
+            nib.save(image, partial)

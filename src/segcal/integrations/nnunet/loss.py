@@ -1,0 +1,133 @@
+"""nnU-Net's loss with its cross-entropy replaced by one of segcal's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from segcal.losses import SegmentationLoss, make_loss
+
+IGNORED = -100
+
+
+class CalibratedLoss(nn.Module):
+    """pixel loss + weight · Dice, called as nnU-Net calls its loss: `loss(logits, target)`.
+
+    With labels the target is (B, 1, *S). With regions each of the R heads is a sigmoid of its own,
+    the target is (B, R, *S), 0 or 1, and where `ignore_label` is set one more channel marks what is
+    ignored; the pixel loss then sees each head as two classes, inside and outside, with logits 0
+    and l, and is the mean over the heads.
+
+    Args:
+        pixel: the loss of segcal.
+        dice: nnU-Net's Dice, `dice(logits, target, loss_mask=mask)`; lower is better.
+        dice_weight: 0 leaves Dice out.
+        ignore_label: the label whose voxels count in neither part.
+        regions: whether the heads are regions.
+    """
+
+    def __init__(
+        self,
+        pixel: SegmentationLoss,
+        dice: nn.Module,
+        *,
+        dice_weight: float = 1.0,
+        ignore_label: int | None = None,
+        regions: bool = False,
+    ) -> None:
+        super().__init__()
+        self.pixel = pixel
+        self.dc = dice  # the name under which nnU-Net's own losses have it
+        self.dice_weight = dice_weight
+        self.ignore_label = ignore_label
+        self.regions = regions
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        mask = self._mask(target)
+        if self.regions:
+            truth = target if mask is None else target[:, :-1]
+            loss = self._without_autocast(*_as_two_classes(logits, truth, mask))
+        else:
+            truth = target if mask is None else torch.where(mask, target, 0)
+            loss = self._without_autocast(logits, target)
+        if self.dice_weight == 0:
+            return loss
+        dice: Tensor = self.dc(logits, truth, loss_mask=mask)
+        return loss + self.dice_weight * dice
+
+    def _mask(self, target: Tensor) -> Tensor | None:
+        """(B, 1, *S), True where a voxel counts; None where all do."""
+        if self.ignore_label is None:
+            return None
+        return target[:, -1:] == 0 if self.regions else target != self.ignore_label
+
+    def _without_autocast(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The priors are shares of a patch: float16 would round them."""
+        plain = torch.autocast("cuda", enabled=False) if logits.is_cuda else nullcontext()
+        with plain:
+            value: Tensor = self.pixel(logits, target)
+        return value
+
+    def extra_repr(self) -> str:
+        return (
+            f"dice_weight={self.dice_weight}, ignore_label={self.ignore_label}, "
+            f"regions={self.regions}"
+        )
+
+
+def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """R sigmoid heads as R times as many images of two classes: (B·R, 2, *S), labels (B·R, *S)."""
+    flat = logits.flatten(0, 1)
+    pairs = torch.stack([torch.zeros_like(flat), flat], 1)
+    labels = target.long()
+    if mask is not None:
+        labels = labels.masked_fill(~mask, IGNORED)
+    return pairs, labels.flatten(0, 1)
+
+
+def pixel_loss(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    ignore_label: int | None,
+    regions: bool,
+    trainer: str,
+) -> SegmentationLoss:
+    """The loss of that name, or a ValueError that says what `trainer` cannot do, and what can."""
+    ignore = IGNORED if regions or ignore_label is None else ignore_label
+    loss = make_loss(name, ignore_index=ignore, **options)
+    if regions and name == "nacl" and getattr(loss, "constrain", "") == "logits":
+        raise ValueError(
+            f"{trainer} draws the logits of a softmax to the labels around a voxel, which has no "
+            "meaning for the sigmoid heads of region-based training. Set its option "
+            "constrain=softmax (then it draws the probabilities), or use nnUNetTrainerSVLS, or "
+            "give the dataset plain labels instead of regions."
+        )
+    return loss
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """Options as in `penalty_weight=0.2 prior=gaussian patch_size=[1,3,3]`.
+
+    Example:
+        >>> parse_options("penalty_weight=0.2 prior=gaussian patch_size=[1,3,3]")
+        {'penalty_weight': 0.2, 'prior': 'gaussian', 'patch_size': [1, 3, 3]}
+    """
+    options: dict[str, Any] = {}
+    for part in text.split():
+        name, equals, value = part.partition("=")
+        if not (name and equals and value):
+            raise ValueError(
+                f"Expected SEGCAL_NNUNET_OPTIONS to be name=value, separated by spaces, but got "
+                f"{part!r}."
+            )
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options

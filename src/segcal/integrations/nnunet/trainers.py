@@ -1,0 +1,111 @@
+"""Trainers for `nnUNetv2_train -tr NAME`: nnU-Net as it is, with a calibrated loss beside Dice.
+
+Everything else is nnU-Net's: its Dice (batch Dice, DDP, torch.compile), its weights of the deep
+supervision, its ignore label, its schedule and augmentation.
+
+To change an option for good, subclass; results then have a folder of their own:
+
+    class nnUNetTrainerNACLThick(nnUNetTrainerNACL):
+        loss_options = {"penalty_weight": 0.2, "patch_size": (1, 3, 3)}
+
+To try one: `SEGCAL_NNUNET_OPTIONS="penalty_weight=0.2" nnUNetv2_train …` (into the same folder).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from segcal._checks import check_number, require
+from segcal.integrations.nnunet import TRAINERS
+from segcal.integrations.nnunet.loss import CalibratedLoss, parse_options, pixel_loss
+
+require("nnunetv2")
+from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper  # noqa: E402
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # noqa: E402
+
+
+class SegcalTrainer(nnUNetTrainer):
+    """nnU-Net with the cross-entropy of its loss replaced.
+
+    Attributes:
+        loss_name: a loss of `segcal.losses.LOSSES`.
+        loss_options: its options, where they are not the defaults.
+        dice_weight: how much of nnU-Net's Dice is added.
+    """
+
+    loss_name: ClassVar[str] = "ce"
+    loss_options: ClassVar[Mapping[str, Any]] = {}
+    dice_weight: ClassVar[float] = 1.0
+
+    def _build_loss(self) -> nn.Module:
+        options = {
+            **self.loss_options,
+            **parse_options(os.environ.get("SEGCAL_NNUNET_OPTIONS", "")),
+        }
+        weight = check_number("dice_weight", options.pop("dice_weight", self.dice_weight), low=0)
+        labels = self.label_manager
+        pixel = pixel_loss(
+            self.loss_name,
+            options,
+            ignore_label=labels.ignore_label,
+            regions=labels.has_regions,
+            trainer=type(self).__name__,
+        )
+        built: nn.Module = super()._build_loss()
+        deep = isinstance(built, DeepSupervisionWrapper)
+        own: Any = built.loss if deep else built
+        loss = CalibratedLoss(
+            pixel,
+            own.dc,
+            dice_weight=weight,
+            ignore_label=labels.ignore_label,
+            regions=labels.has_regions,
+        )
+        self.print_to_log_file(f"segcal: {self.loss_name} + {weight:g} · Dice, {pixel}")
+        if not deep:
+            return loss
+        built.loss = loss
+        return built
+
+
+class nnUNetTrainerNACL(SegcalTrainer):
+    """Neighbour-aware calibration + Dice."""
+
+    loss_name = TRAINERS["nnUNetTrainerNACL"]
+
+
+class nnUNetTrainerSVLS(SegcalTrainer):
+    """Spatially varying label smoothing + Dice."""
+
+    loss_name = TRAINERS["nnUNetTrainerSVLS"]
+
+
+class nnUNetTrainerMbLS(SegcalTrainer):
+    """Margin-based label smoothing + Dice."""
+
+    loss_name = TRAINERS["nnUNetTrainerMbLS"]
+
+
+class nnUNetTrainerLS(SegcalTrainer):
+    """Label smoothing + Dice."""
+
+    loss_name = TRAINERS["nnUNetTrainerLS"]
+
+
+class nnUNetTrainerECP(SegcalTrainer):
+    """Explicit confidence penalty + Dice."""
+
+    loss_name = TRAINERS["nnUNetTrainerECP"]
+
+
+class nnUNetTrainerFocal(SegcalTrainer):
+    """Focal loss + Dice."""
+
+    loss_name = TRAINERS["nnUNetTrainerFocal"]
+
+
+__all__ = ["SegcalTrainer", *TRAINERS]

@@ -1,0 +1,221 @@
+"""`segcal nnunet calibrate` on folders as nnU-Net writes them, through the command line."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from posthoc_samples import blobs, softmax
+from segcal.cli import app
+from segcal.posthoc import load_calibrator
+from softmax_files import write_labels, write_nifti, write_prediction
+
+DATASET = "Dataset004_Toy"
+NAMES = [f"case_{i:03d}" for i in range(6)]
+
+
+def put(folder: Path, cases: range | list[int], too_sure: float = 3.0, seed: int = 0) -> Path:
+    """Predictions of one fold's network, and what nnU-Net puts beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in cases:
+        logits = blobs(i, too_sure=too_sure)[0]
+        noise = np.random.default_rng([seed, i]).normal(0, 0.5 * seed, logits.shape)
+        probs = softmax(logits + noise).astype(np.float32)
+        write_prediction(folder, f"case_{i:03d}", "nnunet", probs)
+    return folder
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two folds of three held-out cases each."""
+    folder = tmp_path / "nnUNet_results" / DATASET / "nnUNetTrainer__nnUNetPlans__3d_fullres"
+    put(folder / "fold_0" / "validation", range(3))
+    put(folder / "fold_1" / "validation", range(3, 6))
+    write_dataset(folder)
+    write_labels(tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations")
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "nnUNet_preprocessed"))
+    monkeypatch.delenv("nnUNet_raw", raising=False)
+    return folder
+
+
+def write_dataset(folder: Path, **labels: Any) -> None:
+    content = {"labels": {"background": 0, "a": 1, "b": 2, **labels}, "file_ending": ".nii.gz"}
+    (folder / "dataset.json").write_text(json.dumps(content))
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, ["nnunet", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(match: str, *arguments: object) -> None:
+    with pytest.raises(ValueError, match=match):
+        CliRunner().invoke(app, ["nnunet", *map(str, arguments)], catch_exceptions=False)
+
+
+def probs_in(folder: Path, name: str) -> Any:
+    return np.load(folder / f"{name}.npz")["probabilities"]
+
+
+def test_fit_on_the_folds_and_apply(results: Path, tmp_path: Path) -> None:
+    predicted = put(tmp_path / "predicted", range(6, 9))
+    (predicted / "plans.json").write_text("{}")
+    out = tmp_path / "calibrated"
+    said = run("calibrate", results, "--predictions", predicted, "--out", out)
+    # The maps are three times too sure, so a temperature of about three is right.
+    fitted = load_calibrator(results / "segcal_temperature.json")
+    assert fitted.temperature == pytest.approx(3.0, rel=0.1)
+    assert "temperature fitted on 6 cases" in said
+    assert "Yes, it helped: on held-out cases, region all, ECE fell" in said
+    assert "3 cases, 0 of" in said
+    assert fitted.about["cases"] == NAMES
+    for name in ("case_006", "case_007", "case_008"):
+        before, after = probs_in(predicted, name), probs_in(out, name)
+        np.testing.assert_allclose(after, fitted.transform(before, from_probs=True), atol=1e-6)
+        assert np.array_equal(before.argmax(0), after.argmax(0))
+        assert (out / f"{name}.pkl").read_bytes() == (predicted / f"{name}.pkl").read_bytes()
+        labels, theirs = (nib.load(f / f"{name}.nii.gz") for f in (out, predicted))
+        assert np.array_equal(labels.get_fdata(), theirs.get_fdata())
+        assert np.array_equal(labels.affine, theirs.affine)
+    assert (out / "plans.json").is_file()  # nnUNetv2_ensemble wants it
+    # The calibrator serves later predictions, too.
+    again = tmp_path / "again"
+    run("apply", results / "segcal_temperature.json", "--predictions", predicted, "--out", again)
+    assert np.array_equal(probs_in(again, "case_006"), probs_in(out, "case_006"))
+
+
+def test_folds_are_averaged(results: Path, tmp_path: Path) -> None:
+    folders = [put(tmp_path / f"p{seed}", [6], seed=seed) for seed in (1, 2)]
+    both = [part for folder in folders for part in ("--predictions", folder)]
+    said = run("calibrate", results, *both, "--out", tmp_path / "probs")
+    assert "2 folders averaged by probs" in said
+    fitted = load_calibrator(results / "segcal_temperature.json")
+    each = [probs_in(folder, "case_006").astype(np.float64) for folder in folders]
+    expected = np.mean([fitted.transform(one, from_probs=True) for one in each], axis=0)
+    np.testing.assert_allclose(probs_in(tmp_path / "probs", "case_006"), expected, atol=1e-5)
+    run(
+        "calibrate", results, *both, "--out", tmp_path / "logits", "--average", "logits",
+        "--overwrite",
+    )  # fmt: skip
+    mean = softmax(np.mean([np.log(one) for one in each], axis=0))
+    expected = fitted.transform(mean, from_probs=True)
+    np.testing.assert_allclose(probs_in(tmp_path / "logits", "case_006"), expected, atol=1e-5)
+    # Averaging can move labels; the label map follows the probabilities written beside it.
+    labels = nib.load(tmp_path / "probs" / "case_006.nii.gz").get_fdata().T
+    assert np.array_equal(labels, probs_in(tmp_path / "probs", "case_006").argmax(0))
+    assert not np.array_equal(labels, each[0].argmax(0))
+
+
+def test_options_change_the_result(results: Path, tmp_path: Path) -> None:
+    def fit(*options: object) -> Any:
+        file = tmp_path / "c.json"
+        said = run("calibrate", results, "--file", file, "--overwrite", *options)
+        loaded = load_calibrator(file)
+        return loaded, said
+
+    base, _ = fit()
+    assert fit("--fold", 1)[0].about["cases"] == NAMES[3:]
+    assert fit("--method", "vector")[0].method == "vector"
+    assert fit("--region", "foreground")[0].temperature != base.temperature
+    assert "not judged" in fit("--folds", 0)[1]
+    assert fit("--folds", 3)[0].about["folds"] == 3
+    one_patient = ("calibrate", results, "--file", tmp_path / "p.json", "--patient", "case_0")
+    refused("two cases of different patients", *one_patient)
+    assert fit("--seed", 1)[0].about["seed"] == 1
+    labels = tmp_path / "others"
+    shutil.copytree(tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations", labels)
+    for name in NAMES:  # labels moved by two voxels: the maps look far too sure
+        write_nifti(labels / f"{name}.nii.gz", np.roll(blobs(int(name[-1]))[1], 2, 1))
+    assert fit("--labels", labels)[0].temperature > 1.2 * base.temperature
+
+
+def test_an_ignored_label_does_not_count(results: Path, tmp_path: Path) -> None:
+    write_dataset(results, ignore=3)
+    labels = tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations"
+    voxels = 0
+    for name in NAMES:
+        target = blobs(int(name[-1]))[1]
+        target[:5] = 3
+        voxels += int((target != 3).sum())
+        write_nifti(labels / f"{name}.nii.gz", target)
+    run("calibrate", results)
+    assert load_calibrator(results / "segcal_temperature.json").report.voxels == voxels
+
+
+def test_labels_are_found_in_raw_too(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.move(
+        tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations",
+        tmp_path / "raw" / DATASET / "labelsTr",
+    )
+    refused("set nnUNet_preprocessed, or give --labels FOLDER", "calibrate", results)
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path / "raw"))
+    run("calibrate", results)
+
+
+def test_bad_input_is_named_and_nothing_written(results: Path, tmp_path: Path) -> None:
+    calibrator = results / "segcal_temperature.json"
+    predicted, out = put(tmp_path / "predicted", [6]), tmp_path / "out"
+    pair = ("--predictions", predicted, "--out", out)
+    refused("--predictions FOLDER and --out FOLDER together", "calibrate", results, "--out", out)
+    refused("together", "calibrate", results, "--predictions", predicted)
+    refused("another folder than the predictions", "calibrate", results,
+            "--predictions", predicted, "--out", predicted)  # fmt: skip
+    refused("`method` to be one of 'temperature'", "calibrate", results, "--method", "local")
+    refused("`average`", "calibrate", results, "--average", "mean", *pair)
+    refused("has no dataset.json; give a trainer's folder", "calibrate", results.parent)
+    refused("fold_2/validation: holds no softmax", "calibrate", results, "--fold", 2)
+    other = put(tmp_path / "other", [7])
+    refused("do not hold the same cases: case_006", "calibrate", results, *pair,
+            "--predictions", other)  # fmt: skip
+    (other / "case_007.pkl").unlink()
+    refused("has no .pkl beside it", "calibrate", results, "--predictions", other, "--out", out)
+    put(results / "fold_1" / "validation", [0])
+    refused("holds case_000, which .* holds, too; choose folds", "calibrate", results, *pair)
+    assert not calibrator.exists()
+    assert not out.exists()
+
+
+def test_results_without_held_out_softmax(results: Path) -> None:
+    for npz in results.glob("fold_*/validation/*.npz"):
+        npz.unlink()
+    refused("holds no softmax .*; run nnUNetv2_train … --val --npz", "calibrate", results)
+    shutil.rmtree(results / "fold_1")
+    (results / "fold_0").rename(results / "fold_all")
+    refused("no fold with held-out cases; fold_all has seen every case", "calibrate", results)
+
+
+def test_a_fold_without_softmax_is_left_out_unless_asked_for(results: Path) -> None:
+    for npz in (results / "fold_1" / "validation").glob("*.npz"):
+        npz.unlink()
+    run("calibrate", results)
+    assert load_calibrator(results / "segcal_temperature.json").about["cases"] == NAMES[:3]
+    refused("fold_1/validation", "calibrate", results, "--fold", 1, "--overwrite")
+
+
+def test_regions_are_refused(results: Path) -> None:
+    write_dataset(results, whole=[1, 2])
+    refused("was trained with regions", "calibrate", results)
+
+
+def test_nothing_is_overwritten_unless_asked(results: Path, tmp_path: Path) -> None:
+    predicted, out = put(tmp_path / "predicted", [6]), tmp_path / "out"
+    pair = ("--predictions", predicted, "--out", out)
+    run("calibrate", results, *pair)
+    refused("segcal_temperature.json: exists already", "calibrate", results, *pair)
+    file = ("--file", tmp_path / "new.json")
+    refused("case_006.npz: exists already", "calibrate", results, *pair, *file)
+    assert not (tmp_path / "new.json").exists()
+    run("calibrate", results, *pair, "--overwrite")
+    wrong = put(tmp_path / "wrong", [6])
+    np.savez(wrong / "case_006.npz", probabilities=np.full((2, 4, 4, 4), 0.5, np.float32))
+    refused("has 2 classes, but the calibrator was fitted on 3", "apply",
+            results / "segcal_temperature.json", "--predictions", wrong, "--out", out,
+            "--overwrite")  # fmt: skip
