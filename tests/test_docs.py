@@ -46,16 +46,18 @@ def test_the_page_on_calibration_metrics() -> None:
     assert result.failed == 0
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/losses.md", "docs/evaluation.md", "docs/posthoc.md"]
+    "page",
+    [
+        "README.md",
+        "docs/evaluation.md",
+        "docs/integrations.md",
+        "docs/losses.md",
+        "docs/posthoc.md",
+    ],  # fmt: skip
 )
 def test_printed_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # pages may write files
-=======
-@pytest.mark.parametrize("page", ["README.md", "docs/integrations.md", "docs/losses.md"])
-def test_printed_python_runs(page: str) -> None:
->>>>>>> nnunet
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert blocks
