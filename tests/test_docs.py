@@ -46,16 +46,10 @@ def test_the_page_on_calibration_metrics() -> None:
     assert result.failed == 0
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/evaluation.md",
-        "docs/integrations.md",
-        "docs/losses.md",
-        "docs/posthoc.md",
-    ],  # fmt: skip
-)
+PAGES = ["README.md", *(f"docs/{n}.md" for n in ("evaluation", "integrations", "losses", "posthoc"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_printed_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # pages may write files
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -113,8 +113,8 @@ def test_options_of_the_fit_change_it(tmp_path: Path, labels: Path) -> None:
     np.testing.assert_array_equal(theta(max_voxels=500), few)
 
 
-def test_the_foreground_alone_asks_for_more_confidence(tmp_path: Path, labels: Path) -> None:
-    """Every voxel kept there is organ: the fit learns that organ is always right."""
+def test_a_fit_on_the_foreground_spoils_the_rest(tmp_path: Path, labels: Path) -> None:
+    """The region is chosen by the truth: a calibrated network is changed, for the worse."""
     pairs = find_pairs(write_predictions(tmp_path / "probs", "npy", too_sure=1.0), labels)
     fits = {
         region: fit_pairs(pairs, "temperature", from_probs=True, region=region)
@@ -123,7 +123,9 @@ def test_the_foreground_alone_asks_for_more_confidence(tmp_path: Path, labels: P
     assert fits["all"].calibrator.temperature == pytest.approx(1.0, abs=0.05)  # type: ignore[attr-defined]
     verdict = fits["foreground"].verdict
     assert verdict is not None
-    assert verdict.change("nll", "all").difference > 0
+    assert verdict.change("nll", "all").direction == "worse"
+    assert fits["all"].verdict is not None
+    assert fits["all"].verdict.helped == "no"
 
 
 def test_folds_keep_patients_together() -> None:
