@@ -86,6 +86,9 @@ def _show_ranks(study: Any) -> None:
         grid.add_row(titles[row.method], *numbers, f"{row.sum_rank:g}", f"{row.mean_case_rank:.3g}")
     console = Console()
     (console if console.is_terminal else Console(width=200)).print(grid)
+    used = str(ranks["metrics"].iloc[0]).split()
+    for metric in [name for name in metrics if name not in used]:
+        typer.echo(f"not ranked by {metric}: some dataset has no value of it")
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

@@ -52,6 +52,11 @@ def test_a_table_of_the_paper(table: str, data: Path, out: Path) -> None:
     assert about["datasets"][0]["source"] == "acdc"
     assert about["metrics"][1] == "hd95_voxel"
     assert table in about["tables"]
+    # One epoch finds nothing: no distance is defined, and nobody is ranked by it.
+    ranks = study.write_ranks()
+    assert sorted(ranks["method"]) == sorted(plan.methods)
     rows = study.table()
+    found = rows[rows["metric"] == "hd95_voxel"]["value"].notna().any()
+    assert ("hd95_voxel" in ranks["metrics"].iloc[0]) == found
     assert set(rows["method"]) == set(plan.methods)
     assert {"hd95_voxel", "dsc", "ece"} <= set(rows["metric"])

@@ -71,7 +71,7 @@ def demo_spec(quick: bool) -> PhantomSpec:
 
 def demo_plan(data: Path, quick: bool = False) -> Plan:
     """Five losses, one small U-Net, one seed."""
-    epochs = 8 if quick else 20
+    epochs = 8 if quick else 16
     return Plan.model_validate({
         "title": "segcal demo",
         "note": NOTE,
@@ -79,7 +79,7 @@ def demo_plan(data: Path, quick: bool = False) -> Plan:
         "methods": METHODS,
         "train": {
             "epochs": epochs,
-            "batch_size": 8,
+            "batch_size": 4,
             "precision": "32",
             "optimiser": {"lr": 2e-3, "milestones": [2 * epochs // 3]},
             "model": {"options": {"filters": [16, 32, 64], "pools": [2, 2]}},

@@ -16,7 +16,7 @@ from segcal.benchmark.tasks import Result, Task
 from segcal.data import PreparedDataset
 from segcal.data.store import replacing, write_json
 from segcal.evaluation import read_evaluation
-from segcal.metrics import collect
+from segcal.metrics import POOLED, collect
 from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
 
 if TYPE_CHECKING:
@@ -155,22 +155,27 @@ class Study:
     def write_ranks(self) -> pd.DataFrame:
         """ranks.csv: sum-rank and mean-case-rank of the methods that every dataset has.
 
-        Missing values count as the worst; see `segcal.metrics.collect`.
+        Missing values count as the worst; see `segcal.metrics.collect`. A metric without any
+        value on some dataset (distances, where nothing was found) ranks nobody: its column
+        `metrics` says by what was ranked.
         """
         table = self.table()
-        everywhere = [
-            method
-            for method, part in table.groupby("method", sort=False)
-            if part["dataset"].nunique() == table["dataset"].nunique()
-        ]
-        metrics = [self._metric(name) for name in self.plan.metrics]
-        scores = collect(
-            table[table["method"].isin(everywhere)],
-            metrics=metrics, region=self.plan.region, missing="worst",
-        )  # fmt: skip
+        datasets = table["dataset"].nunique()
+        met = table.groupby("method", sort=False)["dataset"].nunique()
+        table = table[table["method"].isin(met[met == datasets].index)]
+        there = table[table["value"].notna() & (table["case"] != POOLED)]
+        counted = there.groupby("metric")["dataset"].nunique()
+        asked = [self._metric(name) for name in self.plan.metrics]
+        metrics = [name for name in asked if counted.get(name, 0) == datasets]
+        if not metrics:
+            raise ValueError(
+                f"{self.folder}: has no values of {', '.join(asked)} to rank its methods by"
+            )
+        scores = collect(table, metrics=metrics, region=self.plan.region, missing="worst")
         sums = sum_rank_of(scores)[["method", "sum_rank", "region", "missing", "undefined"]]
         cases = mean_case_rank_of(scores)[["method", "mean_case_rank"]]
         ranks = sums.merge(cases, on="method").sort_values("sum_rank", kind="stable")
+        ranks = ranks.assign(metrics=" ".join(metrics))
         with replacing(self.folder / "ranks.csv") as draft:
             ranks.to_csv(draft, index=False)
         return ranks
