@@ -46,7 +46,10 @@ def test_the_page_on_calibration_metrics() -> None:
     assert result.failed == 0
 
 
-PAGES = ["README.md", *(f"docs/{n}.md" for n in ("evaluation", "integrations", "losses", "posthoc"))]
+PAGES = [
+    "README.md",
+    *(f"docs/{n}.md" for n in ("evaluation", "integrations", "losses", "posthoc")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
