@@ -86,11 +86,13 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str:
-    """The commit, marked if the sources differ from it; from $SEGCAL_COMMIT outside a checkout."""
+    """The commit, marked if the sources differ from it; $SEGCAL_COMMIT if that is set."""
+    if "SEGCAL_COMMIT" in os.environ:
+        return os.environ["SEGCAL_COMMIT"]
     git = ["git", "-C", str(Path(__file__).parent)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     if head.returncode:
-        return os.environ.get("SEGCAL_COMMIT", "unknown")
+        return "unknown"
     changed = subprocess.run(
         [*git, "status", "--porcelain", "../src"], capture_output=True, text=True
     )
