@@ -1,4 +1,7 @@
-"""Validation curves of runs, from their logs: python docs/scripts/training_curves.py OUT.png RUN…"""
+"""Validation curves of runs, from their logs:
+
+python docs/scripts/training_curves.py OUT.png RUN…
+"""
 
 import json
 import sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ def resolve(config: TrainConfig) -> TrainConfig:
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric for this process: alone, or one of those that torchrun or srun started."""
     per_node, nodes = processes()
+    # It tells what the config says already, and about tensor cores that precision 32 is not to use.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     fabric = Fabric(
         accelerator="cuda" if torch.cuda.is_available() else "cpu",
         devices=per_node,

@@ -55,7 +55,7 @@ class Reporter:
     def step(
         self, epoch: int, done: int, steps: int, losses: dict[str, float], rate: float
     ) -> None:
-        """`rate` is items per second; time left is judged by all steps since the run began."""
+        """`rate` is items per second; time left is judged by all steps but the first epoch's."""
         share = epoch - self._first_epoch + done / steps
         left = (
             (time.monotonic() - self._started)
@@ -67,13 +67,15 @@ class Reporter:
 
     def end_epoch(self, row: dict[str, Any]) -> None:
         done = int(row["epoch"]) + 1
-        left = (time.monotonic() - self._started) / (done - self._first_epoch)
+        left = (time.monotonic() - self._started) / max(done - self._first_epoch, 1)
         text = f"epoch {done}/{self.epochs}  lr {row['lr']:.3g}  {_parts(row['losses'])}"
         if "val" in row:
             shown = ("dsc", "ece", "cece")
             text += "  val " + " ".join(f"{k} {_number(row['val'][k])}" for k in shown)
         text += f"  {row['seconds']:.1f} s, {duration(left * (self.epochs - done))} left"
         self.say(text)
+        if done - self._first_epoch == 1:  # the first epoch compiled: the others tell the time
+            self.start_run(done)
 
 
 def _parts(losses: dict[str, float]) -> str:
