@@ -128,10 +128,9 @@ def _tally_numpy(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
     probs, target = chunk.probs, chunk.target
     num_classes, n = probs.shape
     each, top_shape = (groups, num_classes, num_bins), (groups, num_bins)
-    voxel = np.arange(n)
     index = bin_index(probs, num_bins)
     confidence, label = top_of(chunk)
-    place = label * n + voxel
+    place = label * n + np.arange(n)
     top = index.ravel().take(place).astype(np.int64)
     cell = index + (np.arange(num_classes) * num_bins)[:, None]
     if chunk.group is not None:
@@ -147,13 +146,16 @@ def _tally_numpy(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
         return np.asarray(sums, dtype=np.float64).reshape(shape)
 
     if target.ndim == 1:
-        accuracy = count(top[label == target], top_shape).astype(np.float64)
-        frequency = count(flat.take(target * n + voxel), each).astype(np.float64)
+        # Hits and misses side by side: one count for both.
+        hits = count(2 * top + (label == target), (*top_shape, 2))
+        top_count, accuracy = hits.sum(-1), hits[..., 1].astype(np.float64)
+        frequency = count(flat.take(chunk.own), each).astype(np.float64)
     else:
+        top_count = count(top, top_shape)
         accuracy = total(top, target.ravel().take(place), top_shape)
         frequency = total(flat, target.ravel(), each)
     return BinTables(
-        top_count=count(top, top_shape),
+        top_count=top_count,
         top_confidence=total(top, confidence, top_shape),
         top_accuracy=accuracy,
         class_count=count(flat, each),

@@ -171,27 +171,28 @@ def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Sums:
     """With hard labels Σ(p − y)² is Σp² − 2 Σp_y + n_y: p − y is never built."""
     probs, target = chunk.probs.astype(np.float64), chunk.target
     num_classes, n = probs.shape
-    group = np.zeros(n, np.int64) if chunk.group is None else chunk.group
+    group = chunk.group
     hard = target.ndim == 1
     if hard:
-        own = probs.ravel().take(target * n + np.arange(n))
+        own = probs.ravel().take(chunk.own)
         loss = -np.log(np.clip(own, clip, 1.0))
     else:
         loss = -(target * np.log(np.clip(probs, clip, 1.0))).sum(0)
         probs -= target
-    if groups == 1:
+    if group is None:
+        # Not `@`: BLAS wakes its threads for it, which takes longer than the sum.
         squared = np.einsum("kn,kn->k", probs, probs)[:, None]
-        sums = np.array([loss.sum()])
+        sums, count = np.array([loss.sum()]), np.array([n])
     else:
         squared = np.stack([np.bincount(group, row * row, groups) for row in probs])
-        sums = np.bincount(group, loss, groups)
+        sums, count = np.bincount(group, loss, groups), np.bincount(group, minlength=groups)
     if hard:
-        cell, size = target * groups + group, num_classes * groups
+        cell, size = target if group is None else target * groups + group, num_classes * groups
         squared += (np.bincount(cell, minlength=size) - 2 * np.bincount(cell, own, size)).reshape(
             num_classes, groups
         )
         squared = np.maximum(squared, 0.0)  # what is left of perfect voxels may be -1e-17
-    return squared, sums, np.bincount(group, minlength=groups)
+    return squared, sums, count
 
 
 def _score_torch(chunk: Chunk, groups: int, clip: float) -> Sums:
