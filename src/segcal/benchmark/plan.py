@@ -28,6 +28,7 @@ _OWN = ("loss", "seed")
 
 Settings = dict[str, Any]
 Table = Literal["main", "classes", "ablation", "priors"]
+Keep = Literal["all", "best", "none"]
 
 
 class DatasetPlan(Section):
@@ -62,7 +63,8 @@ class MethodPlan(Section):
 
 class Plan(Section):
     """A study. `train` holds settings of `segcal train` for all runs, `evaluation` those of
-    `segcal evaluate`; `region` and `metrics` are what the tables and ranks show."""
+    `segcal evaluate`; `region` and `metrics` are what the tables and ranks show, and `keep` says
+    which weights stay once a run is evaluated."""
 
     title: str = "Study"
     note: str = ""
@@ -73,6 +75,7 @@ class Plan(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     region: Literal["foreground", "all", "union", "boundary"] = "foreground"
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
+    keep: Keep = "best"
     tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
 
     @model_validator(mode="after")

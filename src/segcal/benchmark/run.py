@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from segcal._checks import check_choice, check_int
+from segcal.benchmark.done import is_done, prune
 from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
 from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks
 from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
 from segcal.benchmark.study import Study, validation_dsc
-from segcal.benchmark.tasks import Result, Task, is_done, log_of
+from segcal.benchmark.tasks import Result, Task, log_of
 from segcal.data.store import write_text
 
 LAUNCHERS = ("local", "ray")
@@ -94,8 +95,19 @@ class _Benchmark:
         chosen = [task for name in plan.methods for task in self._choose(name)]
         self.study.tasks.update({task.run: task for task in chosen})
         self._do(chosen)
+        self._prune(search, chosen)
         self.study.tasks = {task.run: task for task in self._in_order()}
         self.study.write()
+
+    def _prune(self, search: list[Task], chosen: list[Task]) -> None:
+        """Candidates had to be kept until one was chosen for good and evaluated."""
+        for method in self.study.options:
+            tried = [task for task in search if task.method.split("@")[0] == method]
+            results = [self.searched[task.run] for task in tried]
+            results += [self.study.results[t.run] for t in chosen if t.method == method]
+            if all(result.state == "done" for result in results):
+                for task in tried:
+                    prune(task, self.study.folder, self.study.plan.keep)
 
     def _in_order(self) -> list[Task]:
         methods = list(self.study.plan.methods)
@@ -110,6 +122,7 @@ class _Benchmark:
         left = []
         for task in tasks:
             if is_done(task, self.study.folder):
+                prune(task, self.study.folder)
                 self._ended(task, Result("done", "", self._seconds(task)), quiet=True)
             else:
                 left.append(task)

@@ -13,17 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from segcal.config import (
-    EvaluationConfig,
-    TrainConfig,
-    changed_keys,
-    check_config,
-    check_section,
-    read_yaml,
-)
-
-# The data may have moved; what "auto" meant was written down when the run began.
-_MAY_DIFFER = ("data.path",)
+from segcal.benchmark.done import evaluated, is_done, must_train, prune
+from segcal.config import EvaluationConfig, TrainConfig, check_config, check_section
 
 
 @dataclass(frozen=True)
@@ -35,6 +26,7 @@ class Task:
         folder: of the run, relative to the study.
         splits: to be evaluated once it is trained.
         config, evaluation: settings of training and evaluation, as plain content.
+        keep: the weights that stay then: "all", "best" or "none".
     """
 
     run: str
@@ -45,6 +37,7 @@ class Task:
     splits: tuple[str, ...]
     config: dict[str, Any]
     evaluation: dict[str, Any]
+    keep: str = "best"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -111,64 +104,16 @@ def _train_and_evaluate(task: Task, study: Path) -> None:
     from segcal.training import train
 
     folder, config = study / task.folder, task.settings
-    _check_epochs(folder, config)
-    train(config, folder, resume=True)
-    for split in task.splits:
-        if not evaluated(task, study, split):
-            evaluate_run(
-                folder, split=split, config=task.evaluation_settings, data=config.data.path,
-                name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
-            )  # fmt: skip
-
-
-def evaluated(task: Task, study: Path, split: str) -> bool:
-    """Whether the split was evaluated as the task asks, with the checkpoint that is there now."""
-    from segcal.evaluation import read_evaluation
-    from segcal.evaluation.run import differences
-
-    folder = study / task.folder
-    told = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
-    try:
-        done = read_evaluation(folder, split)
-        return done is not None and not differences(done, task.evaluation_settings, told)
-    except ValueError:  # a damaged file, or no checkpoint
-        return False
-
-
-def is_done(task: Task, study: Path) -> bool:
-    """Whether nothing is left to do: trained with these settings, and evaluated."""
-    path = study / task.folder / "config.yaml"
-    if not path.is_file():
-        return False
-    try:
-        there = check_config(read_yaml(path), str(path))
-    except ValueError:
-        return False
-    asked = task.settings
-    free = (*_MAY_DIFFER, *(("precision",) if asked.precision == "auto" else ()))
-    if any(key not in free for key in changed_keys(there, asked)):
-        return False
-    return all(evaluated(task, study, split) for split in task.splits)
-
-
-def _check_epochs(folder: Path, config: TrainConfig) -> None:
-    """More epochs go on with a run; fewer cannot undo it."""
-    path = folder / "config.yaml"
-    if path.is_file():
-        there = check_config(read_yaml(path), str(path))
-        if there.epochs > config.epochs:
-            raise ValueError(
-                f"{folder}: was trained for {there.epochs} epochs, not {config.epochs}; "
-                "give the old value, or another --out"
-            )
-
-
-def epochs_done(folder: Path) -> int:
-    """How far a run is, by its log."""
-    try:
-        return (folder / "log.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
+    if not is_done(task, study):
+        if must_train(folder, config):
+            train(config, folder, resume=True)
+        for split in task.splits:
+            if not evaluated(task, study, split):
+                evaluate_run(
+                    folder, split=split, config=task.evaluation_settings, data=config.data.path,
+                    name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
+                )  # fmt: skip
+    prune(task, study)
 
 
 def log_of(study: Path, task: Task) -> Path:
