@@ -111,11 +111,13 @@ def _list(plan: Any) -> None:
 
     tasks = plan_tasks(plan)
     for task in tasks:
-        typer.echo(task.run)
+        for one in task.and_calibrated():
+            typer.echo(one.run)
     for name, where in plan.datasets.items():
         typer.echo(f"dataset {name}: {where.path or f'no folder yet; say --data {name}=DIR'}")
     if all(where.path for where in plan.datasets.values()):
         open_datasets(plan)
     total = counts(plan)
     search = f", after {total['candidates']} candidates" if total["candidates"] else ""
-    typer.echo(f"{plan.title}: {total['runs']} runs{search}; nothing was trained")
+    after = f", each calibrated by {', '.join(plan.posthoc)} too" if plan.posthoc else ""
+    typer.echo(f"{plan.title}: {total['runs']} runs{search}{after}; nothing was trained")

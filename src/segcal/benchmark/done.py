@@ -17,7 +17,14 @@ _MAY_DIFFER = ("data.path",)
 
 
 def is_done(task: Task, study: Path) -> bool:
-    """Whether nothing is left to do: trained with these settings, and evaluated."""
+    """Whether nothing is left to do: trained, evaluated, and calibrated as it asks."""
+    return is_trained(task, study) and all(
+        is_calibrated(task, study, name) for name in task.posthoc
+    )
+
+
+def is_trained(task: Task, study: Path) -> bool:
+    """Whether the run itself was trained with these settings, and evaluated."""
     try:
         there = _settings_of(study / task.folder)
     except ValueError:  # a damaged file
@@ -39,6 +46,18 @@ def evaluated(task: Task, study: Path, split: str) -> bool:
         return done is not None and _fits(done, task, folder)
     except ValueError:  # a damaged file, or no run
         return False
+
+
+def is_calibrated(task: Task, study: Path, name: str) -> bool:
+    """Whether the run was evaluated with that calibrator, with the weights it is known by."""
+    after, run = task.calibrated(name), study / task.folder
+    try:
+        before, done = read_evaluation(run), read_evaluation(study / after.folder)
+        if before is None or done is None or not _fits(done, after, run):
+            return False
+    except ValueError:
+        return False
+    return bool(done.about.get("checkpoint_sha256") == before.about.get("checkpoint_sha256"))
 
 
 def _fits(done: Evaluation, task: Task, run: Path) -> bool:

@@ -67,6 +67,7 @@ def make_task(
         splits=("val",) if searched else ("test",),
         config=plan.config(dataset, method, options, seed).model_dump(mode="json"),
         evaluation=plan.evaluation.model_dump(mode="json"),
+        posthoc=() if searched else plan.posthoc,
         keep="best" if searched and plan.keep == "none" else plan.keep,
     )
 
