@@ -23,6 +23,10 @@ def benchmark(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")
     ] = False,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Weights that stay once a run is evaluated: all, best or none."),
+    ] = None,
     override: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value of the plan, such as train.epochs=1; repeat."),
@@ -35,7 +39,8 @@ def benchmark(
     """Run a study: datasets × methods × seeds, trained, evaluated, ranked and reported."""
     from segcal.benchmark import load_plan, run_benchmark
 
-    checked = load_plan(plan, overrides=override or (), data=_pairs(data or []))
+    changes = [*(override or []), *([] if keep is None else [f"keep={keep}"])]
+    checked = load_plan(plan, overrides=changes, data=_pairs(data or []))
     if dry_run:
         _list(checked)
         return
@@ -106,11 +111,13 @@ def _list(plan: Any) -> None:
 
     tasks = plan_tasks(plan)
     for task in tasks:
-        typer.echo(task.run)
+        for one in task.and_calibrated():
+            typer.echo(one.run)
     for name, where in plan.datasets.items():
         typer.echo(f"dataset {name}: {where.path or f'no folder yet; say --data {name}=DIR'}")
     if all(where.path for where in plan.datasets.values()):
         open_datasets(plan)
     total = counts(plan)
     search = f", after {total['candidates']} candidates" if total["candidates"] else ""
-    typer.echo(f"{plan.title}: {total['runs']} runs{search}; nothing was trained")
+    after = f", each calibrated by {', '.join(plan.posthoc)} too" if plan.posthoc else ""
+    typer.echo(f"{plan.title}: {total['runs']} runs{search}{after}; nothing was trained")

@@ -54,6 +54,7 @@ def make_task(
     """The task of one run. Runs of methods with a grid live in folders that name the options.
 
     `searched`: a candidate, which is judged by the validation split and never sees the test split.
+    It may be chosen, so its best weights are kept until then.
     """
     grid = plan.methods[method].grid
     place = f"{method}@{slug({key: options[key] for key in grid})}" if grid else method
@@ -66,6 +67,8 @@ def make_task(
         splits=("val",) if searched else ("test",),
         config=plan.config(dataset, method, options, seed).model_dump(mode="json"),
         evaluation=plan.evaluation.model_dump(mode="json"),
+        posthoc=() if searched else plan.posthoc,
+        keep="best" if searched and plan.keep == "none" else plan.keep,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -21,6 +22,7 @@ from segcal.config import (
     put_overrides,
     read_yaml,
 )
+from segcal.evaluation import AFTER_TRAINING
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Said by the plan itself, method by method and seed by seed.
@@ -28,6 +30,7 @@ _OWN = ("loss", "seed")
 
 Settings = dict[str, Any]
 Table = Literal["main", "classes", "ablation", "priors"]
+Keep = Literal["all", "best", "none"]
 
 
 class DatasetPlan(Section):
@@ -62,7 +65,8 @@ class MethodPlan(Section):
 
 class Plan(Section):
     """A study. `train` holds settings of `segcal train` for all runs, `evaluation` those of
-    `segcal evaluate`; `region` and `metrics` are what the tables and ranks show."""
+    `segcal evaluate`; `region` and `metrics` are what the tables and ranks show. `posthoc` names
+    the calibrators that each run is also evaluated with, and `keep` the weights that stay then."""
 
     title: str = "Study"
     note: str = ""
@@ -73,6 +77,8 @@ class Plan(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     region: Literal["foreground", "all", "union", "boundary"] = "foreground"
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
+    posthoc: tuple[str, ...] = ()
+    keep: Keep = "best"
     tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
 
     @model_validator(mode="after")
@@ -88,6 +94,29 @@ class Plan(Section):
             raise ValueError("has a seed twice in `seeds`")
         if self.region not in self.evaluation.regions:
             raise ValueError(f"has region {self.region}, which `evaluation.regions` leaves out")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_calibrated(self) -> Self:
+        for name in self.posthoc:
+            if name not in AFTER_TRAINING:
+                near = get_close_matches(name, AFTER_TRAINING, n=1)
+                hint = f"; did you mean `{near[0]}`?" if near else ""
+                raise ValueError(
+                    f"has `{name}` in `posthoc`, which is none of {', '.join(AFTER_TRAINING)}{hint}"
+                )
+            for method in self.methods:
+                if calibrated_name(method, name) in self.methods:
+                    raise ValueError(
+                        f"has method `{calibrated_name(method, name)}`, which `posthoc` makes too"
+                    )
+        if len(set(self.posthoc)) < len(self.posthoc):
+            raise ValueError("has a calibrator twice in `posthoc`")
+        if self.posthoc and self.evaluation.flips and self.evaluation.average == "probs":
+            raise ValueError(
+                "has `posthoc`, which needs logits: set `evaluation.average` to logits, or leave "
+                "`evaluation.flips` out"
+            )
         return self
 
     def config(self, dataset: str, method: str, options: Settings, seed: int) -> TrainConfig:
@@ -109,6 +138,11 @@ class Plan(Section):
         content["loss"] = {"name": how.loss, "options": options, "dice_weight": how.dice_weight}
         content["seed"] = seed
         return check_config(content, f"{dataset}/{method}")
+
+
+def calibrated_name(method: str, calibrator: str) -> str:
+    """What a method is called once a calibrator was fitted to it."""
+    return f"{method}+{calibrator}"
 
 
 def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:

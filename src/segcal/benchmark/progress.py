@@ -13,8 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from segcal.benchmark.tasks import Result, Task, epochs_done
+from segcal.benchmark.tasks import Result, Task
 from segcal.evaluation import read_evaluation
+from segcal.evaluation.cases import epochs_done
 
 
 class Progress:

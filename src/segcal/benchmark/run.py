@@ -8,17 +8,19 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from segcal._checks import check_choice, check_int
+from segcal.benchmark.done import is_done, is_trained, prune
 from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
 from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks
 from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
 from segcal.benchmark.study import Study, validation_dsc
-from segcal.benchmark.tasks import Result, Task, is_done, log_of
+from segcal.benchmark.tasks import Result, Task, log_of
 from segcal.data.store import write_text
 
 LAUNCHERS = ("local", "ray")
@@ -80,6 +82,7 @@ class _Benchmark:
     def __init__(self, study: Study, launch: Launch, progress: Progress) -> None:
         self.study, self.launch, self.progress = study, launch, progress
         self.searched: dict[str, Result] = {}
+        self.trained_before = set[str]()
 
     def run(self, tasks: list[Task]) -> None:
         plan = self.study.plan
@@ -89,16 +92,28 @@ class _Benchmark:
             len(plan.datasets) * len(plan.seeds) for method in plan.methods.values() if method.grid
         )
         self.progress.total = len(tasks) + later
-        self.study.tasks.update({task.run: task for task in plain})
+        self.study.add(plain)
         self._do([*search, *plain])
         chosen = [task for name in plan.methods for task in self._choose(name)]
-        self.study.tasks.update({task.run: task for task in chosen})
+        self.study.add(chosen)
         self._do(chosen)
+        self._prune(search, chosen)
         self.study.tasks = {task.run: task for task in self._in_order()}
         self.study.write()
 
+    def _prune(self, search: list[Task], chosen: list[Task]) -> None:
+        """Candidates had to be kept until one was chosen for good and evaluated."""
+        for method in self.study.options:
+            tried = [task for task in search if task.method.split("@")[0] == method]
+            results = [self.searched[task.run] for task in tried]
+            final = [one for t in chosen if t.method == method for one in t.and_calibrated()]
+            results += [self.study.results[task.run] for task in final]
+            if all(result.state == "done" for result in results):
+                for task in tried:
+                    prune(task, self.study.folder, self.study.plan.keep)
+
     def _in_order(self) -> list[Task]:
-        methods = list(self.study.plan.methods)
+        methods = self.study.methods
         return sorted(
             self.study.tasks.values(),
             key=lambda t: (list(self.study.plan.datasets).index(t.dataset), methods.index(t.method),
@@ -110,9 +125,12 @@ class _Benchmark:
         left = []
         for task in tasks:
             if is_done(task, self.study.folder):
+                prune(task, self.study.folder)
                 self._ended(task, Result("done", "", self._seconds(task)), quiet=True)
             else:
                 left.append(task)
+                if is_trained(task, self.study.folder):
+                    self.trained_before.add(task.run)
         if len(left) < len(tasks):
             self.progress.say(f"{len(tasks) - len(left)} runs were done before; kept")
         self.study.write()
@@ -134,14 +152,23 @@ class _Benchmark:
             self.progress.tick()
 
     def _ended(self, task: Task, result: Result, quiet: bool = False) -> None:
-        if task.run in self.study.tasks:
-            self.study.results[task.run] = result
-        else:
-            self.searched[task.run] = result
+        if result.state == "done" and task.run in self.trained_before:
+            result = replace(result, seconds=self._seconds(task))
         if quiet:
             self.progress.done += 1
         else:
             self.progress.end(task, result)
+        if task.run not in self.study.tasks:
+            self.searched[task.run] = result
+            return
+        self.study.results[task.run] = result
+        for name in task.posthoc:
+            after, found = task.calibrated(name), result.of(name)
+            if found.state == "done":
+                found = replace(found, seconds=self._seconds(after))
+            elif result.state == "done":
+                self.progress.say(f"  {after.run} failed: {found.error}")
+            self.study.results[after.run] = found
 
     def _seconds(self, task: Task) -> float:
         """Of a run that was done before: training, by its log, and evaluation."""
@@ -179,8 +206,7 @@ class _Benchmark:
         ]
         if best is None:
             reason = "no candidate of its grid finished on every dataset"
-            study.tasks.update({task.run: task for task in tasks})
-            study.results.update({task.run: Result("failed", reason) for task in tasks})
+            study.results.update({task.run: Result("failed", reason) for task in study.add(tasks)})
             return []
         study.options[method] = best["options"]
         self.progress.say(f"{method}: chose {slug(best['options'])} by validation DSC")

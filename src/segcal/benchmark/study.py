@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segcal import __version__
 from segcal._about import git_commit, versions
-from segcal.benchmark.plan import Plan
+from segcal.benchmark.plan import Plan, calibrated_name
 from segcal.benchmark.tasks import Result, Task
 from segcal.data import PreparedDataset
 from segcal.data.store import replacing, write_json
@@ -43,6 +43,19 @@ class Study:
         """Run → its error, in one line."""
         return {run: r.error for run, r in self.results.items() if r.state == "failed"}
 
+    @property
+    def methods(self) -> list[str]:
+        """Those of the plan, then those that calibrators make of them."""
+        plan = self.plan
+        after = [calibrated_name(m, name) for m in plan.methods for name in plan.posthoc]
+        return [*plan.methods, *after]
+
+    def add(self, tasks: Iterable[Task]) -> list[Task]:
+        """Take in tasks, and the runs that calibrators make of them; all of these."""
+        added = [one for task in tasks for one in task.and_calibrated()]
+        self.tasks.update({task.run: task for task in added})
+        return added
+
     def write(self) -> None:
         """study.json and cases.csv, each whole or not at all."""
         self._write_cases()
@@ -60,7 +73,10 @@ class Study:
             "region": plan.region,
             "metrics": [self._metric(name) for name in plan.metrics],
             "datasets": [self._dataset(name) for name in plan.datasets],
-            "methods": [self._method(name) for name in plan.methods],
+            "methods": [
+                *(self._method(name) for name in plan.methods),
+                *(self._calibrated(m, name) for m in plan.methods for name in plan.posthoc),
+            ],
             "runs": [self._run(task) for task in self.tasks.values()],
             "tables": list(plan.tables),
             "environment": self._environment(),
@@ -102,6 +118,16 @@ class Study:
         if method.grid:
             out["chosen_from"] = self.chosen_from.get(name, [])
         return out
+
+    def _calibrated(self, name: str, calibrator: str) -> dict[str, Any]:
+        base = self._method(name)
+        return {
+            "name": calibrated_name(name, calibrator),
+            "title": f"{base['title']} + {calibrator}",
+            "paper": None,
+            "group": "posthoc",
+            "options": {**base["options"], "posthoc": calibrator},
+        }
 
     def _run(self, task: Task) -> dict[str, Any]:
         result = self.results.get(task.run, Result("missing"))

@@ -7,23 +7,16 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segcal.config import (
-    EvaluationConfig,
-    TrainConfig,
-    changed_keys,
-    check_config,
-    check_section,
-    read_yaml,
-)
-
-# The data may have moved; what "auto" meant was written down when the run began.
-_MAY_DIFFER = ("data.path",)
+from segcal.benchmark.done import evaluated, is_calibrated, is_trained, must_train, prune
+from segcal.benchmark.plan import calibrated_name
+from segcal.config import EvaluationConfig, TrainConfig, check_config, check_section
 
 
 @dataclass(frozen=True)
@@ -35,6 +28,8 @@ class Task:
         folder: of the run, relative to the study.
         splits: to be evaluated once it is trained.
         config, evaluation: settings of training and evaluation, as plain content.
+        posthoc: calibrators that are fitted then, each evaluated as a run of its own.
+        keep: the weights that stay at the end: "all", "best" or "none".
     """
 
     run: str
@@ -45,6 +40,8 @@ class Task:
     splits: tuple[str, ...]
     config: dict[str, Any]
     evaluation: dict[str, Any]
+    posthoc: tuple[str, ...] = ()
+    keep: str = "best"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -52,7 +49,24 @@ class Task:
     @classmethod
     def from_json(cls, text: str) -> Task:
         content = json.loads(text)
-        return cls(**{**content, "splits": tuple(content["splits"])})
+        lists = {key: tuple(content[key]) for key in ("splits", "posthoc")}
+        return cls(**{**content, **lists})
+
+    def calibrated(self, name: str) -> Task:
+        """The run that a calibrator makes of this one: an evaluation in a folder of its own."""
+        place, seed = self.folder.rsplit("/", 1)
+        method = calibrated_name(self.method, name)
+        return replace(
+            self,
+            run=f"{self.dataset}/{method}/seed{self.seed}",
+            method=method,
+            folder=f"{calibrated_name(place, name)}/{seed}",
+            posthoc=(),
+        )
+
+    def and_calibrated(self) -> list[Task]:
+        """This run and those that its calibrators make of it."""
+        return [self, *map(self.calibrated, self.posthoc)]
 
     @property
     def settings(self) -> TrainConfig:
@@ -68,12 +82,21 @@ class Result:
     """How a task ended. `error` is one line, empty if it is done.
 
     `unclean`: it failed in a way (memory, a GPU's error) after which its process should not go on.
+    `posthoc` holds the errors of its calibrators, empty if they are done.
     """
 
     state: str
     error: str = ""
     seconds: float = 0.0
     unclean: bool = False
+    posthoc: dict[str, str] = field(default_factory=dict)
+
+    def of(self, calibrator: str) -> Result:
+        """How the calibrated run ended."""
+        if self.state != "done":
+            return Result("failed", f"the run to be calibrated failed: {self.error}")
+        error = self.posthoc.get(calibrator, "")
+        return Result("failed" if error else "done", error)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -88,21 +111,38 @@ def run_task(task: Task, study: Path) -> Result:
 
     An error becomes a failed result. Interrupted training raises.
     """
+    with _logged(study, task):
+        try:
+            result = _attempt(partial(_train_and_evaluate, task, study))
+            if result.state != "done":
+                return result
+            after = {
+                name: _attempt(partial(_calibrate, task, study, name)) for name in task.posthoc
+            }
+            if all(one.state == "done" for one in after.values()):
+                prune(task, study)
+            return replace(
+                result,
+                posthoc={name: one.error for name, one in after.items()},
+                unclean=any(one.unclean for one in after.values()),
+            )
+        finally:
+            _forget()
+
+
+def _attempt(what: Callable[[], None]) -> Result:
     from segcal.training import Interrupted, NonFiniteLossError
 
     started = time.monotonic()
-    with _logged(study, task):
-        try:
-            _train_and_evaluate(task, study)
-        except Interrupted:
-            raise
-        except Exception as error:
-            traceback.print_exc()
-            expected = isinstance(error, (ValueError, NonFiniteLossError))
-            took = time.monotonic() - started
-            return Result("failed", _one_line(error), took, unclean=not expected)
-        finally:
-            _forget()
+    try:
+        what()
+    except Interrupted:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        expected = isinstance(error, (ValueError, NonFiniteLossError))
+        took = time.monotonic() - started
+        return Result("failed", _one_line(error), took, unclean=not expected)
     return Result("done", "", time.monotonic() - started)
 
 
@@ -111,8 +151,10 @@ def _train_and_evaluate(task: Task, study: Path) -> None:
     from segcal.training import train
 
     folder, config = study / task.folder, task.settings
-    _check_epochs(folder, config)
-    train(config, folder, resume=True)
+    if is_trained(task, study):
+        return
+    if must_train(folder, config):
+        train(config, folder, resume=True)
     for split in task.splits:
         if not evaluated(task, study, split):
             evaluate_run(
@@ -121,54 +163,16 @@ def _train_and_evaluate(task: Task, study: Path) -> None:
             )  # fmt: skip
 
 
-def evaluated(task: Task, study: Path, split: str) -> bool:
-    """Whether the split was evaluated as the task asks, with the checkpoint that is there now."""
-    from segcal.evaluation import read_evaluation
-    from segcal.evaluation.run import differences
+def _calibrate(task: Task, study: Path, name: str) -> None:
+    from segcal.evaluation import evaluate_calibrated
 
-    folder = study / task.folder
-    told = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
-    try:
-        done = read_evaluation(folder, split)
-        return done is not None and not differences(done, task.evaluation_settings, told)
-    except ValueError:  # a damaged file, or no checkpoint
-        return False
-
-
-def is_done(task: Task, study: Path) -> bool:
-    """Whether nothing is left to do: trained with these settings, and evaluated."""
-    path = study / task.folder / "config.yaml"
-    if not path.is_file():
-        return False
-    try:
-        there = check_config(read_yaml(path), str(path))
-    except ValueError:
-        return False
-    asked = task.settings
-    free = (*_MAY_DIFFER, *(("precision",) if asked.precision == "auto" else ()))
-    if any(key not in free for key in changed_keys(there, asked)):
-        return False
-    return all(evaluated(task, study, split) for split in task.splits)
-
-
-def _check_epochs(folder: Path, config: TrainConfig) -> None:
-    """More epochs go on with a run; fewer cannot undo it."""
-    path = folder / "config.yaml"
-    if path.is_file():
-        there = check_config(read_yaml(path), str(path))
-        if there.epochs > config.epochs:
-            raise ValueError(
-                f"{folder}: was trained for {there.epochs} epochs, not {config.epochs}; "
-                "give the old value, or another --out"
-            )
-
-
-def epochs_done(folder: Path) -> int:
-    """How far a run is, by its log."""
-    try:
-        return (folder / "log.jsonl").read_bytes().count(b"\n")
-    except OSError:
-        return 0
+    after = task.calibrated(name)
+    if not is_calibrated(task, study, name):
+        evaluate_calibrated(
+            study / task.folder, name, study / after.folder, config=task.evaluation_settings,
+            data=task.settings.data.path, name=after.run, method=after.method,
+            dataset=after.dataset, overwrite=True,
+        )  # fmt: skip
 
 
 def log_of(study: Path, task: Task) -> Path:

@@ -2,6 +2,7 @@
 
     evaluate_run(run)           the four files of a run; `segcal evaluate` is this
     write_evaluation(cases, …)  the same four files of anybody's predictions
+    evaluate_calibrated(run, …) the same of a run that is calibrated after its training
     predict_volumes(runs, …)    NIfTI files on the original grid; `segcal predict` is this
     predict_case(network, …)    one volume, averaged over networks and mirror images
     find_pairs(folder, labels)  anybody's softmax beside its labels, checked
@@ -18,9 +19,10 @@ from segcal.evaluation.audit import audit_predictions
 from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
 from segcal.evaluation.measured import Predicted
 from segcal.evaluation.pairs import find_pairs
-from segcal.evaluation.repair import apply_folder, fit_pairs
+from segcal.evaluation.repair import AFTER_TRAINING, apply_folder, fit_pairs
 
 if TYPE_CHECKING:
+    from segcal.evaluation.calibrated import evaluate_calibrated
     from segcal.evaluation.predict import Prediction, predict_case
     from segcal.evaluation.run import FinishedRun, RunFolderError, evaluate_run, open_run
     from segcal.evaluation.volumes import OUTPUTS, predict_volumes
@@ -30,6 +32,7 @@ _NEED_TORCH = {
     "FinishedRun": "run",
     "Prediction": "predict",
     "RunFolderError": "run",
+    "evaluate_calibrated": "calibrated",
     "evaluate_run": "run",
     "open_run": "run",
     "predict_case": "predict",
@@ -37,6 +40,7 @@ _NEED_TORCH = {
 }
 
 __all__ = [
+    "AFTER_TRAINING",
     "OUTPUTS",
     "Evaluation",
     "FinishedRun",
@@ -45,6 +49,7 @@ __all__ = [
     "RunFolderError",
     "apply_folder",
     "audit_predictions",
+    "evaluate_calibrated",
     "evaluate_run",
     "find_pairs",
     "fit_pairs",

@@ -74,6 +74,14 @@ def file_of(folder: Path, name: str, split: str) -> Path:
     return folder / (name if split == "test" else f"{stem}_{split}{dot}{ending}")
 
 
+def epochs_done(folder: Path) -> int:
+    """How far a run is, by its log: one line per epoch."""
+    try:
+        return (folder / "log.jsonl").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
 def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | None:
     """The finished evaluation in a folder, or None where there is none."""
     path = file_of(Path(folder), "evaluation.json", split)

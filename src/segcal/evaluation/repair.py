@@ -22,9 +22,11 @@ from segcal.evaluation.softmax_write import outputs_of, write_like
 from segcal.evaluation.verdict import METRICS, Verdict, compare
 from segcal.metrics import REGIONS, measure
 from segcal.metrics.case import predicted_labels
-from segcal.posthoc import Calibrator, HeldOut, make_calibrator, to_probs
+from segcal.posthoc import CALIBRATORS, Calibrator, HeldOut, make_calibrator, to_probs
 
 Progress = Callable[[str, int], None]
+# Those that a study may fit to each of its runs; "local" is a training of its own.
+AFTER_TRAINING = tuple(name for name in CALIBRATORS if name != "local")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from segcal.config import EvaluationConfig, TrainConfig, check_config, read_yaml
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
-from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
+from segcal.evaluation.cases import Evaluation, epochs_done, read_evaluation, write_evaluation
 from segcal.evaluation.measured import Predicted
 from segcal.evaluation.predict import choose_device, exactly, predict_case
 from segcal.models import SegmentationNetwork, load_model
@@ -59,7 +59,9 @@ class FinishedRun:
     def checkpoint(self, name: str = "best") -> Path:
         path = self.folder / f"{name}.pt"
         if not path.is_file():
-            raise RunFolderError(self.folder, f"has no {name}.pt", "finish its training first")
+            raise RunFolderError(
+                self.folder, f"has no {name}.pt", "finish its training, or bring its weights back"
+            )
         return path
 
     def network(self, name: str, device: torch.device) -> SegmentationNetwork:
@@ -122,8 +124,8 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a run on a split of its data, on the grid of the prepared set (as the paper does).
 
-    A finished evaluation of the same checkpoint with the same settings is given back as it is;
-    one that differs is refused unless `overwrite`.
+    A finished evaluation of the same checkpoint with the same settings is given back as it is (also
+    if the checkpoint was deleted since); one that differs is refused unless `overwrite`.
 
     Args:
         run: the folder that `segcal train` wrote.
@@ -143,7 +145,6 @@ def evaluate_run(
         "seed": opened.config.seed,
         "dataset": dataset or str(opened.about.get("dataset", "")),
     }
-    asked = _identity(opened, config)
     done = None if overwrite else read_evaluation(opened.folder, split)
     if done is not None:
         for key in differences(done, config, told):
@@ -153,24 +154,58 @@ def evaluate_run(
                 f"{done.path('evaluation.json')}: was made with {what}; say --overwrite to replace"
             )
         return done
-    prepared = opened.open_data(data)
-    cases = prepared.part(split, opened.config.data.fold)
+    return measure_run(
+        opened, opened.folder, split, config, told, data=data, device=device, workers=workers,
+        overwrite=overwrite, progress=progress,
+    )  # fmt: skip
+
+
+def measure_run(
+    run: FinishedRun,
+    out: Path,
+    split: str,
+    config: EvaluationConfig,
+    told: Mapping[str, Any],
+    *,
+    about: Mapping[str, Any] | None = None,
+    change: Callable[[Predicted], Predicted] | None = None,
+    data: Path | str | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Predict a split with the run's network and write its evaluation into `out`.
+
+    `change` is done to each predicted case before it is measured, `about` added to what
+    evaluation.json says; the rest as `evaluate_run`.
+    """
+    run.checkpoint(config.checkpoint)
+    prepared = run.open_data(data)
+    cases = prepared.part(split, run.config.data.fold)
     if split == "test":
-        opened.check_unseen(cases)
+        run.check_unseen(cases)
     place = choose_device(device)
+    predicted = predicted_cases(run, cases, config, place)
     with exactly(), warnings.catch_warnings():
         # Ours were softmaxed once; a network that learnt little may look otherwise.
         warnings.filterwarnings("ignore", category=UserWarning, module=r"segcal\.metrics")
         return write_evaluation(
-            predicted_cases(opened, cases, config, place),
-            opened.folder,
+            predicted if change is None else map(change, predicted),
+            out,
             **told,
             labels=[prepared.classes[k] for k in sorted(prepared.classes)],
             split=split,
             groups=prepared.info.regions or None,
             **config.metric_options(),
             workers=default_workers() if workers is None else workers,
-            about={**asked, "data_fingerprint": prepared.fingerprint, "device": _describe(place)},
+            about={
+                **identity(run, config),
+                "epochs": epochs_done(run.folder),
+                "data_fingerprint": prepared.fingerprint,
+                "device": _describe(place),
+                **(about or {}),
+            },
             overwrite=overwrite,
             progress=None if progress is None else lambda done: progress(done, len(cases)),
         )
@@ -213,12 +248,19 @@ def default_workers() -> int:
 
 
 def differences(
-    done: Evaluation, config: EvaluationConfig, told: Mapping[str, Any] | None = None
+    done: Evaluation,
+    config: EvaluationConfig,
+    told: Mapping[str, Any] | None = None,
+    run: Path | None = None,
 ) -> list[str]:
-    """What a finished evaluation was told otherwise than asked now; its checkpoint included."""
+    """What a finished evaluation was told otherwise than asked now; its checkpoint included.
+
+    `run` is the folder of the run, if the evaluation is not in it. A checkpoint that was deleted
+    cannot differ.
+    """
     options = config.metric_options()
     wanted = {
-        **_identity(open_run(done.folder), config),
+        **identity(open_run(run or done.folder), config),
         **(told or {}),
         "regions": list(options.pop("regions")),
         **options,
@@ -227,11 +269,12 @@ def differences(
     return [key for key, value in wanted.items() if there.get(key) != value]
 
 
-def _identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
-    """Which weights, used how."""
+def identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
+    """Which weights, if they are there, used how."""
+    path = run.folder / f"{config.checkpoint}.pt"
     return {
         "checkpoint": config.checkpoint,
-        "checkpoint_sha256": _sha256(run.checkpoint(config.checkpoint)),
+        **({"checkpoint_sha256": _sha256(path)} if path.is_file() else {}),
         "flips": list(config.flips),
         "average": config.average,
     }

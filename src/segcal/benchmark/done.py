@@ -1,0 +1,127 @@
+"""What of a task is done already, what is left to train, and which weights may go then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segcal.config import TrainConfig, changed_keys, check_config, read_yaml
+from segcal.evaluation import Evaluation, read_evaluation
+from segcal.evaluation.cases import epochs_done
+
+if TYPE_CHECKING:
+    from segcal.benchmark.tasks import Task
+
+# The data may have moved; what "auto" meant was written down when the run began.
+_MAY_DIFFER = ("data.path",)
+
+
+def is_done(task: Task, study: Path) -> bool:
+    """Whether nothing is left to do: trained, evaluated, and calibrated as it asks."""
+    return is_trained(task, study) and all(
+        is_calibrated(task, study, name) for name in task.posthoc
+    )
+
+
+def is_trained(task: Task, study: Path) -> bool:
+    """Whether the run itself was trained with these settings, and evaluated."""
+    try:
+        there = _settings_of(study / task.folder)
+    except ValueError:  # a damaged file
+        return False
+    if there is None or _changed(there, task.settings):
+        return False
+    return all(evaluated(task, study, split) for split in task.splits)
+
+
+def evaluated(task: Task, study: Path, split: str) -> bool:
+    """Whether the split was evaluated as the task asks, when all its epochs were trained.
+
+    The checkpoint, if it is there, must be the one that was evaluated. If it is not, it was
+    deleted since, and the evaluation stands for it.
+    """
+    folder = study / task.folder
+    try:
+        done = read_evaluation(folder, split)
+        return done is not None and _fits(done, task, folder)
+    except ValueError:  # a damaged file, or no run
+        return False
+
+
+def is_calibrated(task: Task, study: Path, name: str) -> bool:
+    """Whether the run was evaluated with that calibrator, with the weights it is known by."""
+    after, run = task.calibrated(name), study / task.folder
+    try:
+        before, done = read_evaluation(run), read_evaluation(study / after.folder)
+        if before is None or done is None or not _fits(done, after, run):
+            return False
+    except ValueError:
+        return False
+    return bool(done.about.get("checkpoint_sha256") == before.about.get("checkpoint_sha256"))
+
+
+def _fits(done: Evaluation, task: Task, run: Path) -> bool:
+    """Whether an evaluation is whole, and what the task asks of the run in that folder."""
+    from segcal.evaluation.run import differences
+
+    told = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
+    return (
+        done.path("cases.csv").is_file()
+        and not differences(done, task.evaluation_settings, told, run)
+        # The log alone would not tell weights that were trained on from those evaluated before.
+        and done.about.get("epochs", epochs_done(run)) == task.settings.epochs
+    )
+
+
+def must_train(folder: Path, asked: TrainConfig) -> bool:
+    """Whether a run is to be begun or gone on with; False if it has all its epochs already.
+
+    A run whose state was deleted is never begun anew by itself: an error says what is missing.
+    """
+    from segcal.training.checkpoint import LAST, PREVIOUS
+
+    there = _settings_of(folder)
+    if there is None:
+        return True
+    if there.epochs > asked.epochs:
+        raise ValueError(
+            f"{folder}: was trained for {there.epochs} epochs, not {asked.epochs}; "
+            "give the old value, or another --out"
+        )
+    done = epochs_done(folder)
+    if done == 0 or any((folder / name).exists() for name in (LAST, PREVIOUS)):
+        return True
+    for key in _changed(there, asked):
+        if key != "epochs":
+            raise ValueError(
+                f"{folder}: was started with another `{key}`; give the old value, or another --out"
+            )
+    if done < asked.epochs:
+        raise ValueError(
+            f"{folder}: has {done} of {asked.epochs} epochs but no {LAST} to go on from; "
+            f"bring it back, or delete the folder to train it anew"
+        )
+    return False
+
+
+def _settings_of(folder: Path) -> TrainConfig | None:
+    """What the run in a folder was told; None where no run is."""
+    path = folder / "config.yaml"
+    return check_config(read_yaml(path), str(path)) if path.is_file() else None
+
+
+def _changed(there: TrainConfig, asked: TrainConfig) -> list[str]:
+    free = (*_MAY_DIFFER, *(("precision",) if asked.precision == "auto" else ()))
+    return [key for key in changed_keys(there, asked) if key not in free]
+
+
+def prune(task: Task, study: Path, keep: str | None = None) -> None:
+    """Delete the weights of a finished run that are not to be kept, by the task or by `keep`."""
+    from segcal.training.checkpoint import BEST, LAST, PREVIOUS, REFUSED
+
+    keep = keep or task.keep
+    if keep == "all":
+        return
+    stays = {BEST, f"{task.evaluation_settings.checkpoint}.pt"} if keep == "best" else set[str]()
+    for name in {BEST, LAST, PREVIOUS, REFUSED} - stays:
+        (study / task.folder / name).unlink(missing_ok=True)

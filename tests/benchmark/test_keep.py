@@ -1,0 +1,206 @@
+"""Weights that a study keeps, and what it knows of runs whose weights are gone."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import environment, phantom
+from segcal.benchmark import Plan, Study, load_plan, run_benchmark
+from segcal.benchmark.done import is_done
+from segcal.benchmark.plan import to_yaml
+from segcal.benchmark.tasks import Result, Task, run_task
+from segcal.config import ConfigError
+from segcal.evaluation import evaluate_run
+from trees import run_cli
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_in_processes() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            patch.setenv(name, environment()[name])
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+
+
+def make_plan(data: Path, **changes: Any) -> Plan:
+    train = {
+        "epochs": 2, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+        "model": {"options": {"filters": [4, 8], "pools": [2]}}, **changes.pop("train", {}),
+    }  # fmt: skip
+    return Plan.model_validate(
+        {
+            "datasets": {"toy": {"path": str(data)}},
+            "methods": {"ce": {"loss": "ce"}},
+            "train": train,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def first(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A finished study with all its weights."""
+    out = tmp_path_factory.mktemp("studies") / "study"
+    return run_benchmark(make_plan(data, keep="all"), out, silent=True)
+
+
+@pytest.fixture
+def there(first: Study, tmp_path: Path) -> Path:
+    """A copy of it, as on another machine."""
+    return Path(shutil.copytree(first.folder, tmp_path / "study"))
+
+
+def weights(study: Path) -> list[str]:
+    return sorted(path.name for path in study.rglob("*.pt"))
+
+
+def files(study: Path) -> dict[str, bytes]:
+    """Everything that runs have said and found."""
+    kept = ("cases.csv", "evaluation.json", "log.jsonl", "config.yaml", "bins.npz")
+    return {
+        str(path.relative_to(study)): path.read_bytes()
+        for path in study.rglob("*")
+        if path.name in kept or path.suffix == ".log"
+    }
+
+
+def only_task(first: Study, **changes: Any) -> Task:
+    (task,) = first.tasks.values()
+    config = {**task.config, **changes.pop("config", {})}
+    return replace(task, config=config, **changes)
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [("all", 3), ("best", ["best.pt"]), ("none", [])]
+)  # fmt: skip
+def test_what_is_kept_and_nothing_repeated(
+    keep: str, left: Any, first: Study, there: Path, data: Path
+) -> None:
+    before = files(there)
+    plan = make_plan(data, keep=keep)
+    for _ in range(2):  # The second time finds what the first has left.
+        again = run_benchmark(plan, there, resume=True, silent=True)
+        assert [run.state for run in again.results.values()] == ["done"]
+        found = weights(there)
+        assert found == left if keep != "all" else len(found) == left
+        assert files(there) == before
+    # The command that evaluates one run knows it too.
+    task = only_task(first)
+    evaluate_run(there / task.folder, name=task.run, method=task.method, dataset=task.dataset)
+    assert files(there) == before
+
+
+def test_last_weights_stay_if_they_were_evaluated(first: Study, there: Path) -> None:
+    task = only_task(first, keep="best")
+    task = replace(task, evaluation={**task.evaluation, "checkpoint": "last"})
+    assert not is_done(task, there)
+    assert run_task(task, there).state == "done"
+    assert weights(there) == ["best.pt", "last.pt"]
+    assert is_done(task, there)
+
+
+def test_other_weights_are_evaluated(first: Study, there: Path) -> None:
+    task = only_task(first)
+    run = there / task.folder
+    shutil.copyfile(run / "last.prev.pt", run / "last.pt")
+    assert is_done(task, there)  # The best one is what counts.
+    with (run / "best.pt").open("ab") as stream:
+        stream.write(b"0")
+    assert not is_done(task, there)
+
+
+def test_without_weights_other_wishes_fail_in_one_line(first: Study, there: Path) -> None:
+    task = only_task(first, keep="none")
+    for path in there.rglob("*.pt"):
+        path.unlink()
+    assert is_done(task, there)
+    before = files(there)
+
+    def fails(**changes: Any) -> str:
+        wish = only_task(first, **changes)
+        assert not is_done(wish, there)
+        result = run_task(wish, there)
+        assert (result.state, result.unclean) == ("failed", False)
+        assert "\n" not in result.error
+        return result.error
+
+    assert "2 of 3 epochs but no last.pt to go on from" in fails(config={"epochs": 3})
+    assert "trained for 2 epochs, not 1" in fails(config={"epochs": 1})
+    assert "another `batch_size`" in fails(config={"batch_size": 2})
+    assert "has no best.pt; " in fails(evaluation={**task.evaluation, "num_bins": 7})
+    # Nothing was trained, deleted or measured.
+    after = files(there)
+    assert {name: after[name] for name in before if not name.endswith(".log")} == {
+        name: text for name, text in before.items() if not name.endswith(".log")
+    }
+    assert is_done(task, there)
+    # Evaluated before it had all its epochs; weights that would tell are gone.
+    about = there / task.folder / "evaluation.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), "epochs": 1}))
+    assert not is_done(task, there)
+
+
+def test_best_weights_are_enough_to_evaluate_otherwise(first: Study, there: Path) -> None:
+    task = only_task(first)
+    log = (there / task.folder / "log.jsonl").read_bytes()
+    for name in ("last.pt", "last.prev.pt"):
+        (there / task.folder / name).unlink()
+    wish = replace(task, evaluation={**task.evaluation, "num_bins": 7})
+    assert run_task(wish, there) == replace(Result("done"), seconds=pytest.approx(0, abs=60))
+    assert is_done(wish, there)
+    assert (there / task.folder / "log.jsonl").read_bytes() == log
+
+
+def test_unfinished_runs_keep_their_state(first: Study, there: Path) -> None:
+    """Stopped after an epoch with more to come: it goes on, and only then are weights deleted."""
+    wish = only_task(first, config={"epochs": 4}, keep="best")
+    assert not is_done(wish, there)
+    assert run_task(wish, there).state == "done"
+    assert weights(there) == ["best.pt"]
+    log = [json.loads(line) for line in (there / wish.folder / "log.jsonl").open()]
+    assert [row["epoch"] for row in log] == [0, 1, 2, 3]
+    assert "after 2 epochs" in (there / "logs" / "toy_ce_seed0.log").read_text()
+    # A run that fails keeps all it has.
+    broken = replace(only_task(first), folder="runs/toy/broken/seed0", run="toy/broken/seed0")
+    broken.config["optimiser"] = {**broken.config["optimiser"], "lr": 1e30}
+    assert "NaN" in run_task(broken, there).error
+    assert (there / broken.folder / "last.pt").exists()
+
+
+@pytest.mark.slow
+def test_candidates_are_kept_until_one_is_chosen(data: Path, tmp_path: Path) -> None:
+    methods = {"mbls": {"loss": "mbls", "grid": {"margin": [3, 10]}}}
+    plan = make_plan(data, methods=methods, keep="none", seeds=[0, 1])
+    study = run_benchmark(plan, tmp_path / "study", silent=True)
+    assert not study.failed
+    assert weights(study.folder) == []
+    before = files(study.folder)
+    again = run_benchmark(plan, study.folder, resume=True, silent=True)
+    assert len(again.done()) == 2
+    assert files(study.folder) == before
+
+
+def test_plans_and_the_command_line_say_what_is_kept(
+    data: Path, there: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert make_plan(data).keep == "best"
+    file = there / "plan.yaml"
+    file.write_text(to_yaml(make_plan(data, keep="all")))
+    with pytest.raises(ConfigError, match=r"`keep`.*'all', 'best' or 'none'"):
+        load_plan(file, overrides=["keep=some"])
+    command = ("benchmark", file, "--out", there, "--resume", "--no-report", "--keep")
+    assert run_cli(monkeypatch, *command, "some") == 2
+    assert "'all', 'best' or 'none'" in capfd.readouterr().err
+    assert len(weights(there)) == 3
+    assert run_cli(monkeypatch, *command, "none") == 0
+    assert weights(there) == []
+    assert load_plan(file).keep == "none"

@@ -1,0 +1,270 @@
+"""Runs of a study that are calibrated after their training."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from runs import environment, phantom
+from segcal.benchmark import Plan, Study, load_plan, run_benchmark
+from segcal.benchmark.done import is_done
+from segcal.benchmark.matrix import plan_tasks
+from segcal.benchmark.plan import to_yaml
+from segcal.benchmark.tasks import Task, run_task
+from segcal.config import ConfigError
+from segcal.data import open_dataset
+from segcal.evaluation import evaluate_run, predict_case, read_evaluation
+from segcal.models import load_model
+from segcal.posthoc import load_calibrator
+from segcal.report.numbers import Numbers
+from segcal.report.study import read_study
+from segcal.report.tables import group_table, main_table
+from segcal.report.words import findings
+from trees import run_cli
+
+RUN, AFTER = "runs/toy/ce_dice/seed0", "runs/toy/ce_dice+temperature/seed0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_in_processes() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            patch.setenv(name, environment()[name])
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+
+
+def make_plan(data: Path, **changes: Any) -> Plan:
+    return Plan.model_validate({
+        "datasets": {"toy": {"path": str(data)}},
+        "methods": {"ce_dice": {"loss": "ce_dice", "title": "CE+Dice", "paper": "CE+DSC"}},
+        "train": {
+            "epochs": 6, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+            "model": {"options": {"filters": [4, 8], "pools": [2]}},
+        },
+        "region": "all",
+        **changes,
+    })  # fmt: skip
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """All that runs have written."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study without calibrators, which has kept its best weights."""
+    folder = tmp_path_factory.mktemp("plain") / "study"
+    folder.mkdir()
+    plan = make_plan(data)
+    (folder / "plan.yaml").write_text(to_yaml(plan))
+    (task,) = plan_tasks(plan)
+    assert run_task(task, folder).error == ""
+    assert [path.name for path in folder.rglob("*.pt")] == ["best.pt"]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(plain: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """The same study, told later to calibrate its runs."""
+    folder = Path(shutil.copytree(plain, tmp_path_factory.mktemp("studies") / "study"))
+    plan = make_plan(data, posthoc=["temperature", "vector"])
+    return run_benchmark(plan, folder, resume=True, silent=True)
+
+
+def task_of(data: Path, **changes: Any) -> Task:
+    (task,) = plan_tasks(make_plan(data, **changes))
+    return task
+
+
+def test_calibrators_are_added_without_training(study: Study, plain: Path) -> None:
+    before, after = snapshot(plain / RUN), snapshot(study.folder / RUN)
+    assert set(after) - set(before) == {"calibrator_temperature.json", "calibrator_vector.json"}
+    assert {name: after[name] for name in before} == before
+    about = json.loads((study.folder / "study.json").read_text())
+    assert [(m["name"], m["title"], m["group"], m["paper"]) for m in about["methods"]] == [
+        ("ce_dice", "CE+Dice", "main", "CE+DSC"),
+        ("ce_dice+temperature", "CE+Dice + temperature", "posthoc", None),
+        ("ce_dice+vector", "CE+Dice + vector", "posthoc", None),
+    ]
+    assert [(run["run"], run["folder"], run["state"]) for run in about["runs"]] == [
+        (f"toy/{name}/seed0", f"runs/toy/{name}/seed0", "done")
+        for name in ("ce_dice", "ce_dice+temperature", "ce_dice+vector")
+    ]
+    assert about["runs"][0]["seconds"] > 0  # those of its training, before
+    assert {p.name for p in (study.folder / AFTER).iterdir()} == {
+        "cases.csv", "bins.npz", "slices.npz", "evaluation.json",
+    }  # fmt: skip
+    ranks = pd.read_csv(study.folder / "ranks.csv")
+    assert set(ranks["method"]) == {"ce_dice", "ce_dice+temperature", "ce_dice+vector"}
+
+
+def test_fitted_on_validation_cases(study: Study, data: Path) -> None:
+    """NLL before is that of an evaluation of the split; one parameter cannot make it worse."""
+    found = evaluate_run(study.folder / RUN, split="val", data=data).table()
+    pooled = found[(found["case"] == "pooled") & (found["metric"] == "nll")]
+    nll = float(pooled[(pooled["region"] == "all") & (pooled["label"] == "all")]["value"].iloc[0])
+    for name in ("temperature", "vector"):
+        fitted = load_calibrator(study.folder / RUN / f"calibrator_{name}.json")
+        assert fitted.report is not None
+        assert fitted.report.cases == len(open_dataset(data).part("val", None))
+        assert fitted.report.used == fitted.report.voxels
+        assert fitted.report.nll_before == pytest.approx(nll, rel=1e-5)
+        assert fitted.report.nll_after < fitted.report.nll_before
+        assert (fitted.about["split"], fitted.about["region"]) == ("val", "all")
+        after = read_evaluation(study.folder / f"runs/toy/ce_dice+{name}/seed0")
+        assert after is not None
+        assert after.about["calibrator"]["params"] == fitted.params()
+
+
+def test_rows_are_those_of_the_scaled_logits(study: Study, data: Path) -> None:
+    before, after = (read_evaluation(study.folder / folder) for folder in (RUN, AFTER))
+    assert before is not None
+    assert after is not None
+    one, two = before.table(), after.table()
+    assert set(two["run"]) == {"toy/ce_dice+temperature/seed0"}
+    for metric in ("dsc", "hd95_mm", "assd_mm"):  # The labels stay.
+        a, b = (t[t["metric"] == metric].reset_index(drop=True) for t in (one, two))
+        assert len(a) > 0
+        pd.testing.assert_series_equal(a["value"], b["value"])
+    network = load_model(study.folder / RUN / "best.pt")
+    temperature = after.about["calibrator"]["params"]["temperature"]
+    assert temperature != 1
+    for case in open_dataset(data).part("test", None):
+        logits = predict_case(network, torch.from_numpy(case.image())).logits
+        assert logits is not None
+        target = torch.from_numpy(case.label()).long()
+        mine = torch.nn.functional.cross_entropy(logits[None] / temperature, target[None])
+        row = two[(two["case"] == case.name) & (two["metric"] == "nll") & (two["region"] == "all")]
+        assert float(row["value"].iloc[0]) == pytest.approx(float(mine), rel=1e-5)
+
+
+def test_nothing_is_repeated_with_or_without_weights(
+    study: Study, data: Path, tmp_path: Path
+) -> None:
+    there = Path(shutil.copytree(study.folder, tmp_path / "study"))
+    before = snapshot(there / "runs")
+    rows = (there / "cases.csv").read_bytes()
+    run_benchmark(study.plan, there, resume=True, silent=True)
+    assert snapshot(there / "runs") == before
+    plan = make_plan(data, posthoc=["temperature", "vector"], keep="none")
+    again = run_benchmark(plan, there, resume=True, silent=True)
+    assert len(again.done()) == 3
+    assert snapshot(there / "runs") == {
+        name: content for name, content in before.items() if not name.endswith(".pt")
+    }
+    assert (there / "cases.csv").read_bytes() == rows
+
+
+def test_weights_go_after_calibration_and_are_missed_then(
+    plain: Path, data: Path, tmp_path: Path
+) -> None:
+    there = Path(shutil.copytree(plain, tmp_path / "study"))
+    first = task_of(data, posthoc=["temperature"], keep="none")
+    assert run_task(first, there).posthoc == {"temperature": ""}
+    assert is_done(first, there)
+    assert not list(there.rglob("*.pt"))
+    before = snapshot(there / "runs")
+    more = task_of(data, posthoc=["temperature", "matrix"], keep="none")
+    assert not is_done(more, there)
+    result = run_task(more, there)
+    # The run itself is as done as before; what is missing is said of the calibrated one.
+    assert (result.state, result.unclean, result.of("temperature").state) == ("done", False, "done")
+    assert result.of("matrix").state == "failed"
+    assert result.of("matrix").error == (
+        f"{there / RUN}: has no best.pt; finish its training, or bring its weights back"
+    )
+    assert snapshot(there / "runs") == before
+
+
+def test_other_weights_are_calibrated_again(study: Study, data: Path, tmp_path: Path) -> None:
+    there = Path(shutil.copytree(study.folder, tmp_path / "study"))
+    task = task_of(data, posthoc=["temperature"])
+    assert is_done(task, there)
+    about = there / AFTER / "evaluation.json"
+    content = json.loads(about.read_text())
+    (there / RUN / "best.pt").unlink()
+    about.write_text(json.dumps({**content, "checkpoint_sha256": "0" * 64}))
+    assert not is_done(task, there)
+    about.write_text(json.dumps({**content, "epochs": 5}))
+    assert not is_done(task, there)
+    about.write_text(json.dumps(content))
+    assert is_done(task, there)
+    assert not is_done(replace(task, evaluation={**task.evaluation, "num_bins": 3}), there)
+
+
+def test_the_report_shows_them(study: Study) -> None:
+    numbers = Numbers(read_study(study.folder))
+    after = ["ce_dice+temperature", "ce_dice+vector"]
+    assert numbers.study.compared == ["ce_dice", *after]
+    for table in (main_table(numbers, "all"), group_table(numbers, "all", "posthoc")):
+        assert table is not None
+        assert len(table.rows) == 3
+        assert "CE+Dice + temperature" in str(table.rows)
+    assert any(
+        "+ temperature" in text and "the ECE of" in text for text in findings(numbers, None, "all")
+    )
+
+
+@pytest.mark.slow
+def test_calibrated_runs_of_failed_and_searched_methods(data: Path, tmp_path: Path) -> None:
+    methods = {
+        "broken": {"loss": "ce", "train": {"optimiser": {"lr": 1e30}}},
+        "mbls": {"loss": "mbls", "grid": {"margin": [3, 10]}},
+    }
+    plan = make_plan(data, methods=methods, posthoc=["temperature"], keep="none")
+    study = run_benchmark(plan, tmp_path / "study", silent=True)
+    assert list(study.results) == ["toy/broken/seed0", "toy/broken+temperature/seed0",
+                                   "toy/mbls/seed0", "toy/mbls+temperature/seed0"]  # fmt: skip
+    assert "the run to be calibrated failed: " in study.failed["toy/broken+temperature/seed0"]
+    margin = study.options["mbls"]["margin"]
+    (after,) = (t for t in study.done() if t.method == "mbls+temperature")
+    assert after.folder == f"runs/toy/mbls@margin={margin}+temperature/seed0"
+    assert {p.parent.parent.name for p in study.folder.rglob("*.pt")} == {"broken"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"posthoc": ["temprature"]}, "`temprature` in `posthoc`.*did you mean `temperature`"),
+        ({"posthoc": ["local"]}, "none of temperature, vector, dirichlet, matrix"),
+        ({"posthoc": ["vector", "vector"]}, "a calibrator twice"),
+        ({"posthoc": ["vector"], "evaluation": {"flips": ["h"]}}, "needs logits"),
+        (
+            {"posthoc": ["vector"], "methods": {"a": {"loss": "ce"}, "a+vector": {"loss": "ce"}}},
+            "`posthoc` makes too",
+        ),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    import yaml
+
+    content = {"datasets": {"a": {"path": "a"}}, "methods": {"ce": {"loss": "ce"}}, **changes}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=words) as caught:
+        load_plan(tmp_path / "plan.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_list_names_calibrated_runs(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "plan.yaml"
+    file.write_text(to_yaml(make_plan(data, posthoc=["temperature"])))
+    assert run_cli(monkeypatch, "benchmark", file, "--out", tmp_path / "s", "--dry-run") == 0
+    said = capfd.readouterr().out
+    assert "toy/ce_dice+temperature/seed0\n" in said
+    assert "each calibrated by temperature too" in said
