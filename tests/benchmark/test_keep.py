@@ -11,6 +11,7 @@ import pytest
 from runs import environment, phantom
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
 from segcal.benchmark.done import is_done
+from segcal.benchmark.matrix import plan_tasks
 from segcal.benchmark.plan import to_yaml
 from segcal.benchmark.tasks import Result, Task, run_task
 from segcal.config import ConfigError
@@ -50,7 +51,12 @@ def make_plan(data: Path, **changes: Any) -> Plan:
 def first(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """A finished study with all its weights."""
     out = tmp_path_factory.mktemp("studies") / "study"
-    return run_benchmark(make_plan(data, keep="all"), out, silent=True)
+    out.mkdir()
+    plan = make_plan(data, keep="all")
+    (out / "plan.yaml").write_text(to_yaml(plan))
+    (task,) = plan_tasks(plan)
+    assert run_task(task, out).error == ""  # in this process: no worker has to start
+    return run_benchmark(plan, out, resume=True, silent=True)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def must_train(folder: Path, asked: TrainConfig) -> bool:
     if done < asked.epochs:
         raise ValueError(
             f"{folder}: has {done} of {asked.epochs} epochs but no {LAST} to go on from; "
-            f"bring it back, or delete the folder to train it anew"
+            f"ask for {done}, bring it back, or delete the folder to train it anew"
         )
     return False
 
