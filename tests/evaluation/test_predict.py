@@ -358,12 +358,12 @@ def test_maps_of_nobody_knows_whom_are_refused(run: Path, scans: Path, tmp_path:
     predict_volumes([run], scans, tmp_path, outputs=["labels"])
     # Other maps of the same scans, made in another way, do not make the labels theirs.
     predict_volumes([run], scans, tmp_path, outputs=["confidence"], flips="w")
-    with pytest.raises(ValueError, match="RAS_labels.nii.gz: is there already, made with other"):
+    with pytest.raises(ValueError, match=r"LPS_labels\.nii\.gz: is there already, made with"):
         predict_volumes([run], scans, tmp_path, outputs=["labels"], flips="w")
     assert len(predict_volumes([run], scans, tmp_path, outputs=["labels"]).kept) == 4
     for content in ("", "[]", '{"settings": {}, "maps": {"RAS_labels.nii.gz": 1}}'):
         (tmp_path / "predict.json").write_text(content)
-        with pytest.raises(ValueError, match="labels.nii.gz: is there already; say --overwrite"):
+        with pytest.raises(ValueError, match=r"labels\.nii\.gz: is there already; say --over"):
             predict_volumes([run], scans, tmp_path, outputs=["labels"])
 
 
