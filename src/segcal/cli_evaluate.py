@@ -66,18 +66,24 @@ def predict(
     average: Average = "probs",
     device: Device = "auto",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are there.")
+        bool, typer.Option("--overwrite", help="Make all again, whatever is there.")
     ] = False,
 ) -> None:
     """Predict NIfTI images on their own grid: labels, probabilities, confidence, entropy."""
     from segcal.evaluation import OUTPUTS, predict_volumes
 
     with progress("predicting") as step:
-        files = predict_volumes(
+        found = predict_volumes(
             run, source, out, outputs=output or OUTPUTS, checkpoint=checkpoint,
             flips=list(flips), average=average, device=device, overwrite=overwrite, progress=step,
+            warn=lambda line: typer.echo(f"segcal: {line}", err=True),
         )  # fmt: skip
-    typer.echo(f"{out}: {len(files)} files")
+    before = f"; {len(found.kept)} scans done before, kept" if found.kept else ""
+    typer.echo(f"{out}: {len(found.written)} files{before}")
+    for problem in found.problems:
+        typer.echo(f"left out: {problem}", err=True)
+    if found.problems:
+        raise typer.Exit(2)
 
 
 def show(found: Any) -> None:

@@ -1,7 +1,10 @@
 """Volumes through networks; `segcal predict` on the grid of the source files."""
 
+import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -10,11 +13,11 @@ import torch
 from torch import nn
 
 from runs import settings
-from segcal.data import find_images, open_dataset, plan_source, prepare
+from segcal.data import find_images, open_dataset, plan_source, prepare, write_nifti
 from segcal.evaluation import evaluate_run, open_run, predict_case, predict_volumes
 from segcal.models import predict_logits
 from segcal.training import train
-from trees import acdc_tree, brats_tree, run_cli, save, scan
+from trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
 
 
 class Shift(nn.Module):
@@ -83,7 +86,7 @@ def test_the_original_grid(run: Path, source: Path, tmp_path: Path) -> None:
     folder.mkdir()
     original = next(source.rglob(f"{case.name}.nii.gz"))
     shutil.copy(original, folder)
-    files = predict_volumes([run], folder, tmp_path / "out")
+    files = predict_volumes([run], folder, tmp_path / "out").written
     assert sorted(path.name for path in files) == [
         f"{case.name}_{what}.nii.gz" for what in ("confidence", "entropy", "labels", "probs")
     ]
@@ -114,7 +117,7 @@ def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> No
     def probs(*runs: Path, **options: object) -> np.ndarray:
         path = predict_volumes(
             runs, folder, tmp_path / "out", outputs=["probs"], overwrite=True, **options
-        )
+        ).written
         assert len(path) == 1
         return np.asarray(nib.load(path[0]).dataobj)
 
@@ -123,7 +126,7 @@ def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> No
     np.testing.assert_allclose(both, (one + two) / 2, atol=1e-5)
     assert not np.allclose(probs(run, tmp_path / "other", average="logits"), both, atol=1e-4)
     assert not np.array_equal(probs(run, flips="w"), one)
-    with pytest.raises(ValueError, match="is there already; say --overwrite"):
+    with pytest.raises(ValueError, match="is there already, made with other settings; say --over"):
         predict_volumes([run], folder, tmp_path / "out", outputs=["probs"])
     with pytest.raises(ValueError, match="`outputs`"):
         predict_volumes([run], folder, tmp_path / "out", outputs=["prob"])
@@ -139,10 +142,15 @@ def test_the_command(
     save(tmp_path / "in" / "a_gt.nii.gz", scan((40, 48, 3), 5), np.diag([1.5, 1.5, 10, 1]))
     where = ("--input", tmp_path / "in", "--out", tmp_path / "out")
     assert run_cli(monkeypatch, "predict", run, *where, "--output", "labels") == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a_labels.nii.gz"]
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == ["a_labels.nii.gz", "predict.json"]
     capsys.readouterr()
-    assert run_cli(monkeypatch, "predict", run, *where) == 2
-    assert "a_labels.nii.gz: is there already" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "predict", run, *where, "--output", "labels") == 0
+    shown = capsys.readouterr()
+    assert "0 files; 1 scans done before, kept" in shown.out
+    assert shown.err == ""
+    assert run_cli(monkeypatch, "predict", run, *where, "--flips", "w") == 2
+    assert "a_labels.nii.gz: is there already, made with other" in capsys.readouterr().err
     (tmp_path / "in" / "a_0000.nii.gz").write_bytes(b"nothing")
     assert run_cli(monkeypatch, "predict", run, *where, "--overwrite") == 2
     assert "a_0000.nii.gz: is not a NIfTI file" in capsys.readouterr().err
@@ -168,6 +176,262 @@ def test_names_of_channels(tmp_path: Path) -> None:
         find_images(tmp_path / "nn", channels)
     # Numbered names of images with one channel are names.
     assert set(find_images(tmp_path / "nn", ["MR"])) == {"b_0000", "b_0001", "b_0003"}
+
+
+def _turned(image: nib.Nifti1Image, codes: str) -> nib.Nifti1Image:
+    """The same anatomy with axes that point elsewhere."""
+    turns = nib.orientations
+    here = turns.io_orientation(image.affine)
+    return image.as_reoriented(turns.ornt_transform(here, turns.axcodes2ornt(codes)))
+
+
+ORIENTATIONS = ("RAS", "LPS", "SAR", "PIR")
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One scan, stored in several orientations."""
+    folder = tmp_path_factory.mktemp("scans")
+    affine = oblique((1.5, 1.5, 10.0))
+    image = _turned(nib.Nifti1Image(scan((40, 48, 3), 3), affine), "RAS")
+    for codes in ORIENTATIONS:
+        nib.save(_turned(image, codes), folder / f"{codes}.nii.gz")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wild(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with random weights: after one epoch the trained one says background everywhere."""
+    folder = tmp_path_factory.mktemp("wild") / "run"
+    shutil.copytree(run, folder)
+    content = torch.load(run / "best.pt", weights_only=True)
+    random = torch.Generator().manual_seed(0)
+    for name, values in content["model"].items():
+        if values.ndim > 1:
+            values.normal_(generator=random)
+            if values.shape[1] > 1:  # no class wins by its mean weight alone
+                values -= values.mean(1, keepdim=True)
+        elif name.endswith("bias"):
+            values.zero_()
+    torch.save(content, folder / "best.pt")
+    return folder
+
+
+def test_the_orientation_of_the_file_does_not_matter(
+    wild: Path, scans: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    found = predict_volumes([wild], scans, tmp_path, warn=said.append, flips="w")
+    assert len(found.written) == 16
+    assert said == []
+    for what in ("labels", "probs", "confidence", "entropy"):
+        expected = nib.load(tmp_path / f"RAS_{what}.nii.gz")
+        values = np.asarray(expected.dataobj)
+        # A constant would be the same in all orientations.
+        assert values.std() > 0
+        for codes in ORIENTATIONS:
+            own, source = (
+                nib.load(tmp_path / f"{codes}_{what}.nii.gz"),
+                nib.load(scans / f"{codes}.nii.gz"),
+            )
+            assert own.shape[:3] == source.shape
+            np.testing.assert_allclose(own.affine, source.affine, atol=1e-5)
+            assert nib.aff2axcodes(own.affine) == tuple(codes)
+            np.testing.assert_array_equal(np.asarray(_turned(own, "RAS").dataobj), values)
+
+
+def _copy_with(run: Path, folder: Path, space: object) -> Path:
+    """A copy of the run whose run.json says something else of its training set; None: nothing."""
+    shutil.copytree(run, folder)
+    about = json.loads((run / "run.json").read_text())
+    about["space"] = space
+    if space is None:
+        del about["space"]
+    (folder / "run.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_orientations_that_are_not_known(run: Path, scans: Path, tmp_path: Path) -> None:
+    space = json.loads((run / "run.json").read_text())["space"]
+    assert set(space["orientations"]) == {"RAS"}
+    assert np.allclose(space["spacing_mm"][0], [10, 10])
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for codes in ("RAS", "LPS"):
+        shutil.copy(scans / f"{codes}.nii.gz", folder)
+
+    def probs(trained: Path, out: str) -> tuple[list[np.ndarray], list[str]]:
+        said: list[str] = []
+        predict_volumes([trained], folder, tmp_path / out, outputs=["probs"], warn=said.append)
+        maps = [nib.load(tmp_path / out / f"{c}_probs.nii.gz") for c in ("RAS", "LPS")]
+        return [np.asarray(_turned(image, "RAS").dataobj) for image in maps], said
+
+    def same(pair: list[np.ndarray]) -> bool:
+        return np.array_equal(*pair)
+
+    turned, said = probs(run, "out")
+    assert same(turned)
+    assert said == []
+    for name, kinds, words in (
+        ("mixed", {"RAS": 2, "LAS": 1}, r"mixed orientations \(RAS, LAS\)"),
+        ("placeholders", {"unknown": 3}, "affines were placeholders"),
+        ("old", None, "does not say how its training set was oriented"),
+    ):
+        other = None if kinds is None else {**space, "orientations": kinds}
+        stored, said = probs(_copy_with(run, tmp_path / name, other), f"out_{name}")
+        assert not same(stored)
+        np.testing.assert_array_equal(stored[0], turned[0])
+        (line,) = said
+        assert re.search(words, line)
+    # Trained on LPS, a scan in LPS is what it was before as RAS on RAS, so neither is as above.
+    lps = {**space, "orientations": {"LPS": 3}}
+    other_way, said = probs(_copy_with(run, tmp_path / "lps", lps), "out_lps")
+    assert same(other_way)
+    assert not np.array_equal(other_way[0], turned[0])
+    damaged = _copy_with(run, tmp_path / "damaged", {"orientations": 3})
+    with pytest.raises(ValueError, match="damaged `space`"):
+        predict_volumes([damaged], folder, tmp_path / "none")
+
+
+def test_odd_spacing_and_placeholders_are_told(run: Path, tmp_path: Path) -> None:
+    image = scan((40, 48, 3), 3)
+    # What counts is the grid of the network: slices are resized from 40 x 48 to 224 x 224.
+    save(tmp_path / "in" / "fine.nii.gz", image, np.diag([1.6, 1.4, 14.0, 1]))
+    save(tmp_path / "in" / "thick.nii.gz", image, np.diag([1.5, 1.5, 16.0, 1]))
+    save(tmp_path / "in" / "small.nii.gz", image, np.diag([0.9, 1.5, 10.0, 1]))
+    blank = nib.Nifti1Image(image, np.eye(4))
+    blank.header["pixdim"][1:4] = (1.5, 1.5, 10.0)
+    nib.save(blank, tmp_path / "in" / "blank.nii.gz")
+    said: list[str] = []
+    predict_volumes([run], tmp_path / "in", tmp_path / "out", outputs=["labels"], warn=said.append)
+    assert [Path(line.split(":")[0]).name.split(".")[0] for line in said] == [
+        "blank", "small", "thick",
+    ]  # fmt: skip
+    assert "placeholder" in said[0]
+    assert "along x, where training had" in said[1]
+    assert "spacing 16 mm along z, where training had 10 mm" in said[2]
+
+
+def test_maps_do_not_come_to_lie_among_the_images(
+    run: Path, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(scans, tmp_path / "in")
+    before = sorted((tmp_path / "in").iterdir())
+    monkeypatch.chdir(tmp_path)
+    for out in ("in", "in/../in"):
+        with pytest.raises(ValueError, match="is searched for images"):
+            predict_volumes([run], tmp_path / "in", out, overwrite=True)
+    assert sorted((tmp_path / "in").iterdir()) == before
+    # Folders of patients: a new folder beside them would be a patient the next time.
+    (tmp_path / "all").mkdir()
+    (tmp_path / "in").rename(tmp_path / "all" / "patient")
+    with pytest.raises(ValueError, match="is searched for images"):
+        predict_volumes([run], tmp_path / "all", "all/maps")
+    # Below a folder of images nobody looks for others.
+    source, out = tmp_path / "all" / "patient", tmp_path / "all" / "patient" / "maps"
+    for count in (4, 0):
+        assert len(predict_volumes([run], source, out, outputs=["labels"]).written) == count
+
+
+def test_a_damaged_scan_stops_no_other(
+    run: Path,
+    scans: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    for name in ("a", "b", "c", "d"):
+        shutil.copy(scans / "RAS.nii.gz", folder / f"{name}.nii.gz")
+    whole = (folder / "b.nii.gz").read_bytes()
+    (folder / "b.nii.gz").write_bytes(b"nothing")
+    # Its header is right: only the voxels tell.
+    (folder / "c.nii.gz").write_bytes(whole[: len(whole) // 2])
+    command = ("predict", run, "--input", folder, "--out", out, "--output", "labels")
+    assert run_cli(monkeypatch, *command) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in said] == ["left out", "left out"]
+    assert "b.nii.gz: is not a NIfTI file" in said[0]
+    assert "c.nii.gz: is truncated or damaged" in said[1]
+    maps = ["a_labels.nii.gz", "d_labels.nii.gz"]
+    assert sorted(path.name for path in out.glob("*.nii.gz")) == maps
+    times = {name: (out / name).stat().st_mtime_ns for name in maps}
+    for name in ("b", "c"):
+        (folder / f"{name}.nii.gz").write_bytes(whole)
+    assert run_cli(monkeypatch, *command) == 0
+    assert "2 files; 2 scans done before, kept" in capsys.readouterr().out
+    assert {name: (out / name).stat().st_mtime_ns for name in maps} == times
+    assert len(list(out.glob("*.nii.gz"))) == 4
+    # A scan that changed is predicted again, one whose map is gone too; --overwrite means all.
+    save(folder / "a.nii.gz", scan((40, 48, 3), 8), np.diag([1.5, 1.5, 10, 1]))
+    (out / "b_labels.nii.gz").unlink()
+    found = predict_volumes([run], folder, out, outputs=["labels"])
+    assert [path.name[0] for path in found.written] == ["a", "b"]
+    found = predict_volumes([run], folder, out, outputs=["labels"], overwrite=True)
+    assert (len(found.written), found.kept) == (4, ())
+
+
+def test_maps_of_nobody_knows_whom_are_refused(run: Path, scans: Path, tmp_path: Path) -> None:
+    predict_volumes([run], scans, tmp_path, outputs=["labels"])
+    # Other maps of the same scans, made in another way, do not make the labels theirs.
+    predict_volumes([run], scans, tmp_path, outputs=["confidence"], flips="w")
+    with pytest.raises(ValueError, match=r"LPS_labels\.nii\.gz: is there already, made with"):
+        predict_volumes([run], scans, tmp_path, outputs=["labels"], flips="w")
+    assert len(predict_volumes([run], scans, tmp_path, outputs=["labels"]).kept) == 4
+    for content in ("", "[]", '{"settings": {}, "maps": {"RAS_labels.nii.gz": 1}}'):
+        (tmp_path / "predict.json").write_text(content)
+        with pytest.raises(ValueError, match=r"labels\.nii\.gz: is there already; say --over"):
+            predict_volumes([run], scans, tmp_path, outputs=["labels"])
+
+
+def test_an_interrupted_prediction_goes_on(
+    run: Path, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between two maps of one scan."""
+    count = 0
+
+    def stop_at_the_sixth(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise KeyboardInterrupt
+        write_nifti(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("segcal.evaluation.volumes.write_nifti", stop_at_the_sixth)
+        with pytest.raises(KeyboardInterrupt):
+            predict_volumes([run], scans, tmp_path)
+    found = predict_volumes([run], scans, tmp_path)
+    assert (len(found.kept), len(found.written)) == (1, 12)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--flips", "q"), "`flips`"),
+        (("--average", "foo"), "`average`"),
+        (("--checkpoint", "worst"), "Expected argument `checkpoint` to be one of 'best', 'last'"),
+        (("--output", "prob"), "`outputs`"),
+        (("--input", "nowhere"), "nowhere: does not exist; check the path given to --input"),
+    ],
+)
+def test_wrong_options_leave_nothing(
+    run: Path,
+    scans: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    option: tuple[str, str],
+    words: str,
+) -> None:
+    command = ("predict", run, "--input", scans, "--out", tmp_path / "out", *option)
+    assert run_cli(monkeypatch, *command) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, not a folder"):
+        predict_volumes([run], scans, tmp_path / "file")
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
     plan_source, plan_phantom, prepare    make a prepared set
     check_dataset, contact_sheet          verify it, look at it
     open_dataset                          its cases, splits, fingerprint
-    find_images, read_raw                 raw images, for prediction, as the set's own were read
+    find_images, judge_raw, read_raw      raw images, for prediction, as the set's own were read
+    training_space                        where a set's axes point, and its spacing
     SliceDataset, PatchDataset            torch datasets over them
     make_loader                           batches, from memory when the set fits
 
@@ -21,10 +22,11 @@ from segcal.data.figure import contact_sheet
 from segcal.data.grid import Grid, GridRecipe
 from segcal.data.intensity import Intensity
 from segcal.data.nifti import write_nifti
+from segcal.data.orientation import TrainingSpace, training_space
 from segcal.data.phantom import PhantomSpec
 from segcal.data.plan import SOURCES, Plan, plan_phantom, plan_source
 from segcal.data.prepare import PrepareReport, prepare
-from segcal.data.raw import find_images, read_raw
+from segcal.data.raw import RawScan, find_images, judge_raw, place_raw, read_raw
 from segcal.data.source import SourceOptions
 from segcal.data.splits import Splits, make_splits
 
@@ -61,21 +63,26 @@ __all__ = [
     "PrepareReport",
     "PreparedCase",
     "PreparedDataset",
+    "RawScan",
     "ResidentLoader",
     "SliceDataset",
     "SourceOptions",
     "Splits",
     "StreamLoader",
+    "TrainingSpace",
     "check_dataset",
     "contact_sheet",
     "find_images",
+    "judge_raw",
     "make_loader",
     "make_splits",
     "open_dataset",
+    "place_raw",
     "plan_phantom",
     "plan_source",
     "prepare",
     "read_raw",
+    "training_space",
     "write_nifti",
 ]
 

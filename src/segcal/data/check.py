@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 
 from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.errors import DataError
 from segcal.data.grid import plan_grid
+from segcal.data.orientation import axis_codes
 from segcal.data.prepare import fingerprint
 from segcal.data.splits import PARTS, Splits, find_duplicates, leaks
 from segcal.data.store import array_sha256, channel_ranges, count_labels, decode_image
@@ -219,16 +219,11 @@ def _intensities(
 
 def _orientation(cases: list[CaseProperties]) -> str:
     """Where the source files' axes point: one word when all agree, a warning otherwise."""
-    counts = Counter("".join(_axes(c)) for c in cases)
+    counts = Counter(axis_codes(c.grid.affine) for c in cases)
     if len(counts) == 1:
         return f"{next(iter(counts))} (x, y, z of the source files)"
     kinds = ", ".join(f"{code} in {_count(n, 'case')}" for code, n in counts.most_common())
     return f"warning: mixed ({kinds}); left and right may differ between cases"
-
-
-def _axes(case: CaseProperties) -> tuple[str, ...]:
-    codes: tuple[str, ...] = nib.aff2axcodes(np.array(case.grid.affine))  # type: ignore[no-untyped-call]
-    return codes
 
 
 def _count(number: int, what: str) -> str:

@@ -45,12 +45,12 @@ def disk_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def list_folder(folder: Path) -> list[Path]:
-    """Visible entries of `folder` in name order, or a DataError that names it."""
+def list_folder(folder: Path, option: str = "--source") -> list[Path]:
+    """Visible entries of `folder` in name order, or a DataError that names it and the option."""
     try:
         return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
     except FileNotFoundError as error:
-        raise DataError(folder, "does not exist", "check the path given to --source") from error
+        raise DataError(folder, "does not exist", f"check the path given to {option}") from error
     except NotADirectoryError as error:
         raise DataError(
             folder, "is a file, not a folder", "give the folder that holds the set"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ from numpy.typing import NDArray
 
 from segcal.data.dataset import DatasetInfo
 from segcal.data.errors import DataError, list_folder
-from segcal.data.grid import Grid, plan_grid
-from segcal.data.source import normalise_channels, read_channels, stem
+from segcal.data.grid import Grid, GridRecipe, plan_grid
+from segcal.data.nifti import Header, check_same_grid, read_header
+from segcal.data.orientation import UNKNOWN, Turn, orientation, plan_turn
+from segcal.data.source import check_channels, normalise_channels, read_channels, stem
 from segcal.data.store import decode_image, encode_image
 
 # What label maps beside the images are called in ACDC and BraTS.
@@ -25,7 +28,7 @@ def find_images(folder: Path | str, channels: Sequence[str]) -> dict[str, tuple[
     images (NAME_gt, NAME_seg) are passed over.
     """
     folder = Path(folder)
-    files = _nifti_files(list_folder(folder))
+    files = _nifti_files(list_folder(folder, "--input"))
     if not files:
         parts = [path for path in list_folder(folder) if path.is_dir()]
         files = _nifti_files([path for part in parts for path in list_folder(part)])
@@ -75,14 +78,53 @@ def _group(
     return {name: tuple(paths[s] for s in suffixes) for name, paths in cases.items()}
 
 
-def read_raw(images: Sequence[Path], info: DatasetInfo) -> tuple[NDArray[np.float32], Grid]:
-    """An image (C, Z, Y, X) as the set `info` would have stored it, and the way back.
+@dataclass(frozen=True)
+class RawScan:
+    """A scan as the network is to see it, and the way back to its file.
+
+    `grid` is that of the turned volume, `file_grid` the file's own; `image` is (C, Z, Y, X).
+    """
+
+    image: NDArray[np.float32]
+    grid: Grid
+    file_grid: Grid
+    turn: Turn
+
+
+def judge_raw(images: Sequence[Path], info: DatasetInfo) -> Header:
+    """What the headers of a scan promise, or a DataError; no voxel is read."""
+    headers = [read_header(path) for path in images]
+    for other in headers[1:]:
+        check_same_grid(other, headers[0])
+    check_channels(images[0], sum(header.channels for header in headers), len(info.channels))
+    return headers[0]
+
+
+def place_raw(
+    header: Header, recipe: GridRecipe, wanted: str | None = None
+) -> tuple[Grid, Grid, Turn]:
+    """The grid of the scan's file, that of the scan turned to `wanted` axis codes, and the turn.
+
+    A file that does not say where its axes point is left as it is.
+    """
+    file_grid = plan_grid(header.shape, header.spacing_mm, header.affine, recipe)
+    codes = orientation(file_grid)
+    if wanted is None or UNKNOWN in (codes, wanted):
+        return file_grid, file_grid, Turn()
+    turn = plan_turn(codes, wanted)
+    affine = turn.affine(header.affine, header.shape)
+    shape, spacing_mm = turn.shape(header.shape), turn.spacing(header.spacing_mm)
+    return file_grid, plan_grid(shape, spacing_mm, affine, recipe), turn
+
+
+def read_raw(images: Sequence[Path], info: DatasetInfo, wanted: str | None = None) -> RawScan:
+    """A scan as the set `info` would have stored it, and the way back.
 
     Intensities, grid and rounding are those of the set, so that a network sees what it was
-    trained on.
+    trained on; `wanted` are the axis codes ("RAS") to which it is turned first.
     """
     image, header = read_channels(images, len(info.channels))
-    normal, _ = normalise_channels(images, image, info.intensity)
-    grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
+    file_grid, grid, turn = place_raw(header, info.grid, wanted)
+    normal, _ = normalise_channels(images, turn.apply(image), info.intensity)
     stored, scale, offset = encode_image(grid.apply_image(normal), info.dtype)
-    return decode_image(stored, scale, offset), grid
+    return RawScan(decode_image(stored, scale, offset), grid, file_grid, turn)

@@ -146,13 +146,18 @@ def read_channels(paths: Sequence[Path], channels: int) -> tuple[NDArray[np.floa
     for _, other in parts[1:]:
         check_same_grid(other, header)
     image = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
-    if len(image) != channels:
+    check_channels(paths[0], len(image), channels)
+    return image, header
+
+
+def check_channels(path: Path, found: int, channels: int) -> None:
+    """A case of a set has as many channels as the others."""
+    if found != channels:
         raise DataError(
-            paths[0],
-            f"has {len(image)} channels where the set has {channels}",
+            path,
+            f"has {found} channels where the set has {channels}",
             "all cases of a set must have the same channels",
         )
-    return image, header
 
 
 def _map_labels(path: Path, labels: NDArray[np.integer], recipe: CaseRecipe) -> NDArray[np.uint8]:

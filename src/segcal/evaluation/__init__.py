@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from segcal.evaluation.calibrated import evaluate_calibrated
     from segcal.evaluation.predict import Prediction, predict_case
     from segcal.evaluation.run import FinishedRun, RunFolderError, evaluate_run, open_run
-    from segcal.evaluation.volumes import OUTPUTS, predict_volumes
+    from segcal.evaluation.volumes import OUTPUTS, PredictReport, predict_volumes
 
 _NEED_TORCH = {
     "OUTPUTS": "volumes",
     "FinishedRun": "run",
+    "PredictReport": "volumes",
     "Prediction": "predict",
     "RunFolderError": "run",
     "evaluate_calibrated": "calibrated",
@@ -44,6 +45,7 @@ __all__ = [
     "OUTPUTS",
     "Evaluation",
     "FinishedRun",
+    "PredictReport",
     "Predicted",
     "Prediction",
     "RunFolderError",

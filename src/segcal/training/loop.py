@@ -11,7 +11,7 @@ import torch
 
 from segcal._checks import require
 from segcal.config import TrainConfig
-from segcal.data import open_dataset
+from segcal.data import open_dataset, training_space
 from segcal.losses._base import add_up
 from segcal.models import count_parameters
 from segcal.training.board import Board
@@ -227,15 +227,14 @@ class Run:
         self.folder.hold()
         # Once more, now that nobody else can write: two may have looked at the same moment.
         self.folder.check(job.config, job.dataset.fingerprint)
+        parts = {p: job.dataset.part(p, job.config.data.fold) for p in ("train", "val")}
         about = {
             "dataset": job.dataset.info.name,
             "data_fingerprint": job.dataset.fingerprint,
             # What evaluation and prediction need to know of the data, which may be elsewhere then.
             "data": job.dataset.info.model_dump(mode="json", exclude={"cases", "skipped"}),
-            "cases": {
-                part: [case.name for case in job.dataset.part(part, job.config.data.fold)]
-                for part in ("train", "val")
-            },
+            "space": training_space(case.grid for case in parts["train"]).model_dump(mode="json"),
+            "cases": {part: [case.name for case in cases] for part, cases in parts.items()},
             "parameters": count_parameters(job.network),
             "compiled": job.compiled,
             **describe(job.fabric),
