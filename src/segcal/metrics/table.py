@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,6 +106,16 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
     return pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
 
 
+def check_filled(names: "pd.Series[Any]", source: str) -> None:
+    """Raise at the first blank cell of a column of names, with its row (the first below the head)."""
+    blank = [name for name in names.unique() if name != name or not str(name).strip()]
+    if blank:
+        raise ValueError(
+            f"Expected column `{names.name}` of {source} to be filled, "
+            f"but row {int(names.isin(blank).to_numpy().argmax()) + 1} is empty."
+        )
+
+
 def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
     """The table with names as strings and values as floats; what is wrong is said with its column.
 
@@ -128,12 +138,7 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
         if name in ("run", "seed") and name in table.columns:
             out[name] = table[name].astype(object).where(table[name].notna(), "").astype(str)
         elif name in table.columns:
-            blank = (table[name].isna() | (table[name].astype(str).str.strip() == "")).to_numpy()
-            if blank.any():
-                raise ValueError(
-                    f"Expected column `{name}` of {source} to be filled, "
-                    f"but row {int(blank.argmax()) + 1} is empty."
-                )
+            check_filled(table[name], source)
             out[name] = table[name].astype(str)
     values = pd.to_numeric(table["value"], errors="coerce")
     wrong = values.isna() & table["value"].notna()

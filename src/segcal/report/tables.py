@@ -134,7 +134,7 @@ def _with_notes(table: Table, numbers: Numbers) -> Table:
         notes.append(
             f"undef.: values without a definition (a distance to a mask that is empty); {lost} in "
             "all. They are left out of the means, which flatters a method that misses structures; "
-            "the rankings count them as the worst."
+            "the rankings count a missed structure as the worst, not one that nobody has."
         )
     if table.has_published:
         units = {c.unit for c in table.columns if base_metric(c.key) == "hd95"}
