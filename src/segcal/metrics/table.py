@@ -67,6 +67,17 @@ def base_metric(metric: str) -> str:
     return (found[1] or found[3]) if found else metric
 
 
+def whole_image(metric: str) -> bool:
+    """Whether a metric is of the whole image, so that its rows say region "all".
+
+    Example:
+        >>> whole_image("hd95_mm"), whole_image("truth_ece"), whole_image("ece")
+        (True, True, False)
+    """
+    base = base_metric(metric)
+    return base in SEGMENTATION or base == "mean_abs_logit" or base.startswith("truth_")
+
+
 def direction(metric: str) -> str:
     """What is better in a metric, with or without a unit: `"higher"`, `"lower"` or `"zero"`."""
     base = base_metric(metric)
@@ -107,7 +118,7 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
 
 
 def check_filled(names: "pd.Series[Any]", source: str) -> None:
-    """Raise at the first blank cell of a column of names, with its row (the first below the head)."""
+    """Raise at the first blank cell of a column of names; row 1 is the first below the head."""
     blank = [name for name in names.unique() if name != name or not str(name).strip()]
     if blank:
         raise ValueError(

@@ -251,7 +251,7 @@ def _check_end(path: Path) -> None:
     content = path.read_bytes()
     if not content.endswith((b"\n", b"\r")):
         raise ValueError(
-            f"Expected {path} to end with a whole line, but its row {content.count(10)} is cut off; "
+            f"Expected {path} to end with a whole line, but row {content.count(10)} is cut off; "
             f"{_AGAIN}."
         )
 
@@ -265,8 +265,8 @@ def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
         known = run.run in named or (run.dataset, run.method, str(run.seed)) in there
         if run.state == "done" and not known:
             raise ValueError(
-                f"Expected {folder / 'cases.csv'} to have rows of run {run.run!r}, which study.json "
-                f"calls done, but it has none; {_AGAIN}."
+                f"Expected {folder / 'cases.csv'} to have rows of run {run.run!r}, which "
+                f"study.json calls done, but it has none; {_AGAIN}."
             )
 
 

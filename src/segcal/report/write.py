@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from segcal.report.confidence import FOREGROUND, confidence_words
 from segcal.report.diagrams import draw_reliability
 from segcal.report.figures import (
     Drawing,
@@ -37,7 +38,7 @@ from segcal.report.tables import (
     main_table,
     truth_table,
 )
-from segcal.report.words import FOREGROUND, confidence_words, findings, ranking_note
+from segcal.report.words import findings, ranking_note
 
 INDEX = "index.html"
 # Group of methods -> heading of its section, and what is said there.
