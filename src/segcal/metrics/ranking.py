@@ -144,8 +144,8 @@ def _resolve(metrics: Sequence[str] | str, there: list[str]) -> list[str]:
 def _select(table: "pd.DataFrame", metrics: list[str], region: str) -> "pd.DataFrame":
     table = table[table["metric"].isin(metrics)]
     if "region" in table.columns:
-        where = table["metric"].map(lambda metric: "all" if whole_image(metric) else region)
-        table = table[table["region"] == where]
+        measured = table["metric"].map(lambda metric: "all" if whole_image(metric) else region)
+        table = table[table["region"] == measured]
     for metric in metrics:
         if metric not in set(table["metric"]):
             where = "" if whole_image(metric) else f" in region {region!r}"

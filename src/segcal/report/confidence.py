@@ -106,8 +106,8 @@ def _beside(here: dict[str, list[float]], everywhere: dict[str, list[float]], re
     other = [t for t, gaps in here.items() if verdict(gaps) != verdict(everywhere.get(t, []))]
     out = f" In region “{region}”: {join(shown)}"
     if other:
-        out += ", which would be called otherwise: the regions disagree"
-        out += f" on {join(other)}" if len(here) > 1 else ""
+        on = f" on {join(other)}" if len(here) > 1 else ""
+        out += f"; the regions disagree{on}, and this one is chosen by the truth"
     return f"{out}."
 
 

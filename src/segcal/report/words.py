@@ -59,23 +59,26 @@ def _best_of_datasets(numbers: Numbers, region: str) -> list[str]:
                 m: round(numbers.overall(dataset.name, m, metric, region).mean, digits)
                 for m in study.compared
             }
-            known = {_title(numbers, m): v for m, v in values.items() if not math.isnan(v)}
+            known = {m: v for m, v in values.items() if not math.isnan(v)}
             if len(known) > 1:
                 where = "" if base_metric(metric) in SEGMENTATION else f" in region “{region}”"
-                parts.append(_extremes(known, metric, where))
+                parts.append(_extremes(numbers, known, metric, where))
         if parts:
             out.append(f"{dataset.title}: {'; '.join(parts)}.")
     return out
 
 
-def _extremes(values: dict[str, float], metric: str, where: str) -> str:
+def _extremes(numbers: Numbers, values: dict[str, float], metric: str, where: str) -> str:
     """The best and the worst of values as they are printed; those printed alike stand together."""
     pick = (max, min) if DIRECTIONS[base_metric(metric)] == "higher" else (min, max)
     best, worst = (choose(values.values()) for choose in pick)
     name = f"{metric_column(metric).title}{where}"
     if best == worst:
-        return f"all {len(values)} methods have the same {name}, {best:.3f}"
-    first, last = ([m for m, v in values.items() if v == end] for end in (best, worst))
+        who = "both" if len(values) == 2 else f"all {len(values)}"
+        return f"{who} methods have the same {name}, {best:.3f}"
+    first, last = (
+        [_title(numbers, m) for m, v in values.items() if v == end] for end in (best, worst)
+    )
     verb = "has" if len(first) == 1 else "share"
     return f"{join(first)} {verb} the best {name}, {best:.3f} (worst: {join(last)}, {worst:.3f})"
 
@@ -92,11 +95,9 @@ def _shared(numbers: Numbers) -> list[str]:
         text += f"{len(there)} methods, so that their means are not of the same cases"
         ranked, cases = numbers.shared_cases(dataset.name, study.compared)
         if not ranked:
-            text += (
-                "; methods without a common case are neither ranked nor tested against each other"
-            )
+            text += "; without a common case methods are neither ranked nor tested on it"
         elif ranked < cases:
-            text += "; rankings and tests count a case that a method lacks as its worst"
+            text += "; rankings and tests give a case that a method lacks the worst value of any"
         out.append(f"{text}.")
     return out
 
