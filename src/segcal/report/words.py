@@ -91,8 +91,8 @@ def _shared(numbers: Numbers) -> list[str]:
         shared, total = numbers.shared_cases(dataset.name, there)
         if shared == total:
             continue
-        text = f"{dataset.title}: {shared or 'none'} of {total} cases {_was(shared)} tested by all {len(there)} "
-        text += "methods, so that their means are not of the same cases"
+        text = f"{dataset.title}: {shared or 'none'} of {total} cases {_was(shared)} tested by "
+        text += f"all {len(there)} methods, so that their means are not of the same cases"
         ranked, cases = numbers.shared_cases(dataset.name, study.compared)
         if not ranked:
             text += "; without a common case methods are neither ranked nor tested on it"
