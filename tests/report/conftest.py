@@ -1,5 +1,6 @@
 """One study for most tests of the report: two datasets, two seeds, failures and odd names."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from chromium import Browser, find_browser
 from segcal.report import write_report
-from studies import CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
+from studies import ACDC, CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 
 METHODS = (CE, LS, NACL, L2, MAX, TEMPERED)
 
@@ -17,6 +18,20 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     recipe = Recipe(methods=METHODS, cases=6, shape=(4, 28, 28), fail=("acdc/ls/seed1",))
     return make_study(folder, recipe)
+
+
+@pytest.fixture(scope="session")
+def _tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = Recipe(
+        methods=(CE,), datasets=(ACDC,), seeds=(0,), cases=1, shape=(4, 24, 24), logits=False
+    )
+    return make_study(tmp_path_factory.mktemp("tiny"), recipe)
+
+
+@pytest.fixture
+def tiny(_tiny: Path, tmp_path: Path) -> Path:
+    """A study of one run, to be broken: each test has its copy."""
+    return Path(shutil.copytree(_tiny, tmp_path / "study"))
 
 
 @pytest.fixture(scope="session")

@@ -120,11 +120,23 @@ def test_marks_need_a_rival_and_share_ties() -> None:
     values = (0.1001, 0.1004, 0.2, 0.3, float("nan"))
     rows = tuple(Row(str(i), "", (Cell(Number(v)),)) for i, v in enumerate(values))
     table = marked(Table("t", "t", (column,), rows))
-    assert [r.cells[0].mark for r in table.rows] == ["best", "best", "second", "", ""]
+    assert [r.cells[0].mark for r in table.rows] == ["best", "best", "", "", ""]
     gap = marked(Table("t", "t", (metric_column("signed_gap"),), (
         Row("a", "", (Cell(Number(-0.3)),)), Row("b", "", (Cell(Number(0.1)),)),
     )))  # fmt: skip
     assert [r.cells[0].mark for r in gap.rows] == ["", "best"]
+
+
+@pytest.mark.parametrize(
+    ("values", "marks"),
+    [((0.9, 0.9, 0.1), ["best", "best", ""]), ((0.9, 0.8, 0.1), ["best", "second", ""]),
+     ((0.9, 0.8, 0.8), ["best", "", ""]), ((0.9, 0.1), ["best", ""]), ((0.5, 0.5), ["", ""]),
+     ((0.9, 0.8, 0.8, 0.1), ["best", "second", "second", ""])],
+)  # fmt: skip
+def test_the_last_is_never_marked(values: tuple[float, ...], marks: list[str]) -> None:
+    rows = tuple(Row(str(i), "", (Cell(Number(v)),)) for i, v in enumerate(values))
+    table = marked(Table("t", "t", (metric_column("dsc"),), rows))
+    assert [row.cells[0].mark for row in table.rows] == marks
 
 
 @pytest.mark.parametrize(

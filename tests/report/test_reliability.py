@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from segcal.metrics import CalibrationBins
+from segcal.report.confidence import confidence_words, gap_sentence
 from segcal.report.live import page_data, script_json
 from segcal.report.numbers import Numbers
 from segcal.report.pictures import case_pictures
@@ -14,7 +15,6 @@ from segcal.report.ranks import rank_methods, verdicts
 from segcal.report.reliability import curve, read_bins
 from segcal.report.study import read_study
 from segcal.report.style import inline
-from segcal.report.words import _gap_sentence, confidence_words
 
 
 @pytest.fixture(scope="module")
@@ -109,23 +109,31 @@ def test_ranks(numbers: Numbers) -> None:
 
 @pytest.mark.parametrize(
     ("gaps", "words"),
-    [({"A": 0.09}, "is over-confident: mean confidence exceeds accuracy by 0.090 on all."),
-     ({"A": -0.2, "B": -0.1}, "is under-confident: mean confidence stays below accuracy by 0.200 "
-      "(A) and 0.100 (B) on all."),
-     ({"A": 0.004}, "is balanced: mean confidence and accuracy differ by less than 0.01 on all. "
-      "Errors may still cancel; see its ECE."),
-     ({"A": 0.2, "B": -0.1}, "is over-confident on A (+0.200) and under-confident on B (−0.100): "
-      "mean confidence minus accuracy on all.")],
+    [({"A": [0.09]}, "is over-confident: mean confidence exceeds accuracy by 0.090 over all "
+      "voxels."),
+     ({"A": [-0.3, -0.1], "B": [-0.1]}, "is under-confident: mean confidence stays below accuracy "
+      "by 0.200 (A) and 0.100 (B) over all voxels."),
+     ({"A": [0.004, -0.009]}, "is balanced: mean confidence and accuracy differ by less than 0.01 "
+      "over all voxels. Errors may still cancel; see its ECE."),
+     ({"A": [0.2], "B": [-0.1]}, "is over-confident on A (+0.200) and under-confident on B "
+      "(−0.100): mean confidence minus accuracy over all voxels."),
+     ({"A": [0.308, -0.308]}, "is over-confident with 1 and under-confident with 1 of 2 seeds "
+      "(−0.308 to +0.308): mean confidence minus accuracy over all voxels. Its seeds disagree: no "
+      "verdict."),
+     ({"A": [0.02, 0.0], "B": [0.2]}, "is over-confident with 1 and balanced with 1 of 2 seeds on "
+      "A (+0.000 to +0.020) and over-confident on B (+0.200): mean confidence minus accuracy over "
+      "all voxels.")],
 )  # fmt: skip
-def test_over_and_under_confidence_in_words(gaps: dict[str, float], words: str) -> None:
-    assert _gap_sentence(gaps, "all") == words
+def test_over_and_under_confidence_in_words(gaps: dict[str, list[float]], words: str) -> None:
+    assert gap_sentence(gaps, "all") == words
 
 
 def test_every_method_is_spoken_of(numbers: Numbers) -> None:
     found = confidence_words(numbers, "foreground")
     assert [name for name, _ in found] == list(numbers.study.methods)
-    assert all("Over all voxels" in text for _, text in found)
-    assert not any("Over all" in text for _, text in confidence_words(numbers, "all"))
+    assert all("over all voxels" in text for _, text in found)
+    assert all("In region “foreground”: " in text for _, text in found)
+    assert not any("In region" in text for _, text in confidence_words(numbers, "all"))
 
 
 def test_page_data_is_thinned_when_there_are_many(

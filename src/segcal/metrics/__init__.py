@@ -2,6 +2,7 @@
 
 from segcal.metrics.calibration import CalibrationBins, Reliability
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
+from segcal.metrics.means import method_means
 from segcal.metrics.measure import Measured, measure
 from segcal.metrics.overlap import confusion, dsc
 from segcal.metrics.ranking import CaseScores, collect, mean_case_rank, sum_rank
@@ -50,6 +51,7 @@ __all__ = [
     "holm",
     "mean_case_rank",
     "measure",
+    "method_means",
     "nll",
     "pool_cases",
     "sum_rank",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from segcal._checks import check_choice
 from segcal.metrics._cells import settle
 from segcal.metrics.regions import REGIONS
-from segcal.metrics.table import POOLED, SEGMENTATION, base_metric, check_table, direction
+from segcal.metrics.table import POOLED, base_metric, check_table, direction, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,8 @@ class CaseScores:
         return sum(int(counts.sum()) for counts in self.undefined.values())
 
     def region_of(self, metric: str) -> str:
-        """Where a metric was measured: segmentation metrics are of the whole image."""
-        return "all" if base_metric(metric) in SEGMENTATION else self.region
+        """Where a metric was measured: some are of the whole image."""
+        return "all" if whole_image(metric) else self.region
 
     def undefined_by_method(self) -> npt.NDArray[np.int64]:
         """(methods,): the counts of `undefined`, over all datasets and metrics."""
@@ -86,8 +86,8 @@ def collect(
             "pooled" are no case and are left out.
         metrics: names in the column `metric`. `"hd95"` stands for `"hd95_mm"` or `"hd95_voxel"`,
             whichever the table holds; the same for other distances.
-        region: where calibration metrics were measured. Segmentation metrics are of the whole
-            image.
+        region: where calibration metrics were measured. Segmentation metrics and errors against
+            true probabilities are of the whole image.
     """
     check_choice("missing", missing, MISSING)
     check_choice("region", region, REGIONS)
@@ -143,12 +143,12 @@ def _resolve(metrics: Sequence[str] | str, there: list[str]) -> list[str]:
 
 def _select(table: "pd.DataFrame", metrics: list[str], region: str) -> "pd.DataFrame":
     table = table[table["metric"].isin(metrics)]
-    segmentation = table["metric"].map(base_metric).isin(SEGMENTATION)
     if "region" in table.columns:
-        table = table[table["region"] == np.where(segmentation, "all", region)]
+        measured = table["metric"].map(lambda metric: "all" if whole_image(metric) else region)
+        table = table[table["region"] == measured]
     for metric in metrics:
         if metric not in set(table["metric"]):
-            where = "" if base_metric(metric) in SEGMENTATION else f" in region {region!r}"
+            where = "" if whole_image(metric) else f" in region {region!r}"
             raise ValueError(
                 f"Expected column `metric` to hold {metric!r}{where}, but got no such row."
             )

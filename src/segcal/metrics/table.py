@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,6 +67,17 @@ def base_metric(metric: str) -> str:
     return (found[1] or found[3]) if found else metric
 
 
+def whole_image(metric: str) -> bool:
+    """Whether a metric is of the whole image, so that its rows say region "all".
+
+    Example:
+        >>> whole_image("hd95_mm"), whole_image("truth_ece"), whole_image("ece")
+        (True, True, False)
+    """
+    base = base_metric(metric)
+    return base in SEGMENTATION or base == "mean_abs_logit" or base.startswith("truth_")
+
+
 def direction(metric: str) -> str:
     """What is better in a metric, with or without a unit: `"higher"`, `"lower"` or `"zero"`."""
     base = base_metric(metric)
@@ -106,6 +117,16 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
     return pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
 
 
+def check_filled(names: "pd.Series[Any]", source: str) -> None:
+    """Raise at the first blank cell of a column of names; row 1 is the first below the head."""
+    blank = [name for name in names.unique() if name != name or not str(name).strip()]
+    if blank:
+        raise ValueError(
+            f"Expected column `{names.name}` of {source} to be filled, "
+            f"but row {int(names.isin(blank).to_numpy().argmax()) + 1} is empty."
+        )
+
+
 def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
     """The table with names as strings and values as floats; what is wrong is said with its column.
 
@@ -128,12 +149,7 @@ def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
         if name in ("run", "seed") and name in table.columns:
             out[name] = table[name].astype(object).where(table[name].notna(), "").astype(str)
         elif name in table.columns:
-            blank = (table[name].isna() | (table[name].astype(str).str.strip() == "")).to_numpy()
-            if blank.any():
-                raise ValueError(
-                    f"Expected column `{name}` of {source} to be filled, "
-                    f"but row {int(blank.argmax()) + 1} is empty."
-                )
+            check_filled(table[name], source)
             out[name] = table[name].astype(str)
     values = pd.to_numeric(table["value"], errors="coerce")
     wrong = values.isna() & table["value"].notna()

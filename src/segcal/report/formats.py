@@ -132,7 +132,7 @@ def to_csv(table: Table) -> str:
             writer.writerow((
                 row.method, row.title, column.group, column.dataset, column.key, column.unit,
                 table.region, shown[0], "" if cell.text else shown[1], number.seeds or "",
-                number.cases or "", number.undefined, cell.mark,
+                number.cases or "", number.undefined or row.undefined, cell.mark,
                 "" if cell.published is None else cell.published,
             ))  # fmt: skip
     return out.getvalue()

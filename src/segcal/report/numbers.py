@@ -1,5 +1,6 @@
 """Means of the long table: over labels, then cases, then seeds; what is undefined is counted."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from segcal.metrics import POOLED
-from segcal.metrics.table import SEGMENTATION, base_metric
+from segcal.metrics.means import means_over_seeds
+from segcal.metrics.table import whole_image
 from segcal.report.study import Study
 
 if TYPE_CHECKING:
@@ -66,15 +68,26 @@ class Numbers:
     @cached_property
     def _overall(self) -> dict[tuple[str, ...], Number]:
         keys = ["dataset", "method", "region", "metric"]
-        return _over_seeds(self.by_case, self.rows, keys)
+        return _numbers(means_over_seeds(self.rows, keys, self.by_case))
 
     @cached_property
     def _by_label(self) -> dict[tuple[str, ...], Number]:
         keys = ["dataset", "method", "region", "metric", "label"]
-        return _over_seeds(
-            self.rows.set_index([*keys, "seed", "case"])["value"],
-            self.rows, keys,
-        )  # fmt: skip
+        return _numbers(means_over_seeds(self.rows, keys))
+
+    @cached_property
+    def _by_seed(self) -> dict[tuple[str, ...], list[float]]:
+        keys = ["dataset", "method", "region", "metric"]
+        gaps = self.by_case[self.by_case.index.get_level_values("metric") == "signed_gap"]
+        means = gaps.groupby([*keys, "seed"], observed=True, sort=False).mean().dropna()
+        out: dict[tuple[str, ...], list[float]] = {}
+        for key, value in zip(means.index, means.to_numpy(), strict=True):
+            out.setdefault(tuple(map(str, key))[:-1], []).append(float(value))
+        return out
+
+    def gaps(self, dataset: str, method: str, region: str) -> list[float]:
+        """Mean confidence minus accuracy of each seed that has it."""
+        return self._by_seed.get((dataset, method, region, "signed_gap"), [])
 
     def overall(self, dataset: str, method: str, metric: str, region: str | None = None) -> Number:
         """The number of a dataset, method and metric, labels averaged."""
@@ -90,9 +103,7 @@ class Numbers:
 
     def region_of(self, metric: str, region: str | None = None) -> str:
         """Where a metric was measured: segmentation and logits are of the whole image."""
-        if base_metric(metric) in SEGMENTATION or metric == "mean_abs_logit":
-            return "all"
-        return region or self.study.region
+        return "all" if whole_image(metric) else region or self.study.region
 
     def cases(self, dataset: str, metric: str, region: str | None = None) -> "pd.DataFrame":
         """Cases × methods of one metric, seeds averaged; methods in the order of the study."""
@@ -112,6 +123,16 @@ class Numbers:
         """The most seeds that any method has."""
         return max((number.seeds for number in self._overall.values()), default=0)
 
+    def shared_cases(self, dataset: str, methods: Iterable[str]) -> tuple[int, int]:
+        """How many cases of a dataset all methods have, and how many any has.
+
+        Methods without a case of it do not count.
+        """
+        rows = self.rows[self.rows["dataset"] == dataset]
+        each = [set(rows.loc[rows["method"] == method, "case"]) for method in methods]
+        each = [cases for cases in each if cases]
+        return (len(set.intersection(*each)), len(set.union(*each))) if each else (0, 0)
+
     def case_count(self, dataset: str) -> int:
         """How many cases of a dataset have rows."""
         rows = self.rows
@@ -124,18 +145,9 @@ def _category() -> type:
     return pd.CategoricalDtype
 
 
-def _over_seeds(
-    values: "pd.Series[float]", rows: "pd.DataFrame", keys: list[str]
-) -> dict[tuple[str, ...], Number]:
-    """The number of each combination of keys."""
-    by_seed = values.groupby([*keys, "seed"], observed=True, sort=False).mean()
-    over = by_seed.groupby(keys, observed=True, sort=False)
-    alike = rows.groupby(keys, observed=True, sort=False)
-    lost = rows["value"].isna().groupby([rows[k] for k in keys], observed=True, sort=False).sum()
-    parts = (over.mean(), over.std(), lost, over.size(), alike["case"].nunique())
-    index = parts[0].index
-    columns = [part.reindex(index).to_numpy() for part in parts]
+def _numbers(means: "pd.DataFrame") -> dict[tuple[str, ...], Number]:
+    columns = [means[name].to_numpy() for name in ("mean", "std", "undefined", "seeds", "cases")]
     return {
         tuple(map(str, key)): Number(float(mean), float(spread), int(gone), int(seeds), int(cases))
-        for key, mean, spread, gone, seeds, cases in zip(index, *columns, strict=True)
+        for key, mean, spread, gone, seeds, cases in zip(means.index, *columns, strict=True)
     }

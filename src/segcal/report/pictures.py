@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from segcal.report.arrays import open_arrays
 from segcal.report.numbers import Numbers
 from segcal.report.reliability import CaseBins, Curve
 from segcal.report.style import CLASSES
@@ -74,11 +75,8 @@ def _open(numbers: Numbers, dataset: str) -> dict[str, tuple[Path, dict[str, int
     for run, path in numbers.study.files("slices.npz"):
         if run.dataset != dataset or run.method in out:
             continue
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                index = {str(case): i for i, case in enumerate(file["cases"])}
-        except (OSError, ValueError, KeyError) as error:
-            raise ValueError(f"Expected {path} to hold slices, but got: {error}") from error
+        with open_arrays(path, "slices") as file:
+            index = {str(case): i for i, case in enumerate(file["cases"])}
         out[run.method] = (path, index)
     return {m: out[m] for m in numbers.study.methods if m in out}
 
@@ -127,11 +125,8 @@ def _at(table: Any, case: str, method: str) -> float:
 def _load(path: Path, index: dict[str, int], case: str) -> dict[str, npt.NDArray[Any]]:
     i = index[case]
     names = ("image", "truth", "labels", "confidence", "spacing")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: np.asarray(file[f"{name}_{i}"]) for name in names}
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"Expected {path} to hold slices, but got: {error}") from error
+    with open_arrays(path, "slices") as file:
+        return {name: np.asarray(file[f"{name}_{i}"]) for name in names}
 
 
 def _window(planes: Mapping[str, dict[str, npt.NDArray[Any]]]) -> tuple[slice, ...]:

@@ -27,7 +27,8 @@ def rank_table(numbers: Numbers, ranks: Ranks) -> Table:
             known = not math.isnan(low)
             cells.append(Cell(text=f"{low:.{digits}f} to {high:.{digits}f}" if known else "–"))
         note = f"{lost} undef." if lost else ""
-        rows.append(Row(method, numbers.study.methods[method].title, tuple(cells), note=note))
+        title = numbers.study.methods[method].title
+        rows.append(Row(method, title, tuple(cells), note=note, undefined=lost))
     caption = (
         f"Sum-rank adds the ranks on each dataset and metric ("
         f"{', '.join(metric_column(m).title for m in ranks.scores.metrics)}); mean-case-rank is "

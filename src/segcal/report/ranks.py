@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MISSING = "worst"
 ALPHA = 0.05
 RESAMPLES = 1000
+# With fewer cases a bootstrap repeats so few values that its interval reads as certainty; no exact
+# paired test can be significant there either (2/2^5 > 0.05).
+FEW_CASES = 6
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,10 @@ class Ranks:
     Attributes:
         sums: one row per method, best first: the rank on each `dataset/metric`, and `sum_rank`.
         cases: the same with `dataset/mean_case_rank` and `mean_case_rank`.
-        intervals: 95 % intervals of both over resampled cases.
+        intervals: 95 % intervals of both over resampled cases; NaN below `FEW_CASES` cases.
         tests: Wilcoxon's test of each pair, corrected by Holm over all of them.
         left_out: methods without rows of some dataset: they cannot be ranked.
+        unpaired: datasets of which no case was tested by all methods: they cannot be compared.
     """
 
     scores: CaseScores
@@ -37,6 +41,7 @@ class Ranks:
     tests: "pd.DataFrame"
     region: str
     left_out: tuple[str, ...]
+    unpaired: tuple[str, ...] = ()
 
     @property
     def best(self) -> str:
@@ -56,6 +61,8 @@ def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
     datasets = [d for d in study.datasets if any((d, m) in study.present for m in candidates)]
     methods = [m for m in candidates if all((d, m) in study.present for d in datasets)]
     left_out = tuple(m for m in candidates if m not in methods)
+    unpaired = tuple(d for d in datasets if not numbers.shared_cases(d, methods)[0])
+    datasets = [d for d in datasets if d not in unpaired]
     rows = numbers.rows
     rows = rows[rows["method"].isin(methods) & rows["dataset"].isin(datasets)]
     metrics = [
@@ -70,8 +77,16 @@ def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
     scores = _in_order(scores, methods)
     return Ranks(
         scores, sum_rank_of(scores), mean_case_rank_of(scores),
-        bootstrap_ranks_of(scores, RESAMPLES), compare_of(scores), region, left_out,
+        _intervals(scores), compare_of(scores), region, left_out, unpaired,
     )  # fmt: skip
+
+
+def _intervals(scores: CaseScores) -> "pd.DataFrame":
+    out = bootstrap_ranks_of(scores, RESAMPLES)
+    if min(map(len, scores.cases.values())) < FEW_CASES:
+        ends = [name for name in out.columns if name.endswith(("_low", "_high"))]
+        out[ends] = float("nan")
+    return out
 
 
 def _everywhere(rows: "pd.DataFrame", metric: str, region: str) -> bool:

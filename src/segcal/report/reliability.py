@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from segcal.report.arrays import open_arrays
 from segcal.report.study import Study
 
 Floats = npt.NDArray[np.float64]
@@ -99,15 +100,12 @@ def read_bins(study: Study, prefix: str = "") -> dict[tuple[str, str], CaseBins]
 
 
 def _read(path: Path, prefix: str) -> CaseBins | None:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if f"{prefix}top_count" not in file:
-                return None
-            sums = np.stack([np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS])
-            cases = [str(name) for name in file["cases"]]
-            regions = ["all"] if prefix else [str(name) for name in file["regions"]]
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"Expected {path} to hold calibration bins, but got: {error}") from error
+    with open_arrays(path, "calibration bins") as file:
+        if prefix and f"{prefix}top_count" not in file:
+            return None
+        sums = np.stack([np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS])
+        cases = [str(name) for name in file["cases"]]
+        regions = ["all"] if prefix else [str(name) for name in file["regions"]]
     if sums.ndim != 4 or sums.shape[1:3] != (len(cases), len(regions)):
         raise ValueError(
             f"Expected bins of {len(cases)} cases and {len(regions)} regions in {path}, but got "

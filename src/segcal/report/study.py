@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segcal._checks import check_choice
-from segcal.metrics.table import COLUMNS
+from segcal.metrics.table import COLUMNS, check_filled
 
 if TYPE_CHECKING:
     import pandas as pd
 
+# What helps when the long table of a study is not whole.
+_AGAIN = "copy it again, or resume the study (`segcal benchmark PLAN --out STUDY --resume`)"
 GROUPS = ("main", "ablation", "prior", "posthoc")
 
 
@@ -68,7 +70,7 @@ _Named = TypeVar("_Named", Dataset, Method)
 
 
 class StudyFile(_Part):
-    """study.json."""
+    """study.json. Without `tables` all are shown; what has no name there is always shown."""
 
     format: Literal["segcal-study"]
     version: Literal[1]
@@ -78,6 +80,7 @@ class StudyFile(_Part):
     split: str = "test"
     region: str = "foreground"
     metrics: tuple[str, ...] = ("dsc", "hd95_mm", "ece", "cece")
+    tables: tuple[Literal["main", "classes", "ablation", "priors"], ...] | None = None
     datasets: tuple[Dataset, ...]
     methods: tuple[Method, ...]
     runs: tuple[Run, ...] = ()
@@ -179,12 +182,16 @@ def read_study(folder: Path, region: str | None = None) -> Study:
         )
     info = _check(path)
     table = _read_rows(folder / "cases.csv")
+    _check_runs(info, table, folder)
     regions = _regions(table)
     wanted = region if region is not None else info.region
-    if regions and (region is not None or wanted not in regions):
-        if region is None:
-            wanted = regions[0]
+    if region is not None and regions:
         check_choice("region", wanted, regions)
+    elif regions and wanted not in regions:
+        raise ValueError(
+            f"Expected `region` of {path} to be one of {', '.join(map(repr, regions))}, where "
+            f"calibration was measured, but got {wanted!r}; correct it, or say --region."
+        )
     study = Study(folder, info, table, wanted, regions, ())
     return replace(study, metrics=_metrics(info.metrics, set(table["metric"])))
 
@@ -210,6 +217,7 @@ def _read_rows(path: Path) -> "pd.DataFrame":
         return pd.DataFrame({name: pd.Series(dtype=object) for name in COLUMNS}).astype(
             {"value": float}
         )
+    _check_end(path)
     try:
         # Names such as "001" or "NA" are names, not numbers or gaps.
         table = pd.read_csv(
@@ -225,6 +233,8 @@ def _read_rows(path: Path) -> "pd.DataFrame":
         raise ValueError(
             f"Expected {path} to have the columns {', '.join(COLUMNS)}, but {lost[0]} is missing."
         )
+    for name in ("method", "dataset", "case", "label", "region", "metric"):
+        check_filled(table[name], str(path))
     values = pd.to_numeric(table["value"], errors="coerce")
     wrong = values.isna() & table["value"].notna()
     if wrong.any():
@@ -234,6 +244,30 @@ def _read_rows(path: Path) -> "pd.DataFrame":
         )
     table["value"] = values.astype(float).replace([float("inf"), float("-inf")], float("nan"))
     return table
+
+
+def _check_end(path: Path) -> None:
+    """A table whose last line does not end was cut off: its last value may be another number."""
+    content = path.read_bytes()
+    if not content.endswith((b"\n", b"\r")):
+        raise ValueError(
+            f"Expected {path} to end with a whole line, but row {content.count(10)} is cut off; "
+            f"{_AGAIN}."
+        )
+
+
+def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
+    """A run that is done has rows: a table without them is of another time, or cut off."""
+    named = set(table["run"].unique())
+    keys = table[["dataset", "method", "seed"]].drop_duplicates()
+    there = set(keys.astype(str).itertuples(index=False, name=None))
+    for run in info.runs:
+        known = run.run in named or (run.dataset, run.method, str(run.seed)) in there
+        if run.state == "done" and not known:
+            raise ValueError(
+                f"Expected {folder / 'cases.csv'} to have rows of run {run.run!r}, which "
+                f"study.json calls done, but it has none; {_AGAIN}."
+            )
 
 
 def _regions(table: "pd.DataFrame") -> tuple[str, ...]:

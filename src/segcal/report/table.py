@@ -80,13 +80,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a method; `rule` draws a line above it."""
+    """A row of a method; `rule` draws a line above it, `undefined` is of all its cells together."""
 
     method: str
     title: str
     cells: tuple[Cell, ...]
     rule: bool = False
     note: str = ""
+    undefined: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,9 @@ def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str
 def marked(table: Table, methods: Iterable[str] | None = None) -> Table:
     """The table with the best and second best of each column marked.
 
-    Values that are printed alike are marked alike. One method alone has nothing to be best of, and
-    of two only the best is marked.
+    Values that are printed alike are marked alike. Places are those of a race: behind two who share
+    the first nobody is second. The last place is never marked: one method alone has nothing to be
+    best of, of two only the better is marked, and a column of equal values has no mark.
     """
     chosen = set(methods) if methods is not None else {row.method for row in table.rows}
     cells = [list(row.cells) for row in table.rows]
@@ -157,10 +159,9 @@ def marked(table: Table, methods: Iterable[str] | None = None) -> Table:
         known = {i: cost for i, cost in costs.items() if not math.isnan(cost)}
         if column.better is None or len(known) < 2:
             continue
-        order = sorted(set(known.values()))
         for i, cost in known.items():
-            place = order.index(cost)
-            if place < min(2, len(known) - 1):  # the second of two is the last
+            place = sum(other < cost for other in known.values())
+            if place < 2 and cost < max(known.values()):
                 cells[i][j] = replace(cells[i][j], mark=("best", "second")[place])
     rows = (replace(row, cells=tuple(c)) for row, c in zip(table.rows, cells, strict=True))
     return replace(table, rows=tuple(rows))

@@ -134,7 +134,7 @@ def _with_notes(table: Table, numbers: Numbers) -> Table:
         notes.append(
             f"undef.: values without a definition (a distance to a mask that is empty); {lost} in "
             "all. They are left out of the means, which flatters a method that misses structures; "
-            "the rankings count them as the worst."
+            "the rankings count a missed structure as the worst, not one that nobody has."
         )
     if table.has_published:
         units = {c.unit for c in table.columns if base_metric(c.key) == "hd95"}
@@ -199,7 +199,7 @@ def confidence_table(numbers: Numbers) -> Table | None:
         Row(
             method,
             study.methods[method].title,
-            tuple(_gap(numbers.overall(c.dataset, method, "signed_gap", c.key)) for c in columns),
+            tuple(_gap(numbers, c.dataset, method, c.key) for c in columns),
         )
         for method in methods
     )
@@ -207,15 +207,18 @@ def confidence_table(numbers: Numbers) -> Table | None:
         return None
     caption = (
         "Mean confidence minus accuracy in each region: above 0 over-confident, below 0 "
-        "under-confident. Errors of opposite sign cancel here, not in ECE."
+        "under-confident. Region “all” decides; no colour where a gap is small or seeds disagree. "
+        "Errors of opposite sign cancel here, not in ECE."
     )
     title = "Over- and under-confidence"
     return Table("confidence", title, tuple(columns), rows, caption, compact=True)
 
 
-def _gap(number: Number) -> Cell:
-    tone = {"over-confident": "over", "under-confident": "under"}.get(gap_word(number.mean), "")
-    return Cell(number, signed=True, tone=tone)
+def _gap(numbers: Numbers, dataset: str, method: str, region: str) -> Cell:
+    words = {gap_word(gap) for gap in numbers.gaps(dataset, method, region)}
+    tones = {"over-confident": "over", "under-confident": "under"}
+    tone = tones.get(words.pop(), "") if len(words) == 1 else ""
+    return Cell(numbers.overall(dataset, method, "signed_gap", region), signed=True, tone=tone)
 
 
 def truth_table(numbers: Numbers, dataset: Dataset) -> Table | None:

@@ -1,21 +1,12 @@
 """The findings in plain words. Every sentence says a number and where it was measured."""
 
 import math
-from collections.abc import Sequence
 
 from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.numbers import Numbers
-from segcal.report.ranks import ALPHA, MISSING, Ranks, least_p
+from segcal.report.phrases import join
+from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
 from segcal.report.table import metric_column
-from segcal.report.tables import SMALL_GAP, gap_word
-
-FOREGROUND = (
-    "Region “foreground” keeps only voxels whose true label is foreground, as the papers do. That "
-    "conditions on the truth: every voxel kept is organ, so a perfectly calibrated network does "
-    "not score 0 there and looks under-confident. “union” and “boundary” choose voxels by the "
-    "truth too. Use them to compare methods on the same cases; whether one is calibrated is said "
-    "by region “all”, where easy background makes all errors small."
-)
 
 
 def findings(numbers: Numbers, ranks: Ranks | None, region: str) -> list[str]:
@@ -23,6 +14,7 @@ def findings(numbers: Numbers, ranks: Ranks | None, region: str) -> list[str]:
     out = [*_winner(numbers, ranks), *_best_of_datasets(numbers, region)]
     if ranks is not None:
         out.append(_significance(numbers, ranks))
+    out += _shared(numbers)
     out += [*_after_training(numbers, region), *_truth(numbers, region), *_failures(numbers)]
     return [sentence for sentence in out if sentence]
 
@@ -31,20 +23,12 @@ def _title(numbers: Numbers, method: str) -> str:
     return numbers.study.methods[method].title
 
 
-def _list(words: Sequence[str]) -> str:
-    """
-    >>> _list(["a", "b", "c"])
-    'a, b and c'
-    """
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def _winner(numbers: Numbers, ranks: Ranks | None) -> list[str]:
     if ranks is None:
         return []
     sums = ranks.sums
     first = sums[sums["sum_rank"] == sums["sum_rank"].min()]
-    names = _list([_title(numbers, m) for m in first["method"]])
+    names = join([_title(numbers, m) for m in first["method"]])
     interval = ranks.intervals[ranks.intervals["method"] == ranks.best]
     low, high = (float(interval[f"sum_rank_{end}"].iloc[0]) for end in ("low", "high"))
     span = "" if math.isnan(low) else f"; 95 % interval over cases {low:g} to {high:g}"
@@ -65,27 +49,61 @@ def _winner(numbers: Numbers, ranks: Ranks | None) -> list[str]:
 
 def _best_of_datasets(numbers: Numbers, region: str) -> list[str]:
     study, out = numbers.study, []
-    methods = study.compared
     for dataset in study.datasets.values():
         parts = []
         for metric in study.metrics:
             if base_metric(metric) not in ("dsc", "ece"):
                 continue
-            sign = -1 if DIRECTIONS[base_metric(metric)] == "higher" else 1
-            values = {m: numbers.overall(dataset.name, m, metric, region).mean for m in methods}
+            digits = metric_column(metric).digits
+            values = {
+                m: round(numbers.overall(dataset.name, m, metric, region).mean, digits)
+                for m in study.compared
+            }
             known = {m: v for m, v in values.items() if not math.isnan(v)}
-            if len(known) < 2:
-                continue
-            best = min(known, key=lambda m: sign * known[m])
-            worst = max(known, key=lambda m: sign * known[m])
-            where = "" if base_metric(metric) in SEGMENTATION else f" in region “{region}”"
-            parts.append(
-                f"{_title(numbers, best)} has the best {metric_column(metric).title}{where}, "
-                f"{known[best]:.3f} (worst: {_title(numbers, worst)}, {known[worst]:.3f})"
-            )
+            if len(known) > 1:
+                where = "" if base_metric(metric) in SEGMENTATION else f" in region “{region}”"
+                parts.append(_extremes(numbers, known, metric, where))
         if parts:
             out.append(f"{dataset.title}: {'; '.join(parts)}.")
     return out
+
+
+def _extremes(numbers: Numbers, values: dict[str, float], metric: str, where: str) -> str:
+    """The best and the worst of values as they are printed; those printed alike stand together."""
+    pick = (max, min) if DIRECTIONS[base_metric(metric)] == "higher" else (min, max)
+    best, worst = (choose(values.values()) for choose in pick)
+    name = f"{metric_column(metric).title}{where}"
+    if best == worst:
+        who = "both" if len(values) == 2 else f"all {len(values)}"
+        return f"{who} methods have the same {name}, {best:.3f}"
+    first, last = (
+        [_title(numbers, m) for m, v in values.items() if v == end] for end in (best, worst)
+    )
+    verb = "has" if len(first) == 1 else "share"
+    return f"{join(first)} {verb} the best {name}, {best:.3f} (worst: {join(last)}, {worst:.3f})"
+
+
+def _shared(numbers: Numbers) -> list[str]:
+    """Which datasets have cases that only some methods were tested on."""
+    study, out = numbers.study, []
+    for dataset in study.datasets.values():
+        there = [m for m in study.methods if (dataset.name, m) in study.present]
+        shared, total = numbers.shared_cases(dataset.name, there)
+        if shared == total:
+            continue
+        text = f"{dataset.title}: {shared or 'none'} of {total} cases {_was(shared)} tested by "
+        text += f"all {len(there)} methods, so that their means are not of the same cases"
+        ranked, cases = numbers.shared_cases(dataset.name, study.compared)
+        if not ranked:
+            text += "; without a common case methods are neither ranked nor tested on it"
+        elif ranked < cases:
+            text += "; rankings and tests give a case that a method lacks the worst value of any"
+        out.append(f"{text}.")
+    return out
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _significance(numbers: Numbers, ranks: Ranks) -> str:
@@ -103,7 +121,7 @@ def _significance(numbers: Numbers, ranks: Ranks) -> str:
         f"cases, Holm over all {len(tests)} pairs, α = {ALPHA:g})."
     )
     if least * len(tests) > ALPHA:
-        few = _list([
+        few = join([
             f"{len(c)} cases of {numbers.study.datasets[d].title}"
             for d, c in ranks.scores.cases.items()
             if least_p(ranks)[d] * len(tests) > ALPHA
@@ -113,54 +131,6 @@ def _significance(numbers: Numbers, ranks: Ranks) -> str:
             "correction hardly any difference there can be significant: more cases are needed."
         )
     return out
-
-
-def confidence_words(numbers: Numbers, region: str) -> list[tuple[str, str]]:
-    """(method, sentence): over- or under-confidence of each method."""
-    study, out = numbers.study, []
-    for method in study.methods.values():
-        gaps = {
-            d.title: numbers.overall(d.name, method.name, "signed_gap", region).mean
-            for d in study.datasets.values()
-            if (d.name, method.name) in study.present
-        }
-        gaps = {title: gap for title, gap in gaps.items() if not math.isnan(gap)}
-        if gaps:
-            more = _over_all(numbers, method.name) if region != "all" else ""
-            out.append((method.name, f"{method.title} {_gap_sentence(gaps, region)}{more}"))
-    return out
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3f}".replace("-", "−")
-
-
-def _over_all(numbers: Numbers, method: str) -> str:
-    """The gap over all voxels, which no choice of voxels bends."""
-    gaps = [
-        numbers.overall(dataset, method, "signed_gap", "all").mean
-        for dataset in numbers.study.datasets
-    ]
-    shown = [_signed(gap) for gap in gaps if not math.isnan(gap)]
-    return f" Over all voxels: {_list(shown)}." if shown else ""
-
-
-def _gap_sentence(gaps: dict[str, float], region: str) -> str:
-    words = {gap_word(gap) for gap in gaps.values()}
-    several = len(gaps) > 1
-    if words == {"balanced"}:
-        return (
-            f"is balanced: mean confidence and accuracy differ by less than {SMALL_GAP:g} on "
-            f"{region}. Errors may still cancel; see its ECE."
-        )
-    if len(words) == 1:
-        verb = "exceeds" if words == {"over-confident"} else "stays below"
-        amounts = [
-            f"{abs(gap):.3f}" + (f" ({title})" if several else "") for title, gap in gaps.items()
-        ]
-        return f"is {words.pop()}: mean confidence {verb} accuracy by {_list(amounts)} on {region}."
-    parts = [f"{gap_word(gap)} on {title} ({_signed(gap)})" for title, gap in gaps.items()]
-    return f"is {_list(parts)}: mean confidence minus accuracy on {region}."
 
 
 def _after_training(numbers: Numbers, region: str) -> list[str]:
@@ -180,7 +150,7 @@ def _after_training(numbers: Numbers, region: str) -> list[str]:
                     f"on {dataset.title}"
                 )
         if changes:
-            out.append(f"{_title(numbers, name)} {_list(changes)} (region “{region}”).")
+            out.append(f"{_title(numbers, name)} {join(changes)} (region “{region}”).")
     return out
 
 
@@ -205,7 +175,7 @@ def _truth(numbers: Numbers, region: str) -> list[str]:
             if len(methods) > 3 and not any(map(math.isnan, here)):
                 agreements.append(f"{spearmanr(true, here)[0]:.2f} with ECE in region “{where}”")
         if agreements:
-            text += f"; the order of the methods has a rank correlation of {_list(agreements)}"
+            text += f"; the order of the methods has a rank correlation of {join(agreements)}"
         out.append(f"{text}.")
     return out
 
@@ -216,7 +186,7 @@ def _failures(numbers: Numbers) -> list[str]:
         return []
     total = len(numbers.study.info.runs)
     return [
-        f"{len(failed)} of {total} runs did not finish ({_list([r.run for r in failed[:3]])}"
+        f"{len(failed)} of {total} runs did not finish ({join([r.run for r in failed[:3]])}"
         f"{', …' if len(failed) > 3 else ''}); their numbers rest on the other seeds, or are "
         "missing."
     ]
@@ -226,11 +196,18 @@ def ranking_note(ranks: Ranks, numbers: Numbers) -> str:
     """What the rankings rest on."""
     out = (
         f"Calibration in region “{ranks.region}”; seeds averaged per case; undefined values by "
-        f"policy “{MISSING}” (a missed structure gets the worst value that any method has), "
-        f"{ranks.scores.total_undefined} of them. Lower is better; intervals are 95 % over "
-        "resampled cases."
+        f"policy “{MISSING}”, {ranks.scores.total_undefined} of them: a missed structure gets the "
+        "worst value that any method has; where nothing was there and nothing found it is left "
+        "out, or the best where others raised a false alarm. Lower is better; "
     )
+    if ranks.intervals["sum_rank_low"].isna().all():
+        out += f"no intervals, because a dataset has fewer than {FEW_CASES} cases."
+    else:
+        out += "intervals are 95 % over resampled cases."
+    if ranks.unpaired:
+        names = join([numbers.study.datasets[d].title for d in ranks.unpaired])
+        out += f" Left out, because no case was tested by all methods: {names}."
     if ranks.left_out:
-        names = _list([_title(numbers, m) for m in ranks.left_out])
+        names = join([_title(numbers, m) for m in ranks.left_out])
         out += f" Not ranked, because a dataset has no finished run of them: {names}."
     return out

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from segcal.report.confidence import FOREGROUND, confidence_words
 from segcal.report.diagrams import draw_reliability
 from segcal.report.figures import (
     Drawing,
@@ -37,7 +38,7 @@ from segcal.report.tables import (
     main_table,
     truth_table,
 )
-from segcal.report.words import FOREGROUND, confidence_words, findings, ranking_note
+from segcal.report.words import findings, ranking_note
 
 INDEX = "index.html"
 # Group of methods -> heading of its section, and what is said there.
@@ -143,16 +144,24 @@ class _Report:
 
     def _tables(self) -> None:
         parts, numbers = self.parts, self.numbers
-        parts.main = self._in_regions(partial(main_table, numbers))
+        if self._wanted("main"):
+            parts.main = self._in_regions(partial(main_table, numbers))
         for group, (title, text) in _GROUPS.items():
+            if not self._wanted("priors" if group == "prior" else group):
+                continue
             made = self._in_regions(partial(group_table, numbers, group=group))
             if made:
                 parts.groups.append((made[0].name, title, text, made))
-        for dataset in self.study.datasets.values():
+        for dataset in self.study.datasets.values() if self._wanted("classes") else ():
             made = self._in_regions(partial(class_table, numbers, dataset))
             if made:
                 parts.classes.append((dataset, made))
         parts.confidence = self._add(confidence_table(numbers))
+
+    def _wanted(self, table: str) -> bool:
+        """Whether the study asks for a table; calibration after training cannot be left out."""
+        asked = self.study.info.tables
+        return asked is None or table == "posthoc" or table in asked
 
     def _rank(self) -> None:
         ranks = self.ranks = rank_methods(self.numbers, self.study.region)

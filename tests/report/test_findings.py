@@ -1,0 +1,195 @@
+"""What the report says of studies whose answer is known."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from plain_studies import Values, write_plain
+from segcal.report.confidence import confidence_words
+from segcal.report.formats import to_csv, to_markdown
+from segcal.report.numbers import Numbers
+from segcal.report.rank_tables import rank_table
+from segcal.report.ranks import Ranks, rank_methods
+from segcal.report.study import read_study
+from segcal.report.tables import confidence_table, main_table
+from segcal.report.words import findings, ranking_note
+
+
+def read(folder: Path, values: Values, **extra: object) -> Numbers:
+    return Numbers(read_study(write_plain(folder, values, **extra)))
+
+
+def scores(**methods: tuple[float, float]) -> Values:
+    """Eight cases of each method with its DSC and ECE; the DSC falls a little with each."""
+    return {
+        (m, 0, f"c{i}"): {"dsc": dsc - i / 1000 - 0.0002, "ece": ece}
+        for m, (dsc, ece) in methods.items()
+        for i in range(8)
+    }
+
+
+def gaps(*seeds: tuple[float, float]) -> Values:
+    """One case per seed with its gap over all voxels and in the foreground."""
+    return {
+        ("a", s, "c"): {
+            "signed_gap": everywhere, "ece": abs(everywhere), ("signed_gap", "foreground"): inside,
+            ("ece", "foreground"): abs(inside),
+        }
+        for s, (everywhere, inside) in enumerate(seeds)
+    }  # fmt: skip
+
+
+def test_all_voxels_decide_and_not_the_foreground(tmp_path: Path) -> None:
+    numbers = read(tmp_path, gaps((-0.041, 0.35)), region="foreground")
+    ((_, text),) = confidence_words(numbers, numbers.study.region)
+    assert text == (
+        "a is under-confident: mean confidence stays below accuracy by 0.041 over all voxels. In "
+        "region “foreground”: +0.350; the regions disagree, and this one is chosen by the truth."
+    )
+    table = confidence_table(numbers)
+    assert table is not None
+    assert [column.key for column in table.columns] == ["foreground", "all"]
+    assert [cell.tone for cell in table.rows[0].cells] == ["over", "under"]
+
+
+def test_seeds_of_opposite_sign_are_not_balanced(tmp_path: Path) -> None:
+    numbers = read(tmp_path, gaps((0.3, 0.2), (-0.3, 0.1)), region="foreground")
+    ((_, text),) = confidence_words(numbers, "all")
+    assert "balanced" not in text
+    assert "over-confident with 1 and under-confident with 1 of 2 seeds (−0.300 to +0.300)" in text
+    assert "Its seeds disagree" in text
+    table = confidence_table(numbers)
+    assert table is not None
+    assert [cell.tone for cell in table.rows[0].cells] == ["over", ""]
+
+
+def test_one_seed_that_is_off_spoils_the_balance(tmp_path: Path) -> None:
+    sure = read(tmp_path / "a", gaps((0.003, 0), (-0.005, 0)), region="foreground")
+    assert "is balanced" in confidence_words(sure, "all")[0][1]
+    unsure = read(tmp_path / "b", gaps((0.003, 0), (0.012, 0)), region="foreground")
+    assert "balanced with 1 and over-confident with 1 of 2" in confidence_words(unsure, "all")[0][1]
+
+
+def test_without_all_voxels_the_region_speaks_with_a_warning(tmp_path: Path) -> None:
+    values = {("a", 0, "c"): {("signed_gap", "union"): 0.2, ("ece", "union"): 0.2}}
+    numbers = read(tmp_path, values, region="union")
+    text = confidence_words(numbers, "union")[0][1]
+    assert "is over-confident: mean confidence exceeds accuracy by 0.200 in region “union”." in text
+    assert "region “all” was not measured" in text
+
+
+def test_datasets_are_named_beside_their_gaps(tmp_path: Path) -> None:
+    write_plain(tmp_path, gaps((0.2, 0.1)), region="foreground")
+    path = tmp_path / "cases.csv"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows, *(r.replace(",d,", ",e,") for r in rows[1:])]) + "\n")
+    text = confidence_words(Numbers(read_study(tmp_path)), "foreground")[0][1]
+    assert "In region “foreground”: +0.100 (Set D) and +0.100 (e)." in text
+
+
+def best_of(numbers: Numbers) -> str:
+    ranks = rank_methods(numbers, "all")
+    return next(text for text in findings(numbers, ranks, "all") if text.startswith("Set D: "))
+
+
+def test_ties_have_no_worst(tmp_path: Path) -> None:
+    numbers = read(tmp_path, scores(a=(0.8, 0.1), b=(0.80001, 0.1), c=(0.7, 0.10001)))
+    assert best_of(numbers) == (
+        "Set D: a and b share the best DSC, 0.796 (worst: c, 0.696); all 3 methods have the same "
+        "ECE in region “all”, 0.100."
+    )
+
+
+@pytest.mark.parametrize(("cases", "known"), [(2, False), (5, False), (6, True)])
+def test_few_cases_have_no_interval(tmp_path: Path, cases: int, known: bool) -> None:
+    values = {k: v for k, v in scores(a=(0.8, 0.1), b=(0.7, 0.2)).items() if int(k[2][1]) < cases}
+    numbers = read(tmp_path, values)
+    ranks = rank_methods(numbers, "all")
+    assert ranks is not None
+    assert ("95 % interval" in findings(numbers, ranks, "all")[0]) == known
+    assert ("no intervals, because a dataset has fewer than 6" in ranking_note(ranks, numbers)) != (
+        known
+    )
+    cells = rank_table(numbers, ranks).rows[0].cells
+    assert (cells[1].text == "–") != known
+
+
+def test_undefined_values_are_counted_in_every_format(tmp_path: Path) -> None:
+    values = {k: {**v, "hd95_mm": 2.0} for k, v in scores(a=(0.8, 0.1), b=(0.7, 0.2)).items()}
+    values["a", 0, "c0"] = {**values["a", 0, "c0"], "hd95_mm": float("nan")}
+    numbers = read(tmp_path, values, metrics=["dsc", "hd95_mm"])
+    ranks = rank_methods(numbers, "all")
+    assert ranks is not None
+    table = rank_table(numbers, ranks)
+    assert "(1 undef.)" in to_markdown(table)
+    lines = list(csv.DictReader(to_csv(table).splitlines()))
+    assert {line["undefined"] for line in lines if line["method"] == "a"} == {"1"}
+    assert {line["undefined"] for line in lines if line["method"] == "b"} == {"0"}
+    main = main_table(numbers, "all")
+    assert main is not None
+    assert any("a missed structure as the worst, not one that nobody has" in n for n in main.notes)
+    assert "nothing was there and nothing found" in ranking_note(ranks, numbers)
+
+
+# Methods that were not tested on the same cases.
+
+
+def apart(shared: int) -> Values:
+    """Method `a` on eight cases, `b` on eight of which the last `shared` are of `a` too."""
+    every = scores(a=(0.8, 0.1), b=(0.7, 0.2))
+    start = 8 - shared
+    return {
+        (m, s, f"c{int(case[1:]) + (start if m == 'b' else 0)}"): each
+        for (m, s, case), each in every.items()
+    }
+
+
+def ranked(numbers: Numbers) -> Ranks:
+    ranks = rank_methods(numbers, "all")
+    assert ranks is not None
+    return ranks
+
+
+def test_partly_shared_cases_are_said(tmp_path: Path) -> None:
+    numbers = read(tmp_path, apart(6))
+    assert numbers.shared_cases("d", ["a", "b"]) == (6, 10)
+    said = findings(numbers, ranked(numbers), "all")
+    assert any(s.startswith("Set D: 6 of 10 cases were tested by all 2 methods") for s in said)
+    same = read(tmp_path / "same", apart(8))
+    assert not any("tested by all" in s for s in findings(same, ranked(same), "all"))
+
+
+def test_without_a_shared_case_nothing_is_tested(tmp_path: Path) -> None:
+    numbers = read(tmp_path, apart(0))
+    assert rank_methods(numbers, "all") is None
+    said = findings(numbers, None, "all")
+    assert any("Set D: none of 16 cases were tested by all 2 methods" in s for s in said)
+    assert any("neither ranked nor tested on it" in s for s in said)
+
+
+def test_a_dataset_without_a_shared_case_leaves_the_others(tmp_path: Path) -> None:
+    write_plain(tmp_path, apart(0))
+    write_plain(tmp_path / "other", scores(a=(0.8, 0.1), b=(0.7, 0.2)))
+    more = (tmp_path / "other" / "cases.csv").read_text().splitlines(True)[1:]
+    with (tmp_path / "cases.csv").open("a") as file:
+        file.writelines(line.replace(",d,", ",e,") for line in more)
+    numbers = Numbers(read_study(tmp_path))
+    ranks = ranked(numbers)
+    assert (ranks.datasets, ranks.unpaired) == (["e"], ("d",))
+    assert set(ranks.tests["dataset"]) == {"e"}
+    assert "no case was tested by all methods: Set D." in ranking_note(ranks, numbers)
+
+
+def test_errors_against_the_truth_are_of_the_whole_image(tmp_path: Path) -> None:
+    values = {
+        k: {**v, ("ece", "foreground"): 0.3, "truth_ece": v["ece"]}
+        for k, v in scores(a=(0.8, 0.1), b=(0.7, 0.2)).items()
+    }
+    numbers = read(tmp_path, values, metrics=["dsc", "truth_ece"], region="foreground")
+    ranks = rank_methods(numbers, "foreground")
+    assert ranks is not None
+    assert ranks.scores.metrics == ["dsc", "truth_ece"]
+    table = main_table(numbers, "foreground")
+    assert table is not None
+    assert table.rows[0].cells[1].number.mean == pytest.approx(0.1)
