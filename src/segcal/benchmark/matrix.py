@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from segcal.benchmark.plan import Plan, slug
@@ -40,6 +40,15 @@ def plan_tasks(plan: Plan) -> list[Task]:
                     build_loss(task.settings.loss)
                     tasks.append(task)
     return tasks
+
+
+def possible_tasks(plan: Plan) -> Iterator[Task]:
+    """Every run that the plan may come to, whatever point of a grid is chosen."""
+    for name, method in plan.methods.items():
+        for dataset in plan.datasets:
+            for options in method.candidates():
+                for seed in plan.seeds:
+                    yield make_task(plan, dataset, name, options, seed)
 
 
 def make_task(

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,6 +105,16 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
     import pandas as pd
 
     return pd.DataFrame([asdict(row) for row in rows], columns=list(COLUMNS))
+
+
+def read_table(path: Path | str) -> "pd.DataFrame":
+    """A long table that segcal wrote; "001" and "NA" are names, not a number and a gap."""
+    import pandas as pd
+
+    names = dict.fromkeys((name for name in COLUMNS[:-1] if name != "seed"), str)
+    return pd.read_csv(
+        path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]}
+    )  # fmt: skip
 
 
 def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
