@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from segcal.benchmark import Plan, load_plan
+from segcal.benchmark import Plan, Study, load_plan
 from segcal.benchmark.matrix import counts, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.config import ConfigError
@@ -68,6 +68,16 @@ def test_tasks(tmp_path: Path) -> None:
         ({"seeds": [1, 1]}, "a seed twice"),
         ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
         ({"evaluation": {"unit": "mm"}}, "Did you mean `units`"),
+        ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*did you mean `ece`"),
+        ({"metrics": ["mean_confidence"]}, "describes the data or the model"),
+        ({"metrics": ["truth_ece", "dsc"]}, "set `region` to all"),
+        ({"metrics": ["hd95_voxel"]}, "`evaluation` measures `hd95_mm`"),
+        ({"metrics": ["hd95_mm"], "evaluation": {"units": "voxel"}}, "measures `hd95_voxel`"),
+        ({"metrics": ["nsd_1mm"]}, "measures `nsd_2mm`"),
+        ({"metrics": ["nsd"], "evaluation": {"units": "voxel"}}, "needs `evaluation.units` mm"),
+        ({"metrics": ["hd95", "hd95_mm"]}, "a value twice in `metrics`"),
+        ({"tables": ["mian"]}, "`tables.0`.*'main', 'classes', 'ablation' or 'priors'"),
+        ({"tables": ["main", "main"]}, "a value twice in `tables`"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -93,6 +103,22 @@ def test_mistakes_in_runs_are_found_before_training(
     plan = load_plan(write(tmp_path / "plan.yaml", **changes))
     with pytest.raises(ValueError, match=words):
         plan_tasks(plan)
+
+
+def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
+    metrics = ["dsc", "hd95", "assd_voxel", "ece"]
+    plan = load_plan(
+        write(tmp_path / "plan.yaml", metrics=metrics, evaluation={"units": "voxel"})
+    )  # fmt: skip
+    study = Study(tmp_path, plan, "benchmark", {})
+    assert study.metrics == ["dsc", "hd95_voxel", "assd_voxel", "ece"]
+    plan = load_plan(
+        write(
+            tmp_path / "plan.yaml", metrics=["nsd", "truth_ece"], region="all",
+            evaluation={"nsd_tolerance_mm": 1.5},
+        )
+    )  # fmt: skip
+    assert Study(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
 
 
 def test_slugs() -> None:
