@@ -148,29 +148,30 @@ def test_means_are_those_of_the_report(
     assert line.count("–") == 2
 
 
-def test_a_failed_ranking_costs_no_report(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_ranking_costs_nothing_else(data: Path, tmp_path: Path) -> None:
     study = make_study(tmp_path / "study", data)
     study.rank()
     assert (study.folder / "ranks.csv").exists()
-    # A row twice: ranking refuses it.
+    # A row twice: ranking refuses it, and the old ranks are not those of these rows.
     table = pd.read_csv(study.folder / "cases.csv")
     pd.concat([table, table.iloc[:1]]).to_csv(study.folder / "cases.csv", index=False)
     study.rank()
     assert study.ranks is None
     assert "Expected one row per method" in study.not_ranked
     assert not (study.folder / "ranks.csv").exists()
-    reported: list[Path] = []
 
-    def report(folder: Path) -> Path:
-        reported.append(folder)
-        return folder / "report"
 
-    monkeypatch.setattr("segcal.report.write_report", report)
+def test_a_study_that_cannot_be_ranked_is_reported(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = make_study(tmp_path / "study", data, metrics=["hd95"])
+    table = pd.read_csv(study.folder / "cases.csv")
+    table.loc[table["metric"] == "hd95_mm", "value"] = float("nan")
+    table.to_csv(study.folder / "cases.csv", index=False)
+    study.rank()
     cli_benchmark.finish(study, report=True)
-    assert reported == [study.folder]
-    assert "not ranked: Expected one row per method" in capsys.readouterr().out
+    assert "not ranked: no metric has values on every dataset" in capsys.readouterr().out
+    assert (study.folder / "report").is_dir()
 
 
 def test_ranks_are_made_once(data: Path, tmp_path: Path) -> None:

@@ -189,25 +189,28 @@ class Study:
         return read_table(self.folder / "cases.csv")
 
     def rank(self) -> None:
-        """Rank the methods; whatever is wrong with that costs the ranking and nothing else."""
-        self.ranks, self.not_ranked = None, "fewer than two methods have values on every dataset"
-        try:
-            self.ranks = self.write_ranks()
-        except ValueError as error:
-            (self.folder / "ranks.csv").unlink(missing_ok=True)
-            self.not_ranked = str(error)
-
-    def write_ranks(self) -> pd.DataFrame | None:
-        """ranks.csv: sum-rank and mean-case-rank, as the report has them; None if nobody can be.
+        """ranks.csv: sum-rank and mean-case-rank, as the report has them.
 
         `segcal.metrics.choice` decides who is ranked by what; the column `metrics` says it. Missing
-        values count as the worst; see `segcal.metrics.collect`.
+        values count as the worst; see `segcal.metrics.collect`. Whatever is wrong costs the ranking
+        and nothing else: `not_ranked` says it then.
         """
-        table, file = self.table(), self.folder / "ranks.csv"
+        try:
+            self.ranks, self.not_ranked = self._rank(), ""
+        except ValueError as error:
+            self.ranks, self.not_ranked = None, str(error)
+            (self.folder / "ranks.csv").unlink(missing_ok=True)  # It would be of other rows.
+            return
+        with replacing(self.folder / "ranks.csv") as draft:
+            self.ranks.to_csv(draft, index=False)
+
+    def _rank(self) -> pd.DataFrame:
+        table = self.table()
         chosen = choose_ranked(table, self.ranked, self.metrics, self.plan.region)
-        if not chosen:
-            file.unlink(missing_ok=True)  # An older one would be of other runs.
-            return None
+        if len(chosen.methods) < 2:
+            raise ValueError("fewer than two methods have rows of every dataset")
+        if not chosen.metrics:
+            raise ValueError("no metric has values on every dataset")
         scores = collect(
             table[table["method"].isin(chosen.methods)],
             metrics=chosen.metrics, region=self.plan.region, missing="worst",
@@ -215,10 +218,7 @@ class Study:
         sums = sum_rank_of(scores)[["method", "sum_rank", "region", "missing", "undefined"]]
         cases = mean_case_rank_of(scores)[["method", "mean_case_rank"]]
         ranks = sums.merge(cases, on="method").sort_values("sum_rank", kind="stable")
-        ranks = ranks.assign(metrics=" ".join(chosen.metrics))
-        with replacing(file) as draft:
-            ranks.to_csv(draft, index=False)
-        return ranks
+        return ranks.assign(metrics=" ".join(chosen.metrics))
 
 
 def validation_dsc(study: Path, task: Task) -> float:
