@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
+from runs import phantom
 from segcal.benchmark import Plan, Study, load_plan
-from segcal.benchmark.matrix import counts, plan_tasks
+from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.config import ConfigError
-from trees import run_cli
+from segcal.data import plan_source, prepare
+from trees import acdc_tree, run_cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE: dict[str, Any] = {
@@ -119,6 +121,18 @@ def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     assert Study(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
+
+
+def test_truth_is_asked_of_sets_that_have_it(tmp_path: Path) -> None:
+    prepare(plan_source("acdc", acdc_tree(tmp_path / "raw")), tmp_path / "patients", workers=1)
+    phantom(tmp_path / "phantoms", dims=2, cases=5, size=32)
+    sets = {name: {"path": str(tmp_path / name)} for name in ("phantoms", "patients")}
+    told = {"metrics": ["dsc", "truth_ece"], "region": "all"}
+    plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets, **told))
+    with pytest.raises(ValueError, match=r"`patients` to have known probabilities.*`truth_ece`"):
+        open_datasets(plan)
+    del sets["patients"]
+    assert open_datasets(load_plan(write(tmp_path / "plan.yaml", datasets=sets, **told)))
 
 
 def test_slugs() -> None:

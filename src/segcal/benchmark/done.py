@@ -111,8 +111,8 @@ def _check_data(task: Task, folder: Path) -> None:
     path = task.settings.data.path
     if trained != _present(task, "test")[0]:
         raise ValueError(
-            f"{folder}: was trained on other data than {path}; give --data {task.dataset}= its "
-            "own, or another --out"
+            f"{folder}: was trained on other data than {path}; give its own with "
+            f"--data {task.dataset}=DIR, or another --out"
         )
     test = _present(task, "test")[1]
     for part, names in seen.items():
