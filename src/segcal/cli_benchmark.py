@@ -70,30 +70,45 @@ def finish(study: Any, report: bool) -> None:
 
 
 def _show_ranks(study: Any) -> None:
+    """Means of each dataset (as the report's tables have them), those ranked first."""
     from rich.console import Console
     from rich.table import Table
 
-    ranks = study.write_ranks()
-    table = study.table()
-    table = table[(table["case"] != "pooled") & table["method"].isin(ranks["method"])]
-    content = study.content()
+    from segcal.metrics.choice import dataset_means
+
+    content, metrics, ranks = study.content(), study.metrics, study.ranks
     titles = {method["name"]: method["title"] for method in content["methods"]}
-    metrics = content["metrics"]
+    means = dataset_means(study.table(), metrics, content["region"])
+    places = {} if ranks is None else {row.method: row for row in ranks.itertuples()}
+    shown = [d["name"] for d in content["datasets"] if any(key[0] == d["name"] for key in means)]
     where = f"calibration in region {content['region']}, lower ranks are better"
     grid = Table("method", title=f"{content['title']}: {where}", title_justify="left")
-    for name in (*metrics, "sum rank", "mean case rank"):
-        grid.add_column(name.replace("_", " "), justify="right")
-    spatial = table["metric"].str.match(r"dsc|nsd|hd|assd")
-    overall = (table["region"] == content["region"]) & (table["label"] == "all")
-    values = table[spatial | overall].groupby(["method", "metric"])["value"].mean()
-    for row in ranks.itertuples():
-        numbers = [f"{values.get((row.method, metric), float('nan')):.4g}" for metric in metrics]
-        grid.add_row(titles[row.method], *numbers, f"{row.sum_rank:g}", f"{row.mean_case_rank:.3g}")
+    for dataset in shown:
+        for metric in metrics:
+            name = metric.replace("_", " ")
+            grid.add_column(name if len(shown) == 1 else f"{dataset} {name}", justify="right")
+    for name in ("sum rank", "mean case rank"):
+        grid.add_column(name, justify="right")
+    there = {method for _, method, _ in means}
+    for method in [*places, *(name for name in titles if name in there - set(places))]:
+        numbers = [_number(means.get((d, method, m))) for d in shown for m in metrics]
+        place = places.get(method)
+        rank = ("–", "–") if place is None else (
+            f"{place.sum_rank:g}", f"{place.mean_case_rank:.3g}"
+        )  # fmt: skip
+        grid.add_row(titles[method], *numbers, *rank)
     console = Console()
     (console if console.is_terminal else Console(width=200)).print(grid)
+    if ranks is None:
+        typer.echo(f"not ranked: {study.not_ranked}")
+        return
     used = str(ranks["metrics"].iloc[0]).split()
     for metric in [name for name in metrics if name not in used]:
         typer.echo(f"not ranked by {metric}: some dataset has no value of it")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or value != value else f"{value:.4g}"
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

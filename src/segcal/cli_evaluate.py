@@ -47,7 +47,7 @@ def evaluate(
     with progress("evaluating") as step:
         found = evaluate_run(
             run, split=split, config=config, data=data, device=device, overwrite=overwrite,
-            progress=step,
+            progress=step, say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
     if not step.called:
         typer.echo(f"{found.path('evaluation.json')}: done before with these settings; kept")
@@ -91,8 +91,10 @@ def show(found: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from segcal.metrics import POOLED
+
     about, table = found.about, found.table()
-    table = table[table["case"] != "pooled"]
+    table = table[table["case"] != POOLED]
     console = Console()
     console = console if console.is_terminal else Console(width=200)
 

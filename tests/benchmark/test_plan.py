@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from segcal.benchmark import Plan, load_plan
-from segcal.benchmark.matrix import counts, plan_tasks
+from runs import phantom
+from segcal.benchmark import Plan, Study, load_plan
+from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.config import ConfigError
-from trees import run_cli
+from segcal.data import plan_source, prepare
+from trees import acdc_tree, run_cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE: dict[str, Any] = {
@@ -68,6 +70,16 @@ def test_tasks(tmp_path: Path) -> None:
         ({"seeds": [1, 1]}, "a seed twice"),
         ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
         ({"evaluation": {"unit": "mm"}}, "Did you mean `units`"),
+        ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*did you mean `ece`"),
+        ({"metrics": ["mean_confidence"]}, "describes the data or the model"),
+        ({"metrics": ["truth_ece", "dsc"]}, "set `region` to all"),
+        ({"metrics": ["hd95_voxel"]}, "`evaluation` measures `hd95_mm`"),
+        ({"metrics": ["hd95_mm"], "evaluation": {"units": "voxel"}}, "measures `hd95_voxel`"),
+        ({"metrics": ["nsd_1mm"]}, "measures `nsd_2mm`"),
+        ({"metrics": ["nsd"], "evaluation": {"units": "voxel"}}, "needs `evaluation.units` mm"),
+        ({"metrics": ["hd95", "hd95_mm"]}, "a value twice in `metrics`"),
+        ({"tables": ["mian"]}, "`tables.0`.*'main', 'classes', 'ablation' or 'priors'"),
+        ({"tables": ["main", "main"]}, "a value twice in `tables`"),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -93,6 +105,34 @@ def test_mistakes_in_runs_are_found_before_training(
     plan = load_plan(write(tmp_path / "plan.yaml", **changes))
     with pytest.raises(ValueError, match=words):
         plan_tasks(plan)
+
+
+def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
+    metrics = ["dsc", "hd95", "assd_voxel", "ece"]
+    plan = load_plan(
+        write(tmp_path / "plan.yaml", metrics=metrics, evaluation={"units": "voxel"})
+    )  # fmt: skip
+    study = Study(tmp_path, plan, "benchmark", {})
+    assert study.metrics == ["dsc", "hd95_voxel", "assd_voxel", "ece"]
+    plan = load_plan(
+        write(
+            tmp_path / "plan.yaml", metrics=["nsd", "truth_ece"], region="all",
+            evaluation={"nsd_tolerance_mm": 1.5},
+        )
+    )  # fmt: skip
+    assert Study(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
+
+
+def test_truth_is_asked_of_sets_that_have_it(tmp_path: Path) -> None:
+    prepare(plan_source("acdc", acdc_tree(tmp_path / "raw")), tmp_path / "patients", workers=1)
+    phantom(tmp_path / "phantoms", dims=2, cases=5, size=32)
+    sets = {name: {"path": str(tmp_path / name)} for name in ("phantoms", "patients")}
+    told = {"metrics": ["dsc", "truth_ece"], "region": "all"}
+    plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets, **told))
+    with pytest.raises(ValueError, match=r"`patients` to have known probabilities.*`truth_ece`"):
+        open_datasets(plan)
+    del sets["patients"]
+    assert open_datasets(load_plan(write(tmp_path / "plan.yaml", datasets=sets, **told)))
 
 
 def test_slugs() -> None:

@@ -200,6 +200,37 @@ def test_moved_and_foreign_data(copied: Path, data: Path, tmp_path: Path) -> Non
     assert evaluate_run(copied, data=data).about["cases"] == 2
 
 
+def test_names_come_from_the_evaluation_that_is_there(copied: Path) -> None:
+    """A run that was renamed, or one of a study, is still the same run."""
+    told = {"name": "acdc/nacl5/seed0", "method": "nacl5", "dataset": "acdc"}
+    first = evaluate_run(copied, **told)
+    moved = copied.rename(copied.with_name("moved"))
+    assert evaluate_run(moved).about == first.about
+    for found in (
+        evaluate_run(moved, overwrite=True),
+        evaluate_run(moved, split="val"),
+    ):
+        assert set(found.table()["run"]) == {"acdc/nacl5/seed0"}
+        assert set(found.table()["method"]) == {"nacl5"}
+        assert set(found.table()["dataset"]) == {"acdc"}
+    with pytest.raises(ValueError, match=r"was made with run 'acdc/nacl5/seed0'; say --overwrite"):
+        evaluate_run(moved, name="other")
+    # A damaged one is replaced under the names the run itself has.
+    for path in moved.glob("evaluation*.json"):
+        path.write_text("{")
+    assert evaluate_run(moved, overwrite=True).about["run"] == "moved"
+
+
+def test_validation_cases_that_were_trained_on_are_refused(copied: Path, data: Path) -> None:
+    about = json.loads((copied / "run.json").read_text())
+    seen = open_dataset(data).part("val")[0].name
+    assert evaluate_run(copied, split="train").split == "train"
+    about["cases"]["train"].append(seen)
+    (copied / "run.json").write_text(json.dumps(about))
+    with pytest.raises(RunFolderError, match=f"used val case {seen} in its train split"):
+        evaluate_run(copied, split="val")
+
+
 def test_threads_change_nothing(copied: Path) -> None:
     tables = [
         evaluate_run(copied, workers=workers, overwrite=True).path("cases.csv").read_text()

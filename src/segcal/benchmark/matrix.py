@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from segcal.benchmark.plan import Plan, slug
@@ -11,14 +11,23 @@ from segcal.data import PreparedDataset, open_dataset
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
-    """The prepared sets of a plan; one without a folder is an error that says what to give."""
+    """The prepared sets of a plan; one without a folder, or without what a metric needs, is an
+    error that says what to give."""
     for name, where in plan.datasets.items():
         if not where.path:
             raise ValueError(
                 f"Expected dataset `{name}` of the plan to have a folder, but got none: "
                 f"say --data {name}=DIR, or set datasets.{name}.path."
             )
-    return {name: open_dataset(where.path) for name, where in plan.datasets.items()}
+    datasets = {name: open_dataset(where.path) for name, where in plan.datasets.items()}
+    for metric in (name for name in plan.metrics if name.startswith("truth_")):
+        for name, dataset in datasets.items():
+            if next(iter(dataset)).truth() is None:
+                raise ValueError(
+                    f"Expected dataset `{name}` to have known probabilities, which `{metric}` of "
+                    f"`metrics` needs, but {plan.datasets[name].path} has labels alone."
+                )
+    return datasets
 
 
 def plan_tasks(plan: Plan) -> list[Task]:
@@ -40,6 +49,15 @@ def plan_tasks(plan: Plan) -> list[Task]:
                     build_loss(task.settings.loss)
                     tasks.append(task)
     return tasks
+
+
+def possible_tasks(plan: Plan) -> Iterator[Task]:
+    """Every run that the plan may come to, whatever point of a grid is chosen."""
+    for name, method in plan.methods.items():
+        for dataset in plan.datasets:
+            for options in method.candidates():
+                for seed in plan.seeds:
+                    yield make_task(plan, dataset, name, options, seed)
 
 
 def make_task(

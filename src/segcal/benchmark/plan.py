@@ -23,6 +23,7 @@ from segcal.config import (
     read_yaml,
 )
 from segcal.evaluation import AFTER_TRAINING
+from segcal.metrics.table import DIRECTIONS, base_metric
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Said by the plan itself, method by method and seed by seed.
@@ -97,6 +98,30 @@ class Plan(Section):
         return self
 
     @model_validator(mode="after")
+    def _metrics_are_measured(self) -> Self:
+        rows = [row_metric(name, self.evaluation) for name in self.metrics]
+        for name, row in zip(self.metrics, rows, strict=True):
+            base = base_metric(name)
+            if DIRECTIONS.get(base) is None:
+                _refuse_metric(base)
+            if name not in (base, row):
+                raise ValueError(
+                    f"has `{name}` in `metrics`, but `evaluation` measures `{row}`; "
+                    f"say `{base}`, or change `evaluation`"
+                )
+            if base == "nsd" and self.evaluation.units == "voxel":
+                raise ValueError("has `nsd` in `metrics`, which needs `evaluation.units` mm")
+            if base.startswith("truth_") and self.region != "all":
+                raise ValueError(
+                    f"has `{base}` in `metrics`, which is measured over all voxels: set `region` "
+                    "to all"
+                )
+        for key, values in (("metrics", rows), ("tables", self.tables)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"has a value twice in `{key}`")
+        return self
+
+    @model_validator(mode="after")
     def _can_be_calibrated(self) -> Self:
         for name in self.posthoc:
             if name not in AFTER_TRAINING:
@@ -140,6 +165,31 @@ class Plan(Section):
         return check_config(content, f"{dataset}/{method}")
 
 
+def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
+    """What rows call a metric: distances with their unit, surface Dice with its tolerance.
+
+    Example:
+        >>> row_metric("hd95", EvaluationConfig()), row_metric("nsd", EvaluationConfig())
+        ('hd95_mm', 'nsd_2mm')
+    """
+    base = base_metric(metric)
+    if base == "nsd":
+        return f"nsd_{evaluation.nsd_tolerance_mm:g}mm"
+    return f"{base}_{evaluation.units}" if base in ("hd95", "hd95_max", "hd", "assd") else base
+
+
+def _refuse_metric(name: str) -> None:
+    if name in DIRECTIONS:
+        raise ValueError(
+            f"has `{name}` in `metrics`, which describes the data or the model: nobody is better "
+            "or worse by it"
+        )
+    near = get_close_matches(name, DIRECTIONS, n=1)
+    hint = f"; did you mean `{near[0]}`?" if near else ""
+    known = ", ".join(key for key, better in DIRECTIONS.items() if better)
+    raise ValueError(f"has `{name}` in `metrics`, which is none of {known}{hint}")
+
+
 def calibrated_name(method: str, calibrator: str) -> str:
     """What a method is called once a calibrator was fitted to it."""
     return f"{method}+{calibrator}"
@@ -180,6 +230,13 @@ def load_plan(
     put_overrides(content, overrides)
     plan = check_section(Plan, content, str(path))
     return place_data(plan, data or {}, str(path))
+
+
+def at_home(plan: Plan) -> Plan:
+    """The plan with whole paths, which mean the same to every process, here and on other nodes."""
+    return place_data(
+        plan, {n: str(Path(d.path).absolute()) for n, d in plan.datasets.items() if d.path}
+    )
 
 
 def place_data(plan: Plan, data: Mapping[str, str], source: str = "plan") -> Plan:

@@ -19,10 +19,12 @@ from segcal.evaluation.cases import epochs_done
 
 
 class Progress:
-    """Runs done and running, on stderr. `total` may grow."""
+    """Runs done and running, on stderr. `total` may grow; calibration is that of `region`."""
 
-    def __init__(self, study: Path, total: int, *, silent: bool = False) -> None:
-        self.study, self.total = study, total
+    def __init__(
+        self, study: Path, total: int, *, region: str = "foreground", silent: bool = False
+    ) -> None:
+        self.study, self.total, self.region = study, total, region
         self.done = 0
         self.running: dict[str, tuple[Task, int, float]] = {}
         self.console = Console(stderr=True, quiet=silent, soft_wrap=True)
@@ -72,8 +74,9 @@ class Progress:
     def _scores(self, task: Task) -> str:
         split = "test" if "test" in task.splits else task.splits[0]
         found = read_evaluation(self.study / task.folder, split)
-        means = found.means() if found is not None else {}
-        shown = [f"{name.upper()} {means[name]:.4f}" for name in ("dsc", "ece") if name in means]
+        means = found.means(self.region) if found is not None else {}
+        names = {"dsc": "DSC", "ece": f"ECE ({self.region})"}
+        shown = [f"{title} {means[name]:.4f}" for name, title in names.items() if name in means]
         return f"{split} {' '.join(shown)}"
 
     def _share(self, task: Task, before: int) -> float:

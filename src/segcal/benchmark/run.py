@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from segcal._checks import check_choice, check_int
-from segcal.benchmark.done import is_done, is_trained, prune
+from segcal.benchmark.done import check_before, is_done, is_trained, prune
 from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
-from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks
-from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml
+from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks, possible_tasks
+from segcal.benchmark.plan import Plan, at_home, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
 from segcal.benchmark.study import Study, validation_dsc
 from segcal.benchmark.tasks import Result, Task, log_of
@@ -41,8 +41,9 @@ def run_benchmark(
 ) -> Study:
     """Do what a plan says, into the folder `out`.
 
-    Finished runs are never repeated; a run that fails is written down as failed and the rest goes
-    on. study.json and cases.csv are brought up to date after every run.
+    Finished runs are never repeated, and a plan that they contradict (other settings, data or
+    splits) is refused before anything is written. A run that fails is written down as failed and
+    the rest goes on. study.json and cases.csv are brought up to date after every run.
 
     Args:
         plan: a plan, or its YAML file.
@@ -59,7 +60,7 @@ def run_benchmark(
     check_int("retries", retries, low=0)
     if jobs is not None:
         check_int("jobs", jobs, low=1)
-    plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    plan = at_home(plan if isinstance(plan, Plan) else load_plan(plan))
     datasets = open_datasets(plan)
     first = plan_tasks(plan)
     folder = Path(out)
@@ -69,12 +70,13 @@ def run_benchmark(
 
         launch = partial(run_ray, jobs=jobs, retries=retries, address=address)
     with _held(folder, resume), _polite():
+        check_before(possible_tasks(plan), folder)
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = Study(folder.resolve(), plan, kind, datasets)
-        with Progress(study.folder, len(first), silent=silent) as progress:
+        with Progress(study.folder, len(first), region=plan.region, silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():
-            study.write_ranks()
+            study.rank()
         return study
 
 
@@ -198,7 +200,8 @@ class _Benchmark:
             })  # fmt: skip
         study.chosen_from[method] = judged
         finished = [one for one in judged if one["val_dsc"] is not None]
-        best = max(finished, key=lambda one: one["val_dsc"]) if finished else None
+        # To twelve digits: sums of equal values may differ by rounding. The first of equals wins.
+        best = max(finished, key=lambda one: round(one["val_dsc"], 12)) if finished else None
         tasks = [
             make_task(plan, dataset, method, (best or judged[0])["options"], seed)
             for seed in plan.seeds
@@ -209,8 +212,16 @@ class _Benchmark:
             study.results.update({task.run: Result("failed", reason) for task in study.add(tasks)})
             return []
         study.options[method] = best["options"]
-        self.progress.say(f"{method}: chose {slug(best['options'])} by validation DSC")
+        self.progress.say(f"{method}: {_choice(best, finished)}")
         return tasks
+
+
+def _choice(best: dict[str, Any], judged: list[dict[str, Any]]) -> str:
+    """What was chosen, and whether others looked the same."""
+    score = f"{best['val_dsc']:.4f}"
+    same = [slug(o["options"]) for o in judged if o is not best and f"{o['val_dsc']:.4f}" == score]
+    tie = f"; {' and '.join(same)} scored the same to four digits" if same else ""
+    return f"chose {slug(best['options'])} by validation DSC {score}{tie}"
 
 
 def _logged_seconds(log: Path) -> float:

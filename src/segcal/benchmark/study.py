@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from segcal import __version__
 from segcal._about import git_commit, versions
-from segcal.benchmark.plan import Plan, calibrated_name
+from segcal.benchmark.plan import Plan, calibrated_name, row_metric
 from segcal.benchmark.tasks import Result, Task
 from segcal.data import PreparedDataset
 from segcal.data.store import replacing, write_json
 from segcal.evaluation import read_evaluation
-from segcal.metrics import POOLED, collect
+from segcal.metrics import collect
+from segcal.metrics.choice import choose_ranked, ranked_methods
 from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
+from segcal.metrics.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,10 @@ FORMAT, VERSION = "segcal-study", 1
 
 @dataclass
 class Study:
-    """A study and what is known of its runs; `write` brings the folder up to date."""
+    """A study and what is known of its runs; `write` brings the folder up to date.
+
+    At the end `ranks` holds what ranks.csv does, or `not_ranked` says why there is none.
+    """
 
     folder: Path
     plan: Plan
@@ -37,6 +42,8 @@ class Study:
     results: dict[str, Result] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen_from: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    ranks: pd.DataFrame | None = None
+    not_ranked: str = ""
 
     @property
     def failed(self) -> dict[str, str]:
@@ -71,13 +78,14 @@ class Study:
             "note": plan.note,
             "split": "test",
             "region": plan.region,
-            "metrics": [self._metric(name) for name in plan.metrics],
+            "metrics": self.metrics,
             "datasets": [self._dataset(name) for name in plan.datasets],
             "methods": [
                 *(self._method(name) for name in plan.methods),
                 *(self._calibrated(m, name) for m in plan.methods for name in plan.posthoc),
             ],
             "runs": [self._run(task) for task in self.tasks.values()],
+            "ranked": self.ranked,
             "tables": list(plan.tables),
             "environment": self._environment(),
         }
@@ -87,9 +95,17 @@ class Study:
         ended = {run for run, result in self.results.items() if result.state == "done"}
         return [task for run, task in self.tasks.items() if run in ended]
 
-    def _metric(self, name: str) -> str:
-        distances = ("hd95", "hd95_max", "hd", "assd")
-        return f"{name}_{self.plan.evaluation.units}" if name in distances else name
+    @property
+    def metrics(self) -> list[str]:
+        """Of the tables and ranks, as the rows name them."""
+        return [row_metric(name, self.plan.evaluation) for name in self.plan.metrics]
+
+    @property
+    def ranked(self) -> list[str]:
+        """The methods that are to be ranked, those without rows among them."""
+        groups = dict.fromkeys(self.methods, "posthoc")
+        groups.update({name: method.group for name, method in self.plan.methods.items()})
+        return ranked_methods(groups)
 
     def _dataset(self, name: str) -> dict[str, Any]:
         info = self.datasets[name].info
@@ -170,41 +186,39 @@ class Study:
 
     def table(self) -> pd.DataFrame:
         """The long table of all finished runs."""
-        import pandas as pd
+        return read_table(self.folder / "cases.csv")
 
-        names = ("run", "method", "seed", "dataset", "case", "label", "region", "metric")
-        return pd.read_csv(
-            self.folder / "cases.csv", dtype=dict.fromkeys(names, str), keep_default_na=False,
-            na_values={"value": ["", "nan"]},
-        )  # fmt: skip
+    def rank(self) -> None:
+        """ranks.csv: sum-rank and mean-case-rank, as the report has them.
 
-    def write_ranks(self) -> pd.DataFrame:
-        """ranks.csv: sum-rank and mean-case-rank of the methods that every dataset has.
-
-        Missing values count as the worst; see `segcal.metrics.collect`. A metric without any
-        value on some dataset (distances, where nothing was found) ranks nobody: its column
-        `metrics` says by what was ranked.
+        `segcal.metrics.choice` decides who is ranked by what; the column `metrics` says it. Missing
+        values count as the worst; see `segcal.metrics.collect`. Whatever is wrong costs the ranking
+        and nothing else: `not_ranked` says it then.
         """
+        try:
+            self.ranks, self.not_ranked = self._rank(), ""
+        except ValueError as error:
+            self.ranks, self.not_ranked = None, str(error)
+            (self.folder / "ranks.csv").unlink(missing_ok=True)  # It would be of other rows.
+            return
+        with replacing(self.folder / "ranks.csv") as draft:
+            self.ranks.to_csv(draft, index=False)
+
+    def _rank(self) -> pd.DataFrame:
         table = self.table()
-        datasets = table["dataset"].nunique()
-        met = table.groupby("method", sort=False)["dataset"].nunique()
-        table = table[table["method"].isin(met[met == datasets].index)]
-        there = table[table["value"].notna() & (table["case"] != POOLED)]
-        counted = there.groupby("metric")["dataset"].nunique()
-        asked = [self._metric(name) for name in self.plan.metrics]
-        metrics = [name for name in asked if counted.get(name, 0) == datasets]
-        if not metrics:
-            raise ValueError(
-                f"{self.folder}: has no values of {', '.join(asked)} to rank its methods by"
-            )
-        scores = collect(table, metrics=metrics, region=self.plan.region, missing="worst")
+        chosen = choose_ranked(table, self.ranked, self.metrics, self.plan.region)
+        if len(chosen.methods) < 2:
+            raise ValueError("fewer than two methods have rows of every dataset")
+        if not chosen.metrics:
+            raise ValueError("no metric has values on every dataset")
+        scores = collect(
+            table[table["method"].isin(chosen.methods)],
+            metrics=chosen.metrics, region=self.plan.region, missing="worst",
+        )  # fmt: skip
         sums = sum_rank_of(scores)[["method", "sum_rank", "region", "missing", "undefined"]]
         cases = mean_case_rank_of(scores)[["method", "mean_case_rank"]]
         ranks = sums.merge(cases, on="method").sort_values("sum_rank", kind="stable")
-        ranks = ranks.assign(metrics=" ".join(metrics))
-        with replacing(self.folder / "ranks.csv") as draft:
-            ranks.to_csv(draft, index=False)
-        return ranks
+        return ranks.assign(metrics=" ".join(chosen.metrics))
 
 
 def validation_dsc(study: Path, task: Task) -> float:

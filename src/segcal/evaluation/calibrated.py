@@ -58,6 +58,7 @@ def evaluate_calibrated(
     found = {
         "method": calibrator,
         "fitted_on": FITTED_ON,
+        "fitted_cases": fitted.about["cases"],
         "params": fitted.params(),
         "fit": fitted.report.as_dict(),
     }
@@ -80,6 +81,7 @@ def fit_run(
     check_choice("calibrator", calibrator, AFTER_TRAINING)
     run.checkpoint(config.checkpoint)
     cases = run.open_data(data).part(FITTED_ON, run.config.data.fold)
+    run.check_unseen(cases, FITTED_ON)
     predicted = predicted_cases(run, cases, config, choose_device(device))
 
     def held_out() -> Iterator[HeldOut]:
@@ -91,6 +93,7 @@ def fit_run(
     fitted.about = {
         "region": "all",
         "split": FITTED_ON,
+        "cases": [case.name for case in cases],
         "data_fingerprint": run.about.get("data_fingerprint"),
         **identity(run, config),
     }

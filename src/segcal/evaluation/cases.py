@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -23,11 +24,14 @@ from segcal._about import git_commit, versions
 from segcal.data.store import replacing, write_json, write_text
 from segcal.evaluation.measured import Measured, Predicted, mean_confidence, measure_case
 from segcal.metrics import COLUMNS, POOLED, REGIONS, CalibrationBins, Row, pool_cases
+from segcal.metrics.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT, VERSION = "segcal-evaluation", 1
+# What evaluation.json speaks for.
+FILES = ("cases.csv", "bins.npz", "slices.npz")
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -46,13 +50,27 @@ class Evaluation:
 
     def table(self) -> pd.DataFrame:
         """The long table of all rows."""
-        import pandas as pd
+        return read_table(self.path("cases.csv"))
 
-        names = dict.fromkeys((*COLUMNS[:2], *COLUMNS[3:-1]), str)
-        return pd.read_csv(
-            self.path("cases.csv"), dtype=names, keep_default_na=False,
-            na_values={"value": ["", "nan"]},
-        )  # fmt: skip
+    def damaged(self) -> Path | None:
+        """The first of its files that is not there, or not as it was written; None if all are.
+
+        Evaluations of older versions do not say what their files held: those are only looked for.
+        """
+        known = self.about.get("files", {})
+        for name in FILES:
+            path = self.path(name)
+            if not path.is_file() or (name in known and known[name] != describe_file(path)):
+                return path
+        return None
+
+    @property
+    def case_names(self) -> list[str]:
+        """The cases that were measured, in order."""
+        named = self.about.get("case_names")
+        if named is not None:
+            return list(named)
+        return [name for name in dict.fromkeys(self.table()["case"]) if name != POOLED]
 
     def means(self, region: str = "foreground") -> dict[str, float]:
         """Mean over cases (and structures) of each metric, undefined values left out."""
@@ -72,6 +90,20 @@ def file_of(folder: Path, name: str, split: str) -> Path:
     """The test split's files have plain names; those of split X end in _X."""
     stem, dot, ending = name.partition(".")
     return folder / (name if split == "test" else f"{stem}_{split}{dot}{ending}")
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """What tells that a file is as it was written; of a table, also its rows without the header."""
+    content: dict[str, Any] = {"sha256": sha256_of(path)}
+    if path.suffix == ".csv":
+        content["rows"] = path.read_bytes().count(b"\n") - 1
+    return content
 
 
 def epochs_done(folder: Path) -> int:
@@ -187,6 +219,7 @@ def write_evaluation(
         "checkpoint": None,
         **(about or {}),
         "cases": len(found),
+        "case_names": names,
         "undefined": dict(undefined),
         "seconds": round(time.monotonic() - started, 3),
         "segcal": __version__,
@@ -287,4 +320,5 @@ def _write(
     for name, arrays in (("bins.npz", bins), ("slices.npz", pictures)):
         with replacing(file_of(out, name, split)) as partial_name, partial_name.open("wb") as file:
             np.savez_compressed(file, **arrays)
+    content["files"] = {name: describe_file(file_of(out, name, split)) for name in FILES}
     write_json(file_of(out, "evaluation.json", split), content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,13 @@ from pydantic import ValidationError
 
 from segcal.config import EvaluationConfig, TrainConfig, check_config, read_yaml
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
-from segcal.evaluation.cases import Evaluation, epochs_done, read_evaluation, write_evaluation
+from segcal.evaluation.cases import (
+    Evaluation,
+    epochs_done,
+    read_evaluation,
+    sha256_of,
+    write_evaluation,
+)
 from segcal.evaluation.measured import Predicted
 from segcal.evaluation.predict import choose_device, exactly, predict_case
 from segcal.models import SegmentationNetwork, load_model
@@ -81,14 +86,17 @@ class FinishedRun:
             )
         return dataset
 
-    def check_unseen(self, cases: Sequence[PreparedCase]) -> None:
-        """Refuse test cases that training or the choice of the checkpoint has seen."""
+    def check_unseen(self, cases: Sequence[PreparedCase], split: str = "test") -> None:
+        """Refuse test cases that training or the choice of the checkpoint has seen, and validation
+        cases that training has seen."""
         for part, names in self.about.get("cases", {}).items():
+            if part == split or split == "train":
+                continue
             seen = sorted(set(names) & {case.name for case in cases})
             if seen:
                 raise RunFolderError(
                     self.folder,
-                    f"used test case {seen[0]} in its {part} split (the set was split anew)",
+                    f"used {split} case {seen[0]} in its {part} split (the set was split anew)",
                     "train it again on the present splits",
                 )
 
@@ -121,30 +129,29 @@ def evaluate_run(
     workers: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split of its data, on the grid of the prepared set (as the paper does).
 
     A finished evaluation of the same checkpoint with the same settings is given back as it is (also
-    if the checkpoint was deleted since); one that differs is refused unless `overwrite`.
+    if the checkpoint was deleted since); one that differs is refused unless `overwrite`. It is made
+    again if its files are damaged, or if the set was split anew since.
 
     Args:
         run: the folder that `segcal train` wrote.
         split: "train", "val" or "test".
         config: regions, units, checkpoint, flips and so on; by default all metrics.
-        name, method, dataset: what the rows say; by default the folder, the loss, the set's name.
+        name, method, dataset: what the rows say; by default what an evaluation that is there says,
+            else the folder, the loss, the set's name.
         data: where the prepared set is now, if it has moved.
         device: "auto", "cpu", "cuda", "cuda:1", …
         workers: threads that measure while the network predicts; by default by the cores.
         progress: called with (cases done, cases in all).
+        say: called with the reason why a finished evaluation is made again.
     """
     config = config or EvaluationConfig()
     opened = open_run(run)
-    told: dict[str, Any] = {
-        "run": name or opened.folder.resolve().name,
-        "method": method or opened.config.loss.name,
-        "seed": opened.config.seed,
-        "dataset": dataset or str(opened.about.get("dataset", "")),
-    }
+    told = _told(opened, split, {"run": name, "method": method, "dataset": dataset})
     done = None if overwrite else read_evaluation(opened.folder, split)
     if done is not None:
         for key in differences(done, config, told):
@@ -153,11 +160,54 @@ def evaluate_run(
             raise ValueError(
                 f"{done.path('evaluation.json')}: was made with {what}; say --overwrite to replace"
             )
-        return done
+        reason = _stale(done, opened, data)
+        if reason is None:
+            return done
+        if say is not None:
+            say(f"{reason}; evaluating again")
+        overwrite = True
     return measure_run(
         opened, opened.folder, split, config, told, data=data, device=device, workers=workers,
         overwrite=overwrite, progress=progress,
     )  # fmt: skip
+
+
+def _told(run: FinishedRun, split: str, given: Mapping[str, str | None]) -> dict[str, Any]:
+    """What the rows say: as given, else as an evaluation that is there, else by the run itself.
+
+    A run that was renamed or copied, or that belongs to a study, keeps its names so.
+    """
+    told: dict[str, Any] = {
+        "run": run.folder.resolve().name,
+        "method": run.config.loss.name,
+        "dataset": str(run.about.get("dataset", "")),
+    }
+    for other in dict.fromkeys((split, "test", "val", "train")):
+        try:
+            there = read_evaluation(run.folder, other)
+        except ValueError:  # damaged: it is replaced, or refused where it is asked for
+            continue
+        if there is not None:
+            told.update({key: there.about[key] for key in told if key in there.about})
+            break
+    told.update({key: value for key, value in given.items() if value is not None})
+    return {**told, "seed": run.config.seed}
+
+
+def _stale(done: Evaluation, run: FinishedRun, data: Path | str | None) -> str | None:
+    """Why a finished evaluation does not stand; None if it does.
+
+    Where the data are gone, nobody can say that they were split anew.
+    """
+    damaged = done.damaged()
+    if damaged is not None:
+        return f"{damaged}: is missing or is not the file that was written"
+    if data is None and not Path(run.config.data.path).is_dir():
+        return None
+    cases = run.open_data(data).part(done.split, run.config.data.fold)
+    if sorted(case.name for case in cases) == sorted(done.case_names):
+        return None
+    return f"{done.path('evaluation.json')}: is of other cases (the set was split anew)"
 
 
 def measure_run(
@@ -183,8 +233,7 @@ def measure_run(
     run.checkpoint(config.checkpoint)
     prepared = run.open_data(data)
     cases = prepared.part(split, run.config.data.fold)
-    if split == "test":
-        run.check_unseen(cases)
+    run.check_unseen(cases, split)
     place = choose_device(device)
     predicted = predicted_cases(run, cases, config, place)
     with exactly(), warnings.catch_warnings():
@@ -274,15 +323,10 @@ def identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
     path = run.folder / f"{config.checkpoint}.pt"
     return {
         "checkpoint": config.checkpoint,
-        **({"checkpoint_sha256": _sha256(path)} if path.is_file() else {}),
+        **({"checkpoint_sha256": sha256_of(path)} if path.is_file() else {}),
         "flips": list(config.flips),
         "average": config.average,
     }
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _describe(device: torch.device) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,6 +126,16 @@ def check_filled(names: "pd.Series[Any]", source: str) -> None:
             f"Expected column `{names.name}` of {source} to be filled, "
             f"but row {int(names.isin(blank).to_numpy().argmax()) + 1} is empty."
         )
+
+
+def read_table(path: Path | str) -> "pd.DataFrame":
+    """A long table that segcal wrote; "001" and "NA" are names, not a number and a gap."""
+    import pandas as pd
+
+    names = dict.fromkeys((name for name in COLUMNS[:-1] if name != "seed"), str)
+    return pd.read_csv(
+        path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]}
+    )  # fmt: skip
 
 
 def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
