@@ -74,11 +74,12 @@ def _show_ranks(study: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from segcal.metrics.choice import dataset_means
+    from segcal.metrics import method_means
 
     content, metrics, ranks = study.content(), study.metrics, study.ranks
     titles = {method["name"]: method["title"] for method in content["methods"]}
-    means = dataset_means(study.table(), metrics, content["region"])
+    rows = method_means(study.table(), metrics=metrics, region=content["region"])
+    means: dict[Any, float] = rows.set_index(["dataset", "method", "metric"])["mean"].to_dict()
     places = {} if ranks is None else {row.method: row for row in ranks.itertuples()}
     shown = [d["name"] for d in content["datasets"] if any(key[0] == d["name"] for key in means)]
     where = f"calibration in region {content['region']}, lower ranks are better"

@@ -18,7 +18,8 @@ from segcal.benchmark.run import _choice
 from segcal.benchmark.tasks import Result, Task
 from segcal.data.store import write_json
 from segcal.evaluation import Predicted, write_evaluation
-from segcal.metrics.choice import choose_ranked, dataset_means, ranked_methods
+from segcal.metrics import method_means
+from segcal.metrics.choice import choose_ranked, ranked_methods
 from segcal.metrics.table import COLUMNS, read_table
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import rank_methods
@@ -112,6 +113,10 @@ def test_who_is_ranked() -> None:
     # Nothing was measured there.
     assert choose_ranked(table, ["ce", "nacl"], ["ece"], "union").metrics == []
     assert not choose_ranked(table, ["ce"], ["dsc"], "foreground")
+    apart = table.copy()
+    apart.loc[(apart["dataset"] == "heart") & (apart["method"] == "ce"), "case"] += " other"
+    chosen = choose_ranked(apart, ["ce", "nacl"], ["dsc"], "foreground")
+    assert (chosen.datasets, chosen.unpaired) == (["belly"], ["heart"])
     assert not choose_ranked(table.iloc[:0], ["ce", "ls"], ["dsc"], "foreground")
 
 
@@ -119,7 +124,8 @@ def test_means_are_those_of_the_report(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = make_study(tmp_path / "study", data)
-    means = dataset_means(study.table(), list(METRICS), "foreground")
+    found = method_means(study.table(), metrics=list(METRICS), region="foreground")
+    means = {(row.dataset, row.method, row.metric): row.mean for row in found.itertuples()}
     numbers = Numbers(read_study(study.folder))
     assert len(means) == 2 * len(GROUPS) * len(METRICS)
     for (dataset, method, metric), value in means.items():

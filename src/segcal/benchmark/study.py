@@ -212,7 +212,7 @@ class Study:
         if not chosen.metrics:
             raise ValueError("no metric has values on every dataset")
         scores = collect(
-            table[table["method"].isin(chosen.methods)],
+            table[table["method"].isin(chosen.methods) & table["dataset"].isin(chosen.datasets)],
             metrics=chosen.metrics, region=self.plan.region, missing="worst",
         )  # fmt: skip
         sums = sum_rank_of(scores)[["method", "sum_rank", "region", "missing", "undefined"]]

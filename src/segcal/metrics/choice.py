@@ -1,4 +1,4 @@
-"""What a study shows and ranks: which methods, by which metrics, and their means.
+"""What of a study is ranked: which methods, on which datasets, by which metrics.
 
 Whoever ranks a study (its own ranks.csv, the terminal, the report) asks here, so that there is one
 ranking of it.
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segcal.metrics.table import DIRECTIONS, POOLED, SEGMENTATION, base_metric
+from segcal.metrics.table import DIRECTIONS, POOLED, base_metric, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,12 +25,14 @@ class Ranked:
         methods: those that have rows of every dataset, in the order of the study.
         left_out: those that should be ranked but lack some dataset.
         datasets: those that count.
+        unpaired: datasets of which no case was tested by all methods: they cannot be compared.
         metrics: those that every dataset has some value of.
     """
 
     methods: list[str]
     left_out: list[str]
     datasets: list[str]
+    unpaired: list[str]
     metrics: list[str]
 
     def __bool__(self) -> bool:
@@ -64,42 +66,21 @@ def choose_ranked(
         region: where calibration was measured.
     """
     rows = table[(table["case"] != POOLED) & table["method"].isin(candidates)]
-    pairs = set(zip(rows["dataset"].astype(str), rows["method"].astype(str), strict=True))
-    datasets = [str(name) for name in dict.fromkeys(rows["dataset"])]
-    methods = [m for m in candidates if datasets and all((d, m) in pairs for d in datasets)]
-    rows = rows[rows["method"].isin(methods) & rows["value"].notna()]
-    there = rows.groupby(["metric", "region"], observed=True)["dataset"].nunique()
+    cases: dict[tuple[str, str], set[str]] = {}
+    keys = rows[["dataset", "method", "case"]].drop_duplicates()
+    for dataset, method, case in keys.itertuples(index=False):
+        cases.setdefault((str(dataset), str(method)), set()).add(str(case))
+    there = [str(name) for name in dict.fromkeys(rows["dataset"])]
+    methods = [m for m in candidates if there and all((d, m) in cases for d in there)]
+    datasets = [d for d in there if methods and set.intersection(*(cases[d, m] for m in methods))]
+    rows = rows[rows["method"].isin(methods) & rows["dataset"].isin(datasets)]
+    known = rows[rows["value"].notna()].groupby(["metric", "region"], observed=True)["dataset"]
+    count = known.nunique()
     can = [
         m
         for m in metrics
         if DIRECTIONS.get(base_metric(m))
-        and int(there.get((m, region_of(m, region)), 0)) == len(datasets) > 0
+        and int(count.get((m, "all" if whole_image(m) else region), 0)) == len(datasets) > 0
     ]
-    return Ranked(methods, [m for m in candidates if m not in methods], datasets, can)
-
-
-def region_of(metric: str, region: str) -> str:
-    """Where the rows of a metric were measured: segmentation and logits are of the whole image."""
-    whole = base_metric(metric) in SEGMENTATION or metric == "mean_abs_logit"
-    return "all" if whole else region
-
-
-def dataset_means(
-    table: "pd.DataFrame", metrics: Sequence[str], region: str
-) -> dict[tuple[str, str, str], float]:
-    """(dataset, method, metric) → the mean over labels, then cases, then seeds.
-
-    Undefined values are left out. Datasets are never mixed: a millimetre of a heart is not one of
-    an abdomen.
-    """
-    out = {}
-    cases = table[table["case"] != POOLED]
-    for metric in metrics:
-        rows = cases[(cases["metric"] == metric) & (cases["region"] == region_of(metric, region))]
-        values = rows.set_index(["dataset", "method", "seed", "case"])["value"]
-        for level in range(4, 1, -1):
-            keys = ["dataset", "method", "seed", "case"][:level]
-            values = values.groupby(level=keys, observed=True, sort=False).mean()
-        for dataset, method, value in values.reset_index().itertuples(index=False):
-            out[str(dataset), str(method), metric] = float(value)
-    return out
+    left_out = [m for m in candidates if m not in methods]
+    return Ranked(methods, left_out, datasets, [d for d in there if d not in datasets], can)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.metrics import CaseScores, collect
+from segcal.metrics.choice import choose_ranked
 from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
 from segcal.metrics.significance import bootstrap_ranks_of, compare_of
-from segcal.metrics.table import DIRECTIONS, base_metric
 from segcal.report.numbers import Numbers
 
 if TYPE_CHECKING:
@@ -56,28 +56,18 @@ class Ranks:
 
 def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
     """The ranking of the compared methods, or None where there is nothing to rank."""
-    study = numbers.study
-    candidates = study.compared
-    datasets = [d for d in study.datasets if any((d, m) in study.present for m in candidates)]
-    methods = [m for m in candidates if all((d, m) in study.present for d in datasets)]
-    left_out = tuple(m for m in candidates if m not in methods)
-    unpaired = tuple(d for d in datasets if not numbers.shared_cases(d, methods)[0])
-    datasets = [d for d in datasets if d not in unpaired]
-    rows = numbers.rows
-    rows = rows[rows["method"].isin(methods) & rows["dataset"].isin(datasets)]
-    metrics = [
-        m
-        for m in study.metrics
-        if DIRECTIONS.get(base_metric(m)) and _everywhere(rows, m, numbers.region_of(m, region))
-    ]
-    if len(methods) < 2 or not metrics:
+    study, rows = numbers.study, numbers.rows
+    chosen = choose_ranked(rows, study.compared, study.metrics, region)
+    if not chosen:
         return None
-    rows = rows[rows["metric"].isin({*metrics, "dsc"})]
-    scores = collect(rows, metrics=metrics, region=region, missing=MISSING)
-    scores = _in_order(scores, methods)
+    rows = rows[rows["method"].isin(chosen.methods) & rows["dataset"].isin(chosen.datasets)]
+    rows = rows[rows["metric"].isin({*chosen.metrics, "dsc"})]
+    scores = collect(rows, metrics=chosen.metrics, region=region, missing=MISSING)
+    scores = _in_order(scores, chosen.methods)
     return Ranks(
         scores, sum_rank_of(scores), mean_case_rank_of(scores),
-        _intervals(scores), compare_of(scores), region, left_out, unpaired,
+        _intervals(scores), compare_of(scores), region,
+        tuple(chosen.left_out), tuple(chosen.unpaired),
     )  # fmt: skip
 
 
@@ -87,12 +77,6 @@ def _intervals(scores: CaseScores) -> "pd.DataFrame":
         ends = [name for name in out.columns if name.endswith(("_low", "_high"))]
         out[ends] = float("nan")
     return out
-
-
-def _everywhere(rows: "pd.DataFrame", metric: str, region: str) -> bool:
-    """Whether every dataset has some value of a metric in its region."""
-    there = rows[(rows["metric"] == metric) & rows["value"].notna() & (rows["region"] == region)]
-    return set(there["dataset"]) == set(rows["dataset"]) and len(there) > 0
 
 
 def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:

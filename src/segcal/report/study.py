@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segcal._checks import check_choice
+from segcal.metrics.choice import ranked_methods
 from segcal.metrics.table import COLUMNS, check_filled
 
 if TYPE_CHECKING:
@@ -136,12 +137,8 @@ class Study:
 
     @property
     def compared(self) -> list[str]:
-        """Methods that are ranked: main and post-hoc ones, or all where those are fewer than two.
-
-        A study of ablations or priors alone compares them with each other.
-        """
-        chosen = self.in_group("main", "posthoc")
-        return chosen if len(chosen) > 1 else list(self.methods)
+        """Methods that are ranked; see `segcal.metrics.choice.ranked_methods`."""
+        return ranked_methods({name: method.group for name, method in self.methods.items()})
 
     @property
     def failed(self) -> list[Run]:
