@@ -192,7 +192,7 @@ def _describe_npz(path: Path) -> SoftmaxFile:
     if key in NNUNET_KEYS:
         form = "nnunet"
         beside = path.with_suffix(".pkl")
-        placement = read_placement(beside) if beside.is_file() else None
+        placement = read_placement(beside, shape[1:]) if beside.is_file() else None
     return SoftmaxFile(
         case_of(path), form, (path,), shape, key=key, dtype=dtype.name, placement=placement
     )
