@@ -40,19 +40,19 @@ def calibrate(
     ] = None,
     axes: Axes = "auto",
     ignore_label: IgnoreLabel = None,
-    seed: Annotated[int, typer.Option(help="Seed of sample, folds and bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of sample and folds.")] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Fit a calibrator on held-out cases, and say by cross-validation whether it helps."""
     from segcal._checks import check_choice
     from segcal.evaluation.pairs import find_pairs
     from segcal.evaluation.repair import fit_pairs
+    from segcal.evaluation.softmax_write import check_free
     from segcal.posthoc import CALIBRATORS
 
     check_choice("method", method, CALIBRATORS)
     folder, from_probs = _which(logits, probs)
-    if out.exists() and not overwrite:
-        raise ValueError(f"{out}: exists already; say --overwrite to replace it")
+    check_free([out], overwrite)
     pairs = find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
     _say_unused(pairs)
     with _progress(len(pairs)) as step:
@@ -71,6 +71,7 @@ def apply(
     logits: Logits = None,
     probs: Probs = None,
     images: Images = None,
+    axes: Axes = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Calibrate a folder of predictions; files keep their form and their names."""
@@ -83,8 +84,9 @@ def apply(
     done = []
     with _progress(len(find_softmax(folder))) as step:
         for one in apply_folder(
-            loaded, folder, out, from_probs=from_probs, images=images, overwrite=overwrite
-        ):
+            loaded, folder, out,
+            from_probs=from_probs, images=images, axes=axes, overwrite=overwrite,
+        ):  # fmt: skip
             done.append(one)
             step("applied", len(done))
     voxels, changed = sum(one.voxels for one in done), sum(one.changed for one in done)

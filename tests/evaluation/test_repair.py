@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from posthoc_samples import blobs, calibrated, softmax
@@ -235,6 +236,99 @@ def test_nothing_is_overwritten_unless_told(tmp_path: Path, labels: Path) -> Non
     assert run(*apply, "--overwrite").exit_code == 0
     same = run("apply", file, "--probs", probs, "--out", probs, "--overwrite")
     assert "another folder" in str(same.exception)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_all_that_apply_writes_is_looked_at_first(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "nnunet")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    out.mkdir()
+    (out / "case_005.pkl").write_text("mine")
+    done = run("apply", file, "--probs", probs, "--out", out)
+    assert "case_005.pkl: exists already; say --overwrite" in str(done.exception)
+    assert everything(out) == {"case_005.pkl": b"mine"}
+    done = run("calibrate", "--probs", probs, "--labels", labels, "--out", out, "--overwrite")
+    assert "is a folder; choose another --out" in str(done.exception)
+
+
+def test_apply_writes_all_cases_or_none(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    whole = np.load(probs / "case_005.npy")
+    np.save(probs / "case_005.npy", np.full_like(whole, np.nan))
+    done = run("apply", file, "--probs", probs, "--out", out)
+    assert "case_005.npy: Expected probabilities to be finite" in str(done.exception)
+    assert not out.exists()
+    np.save(probs / "case_005.npy", whole)
+    assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+    assert sorted(everything(out)) == sorted(everything(probs))
+
+
+def test_apply_keeps_other_arrays_of_an_npz(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npz")
+    note = np.array(["from scanner 3"])
+    with np.load(probs / "case_000.npz") as old:
+        np.savez(probs / "case_000.npz", probs=old["probs"], note=note)
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+    with np.load(out / "case_000.npz") as new, np.load(probs / "case_000.npz") as old:
+        assert sorted(new.files) == ["note", "probs"]
+        assert new["note"] == note
+        assert np.abs(new["probs"] - old["probs"]).max() > 0.1
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, labels: Path) -> Path:
+    """A local temperature fitted on arrays in nibabel's order."""
+    root = tmp_path_factory.mktemp("local")
+    folder = write_predictions(root / "probs", "npy_xyz")
+    done = run(
+        "calibrate", "--probs", folder, "--labels", labels, "--out", root / "l.st",
+        "--method", "local", "--folds", 0, "--set", "steps=1", "--set", "hidden=2",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    fitted: Any = load_calibrator(root / "l.st")
+    rng = np.random.default_rng(0)  # weights that tell one axis from another
+    fitted.set_tensors(
+        {n: torch.from_numpy(rng.normal(size=t.shape)).float() for n, t in fitted.tensors().items()}
+    )
+    fitted.save(root / "l.st")
+    return root
+
+
+def test_apply_reads_axes_as_the_fit_did(local: Path, tmp_path: Path) -> None:
+    calibrator, folder = load_calibrator(local / "l.st"), local / "probs"
+    stored = np.load(folder / "case_000.npy")
+    right = calibrator.transform(stored.transpose(0, 3, 2, 1), from_probs=True)
+    wrong = calibrator.transform(stored, from_probs=True)
+    assert np.abs(right - wrong.transpose(0, 3, 2, 1)).max() > 1e-3
+    for axes, wanted in (("auto", right.transpose(0, 3, 2, 1)), ("zyx", wrong)):
+        out = tmp_path / axes
+        done = run("apply", local / "l.st", "--probs", folder, "--out", out, "--axes", axes)
+        assert done.exit_code == 0, done.output
+        np.testing.assert_array_equal(np.load(out / "case_000.npy"), wanted)
+
+
+def test_local_temperature_of_planes_serves_planes(tmp_path: Path) -> None:
+    (tmp_path / "probs").mkdir()
+    for i in range(2):
+        logits, target = calibrated((12, 13), seed=i)
+        np.save(tmp_path / "probs" / f"c{i}.npy", softmax(logits * 3).astype(np.float32))
+        write_nifti(tmp_path / "labels" / f"c{i}.nii.gz", target[None].astype(np.uint8))
+    done = run(
+        "calibrate", "--probs", tmp_path / "probs", "--labels", tmp_path / "labels", "--out",
+        tmp_path / "l.st", "--method", "local", "--folds", 0, "--set", "steps=1",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    done = run("apply", tmp_path / "l.st", "--probs", tmp_path / "probs", "--out", tmp_path / "o")
+    assert done.exit_code == 0, done.exception
+    assert np.load(tmp_path / "o" / "c0.npy").shape == (3, 12, 13)
 
 
 def test_apply_refuses_other_networks_and_damaged_files(tmp_path: Path, labels: Path) -> None:

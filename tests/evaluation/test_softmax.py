@@ -404,3 +404,45 @@ def test_labels_in_plain_arrays(tmp_path: Path) -> None:
     assert pair.load().spacing_mm == (1.0, 1.0, 1.0)
     np.save(tmp_path / "labels" / "case_000.npy", blobs(0)[1][:5])
     refused("predictions and labels must be on one grid", folder, tmp_path / "labels")
+
+
+def test_two_files_of_one_case_are_refused(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "npz", 1)
+    data = (folder / "case_000.npz").read_bytes()
+    (folder / "case_000_probs.npz").write_bytes(data)
+    refused("case_000_probs.npz: and case_000.npz are both of case case_000", folder, labels)
+    (folder / "case_000_probs.npz").unlink()
+    np.save(folder / "case_001.npy", np.zeros((2, 3, 4)))
+    refused("holds .npz and .npy files", folder, labels)
+    (folder / "case_001.npy").unlink()
+    write_nifti(labels / "case_000.nii", blobs(0)[1])
+    refused("case_000.nii.gz: and case_000.nii are both of case", folder, labels)
+
+
+def test_spacing_of_plain_labels_is_that_of_the_properties(tmp_path: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "nnunet", 1)
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    np.save(labels / "case_000.npy", blobs(0)[1])
+    (pair,) = find_pairs(folder, labels)
+    np.testing.assert_allclose(pair.load().spacing_mm, SPACING_ZYX)
+    assert pair.has_spacing
+    (folder / "case_000.pkl").unlink()
+    (pair,) = find_pairs(folder, labels)
+    assert not pair.has_spacing
+    refused("leave out --axes", folder, labels, axes="xyz")
+    (labels / "case_000.npy").write_bytes(b"\x93NUMPY broken")
+    refused("case_000.npy: is damaged or not an array file", folder, labels)
+
+
+def test_images_are_channels_only_with_their_number(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "npy", 1)
+    images = tmp_path / "images"
+    write_nifti(images / "case_000x0000.nii.gz", blobs(0)[0][0])
+    refused("has no image for case_000", folder, labels, images)
+    write_nifti(images / "case_000_0001.nii.gz", blobs(0)[0][1])
+    write_nifti(images / "case_000_0000.nii.gz", blobs(0)[0][0])
+    (pair,) = find_pairs(folder, labels, images)
+    assert [p.name for p in pair.images] == ["case_000_0000.nii.gz", "case_000_0001.nii.gz"]

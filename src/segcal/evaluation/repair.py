@@ -16,9 +16,20 @@ from numpy.typing import NDArray
 
 from segcal._checks import check_choice, check_int
 from segcal.data import DataError
-from segcal.evaluation.pairs import IGNORED, Loaded, Pairs, read_images
+from segcal.data.nifti import read_header
+from segcal.evaluation.pairs import (
+    AXES,
+    IGNORED,
+    Loaded,
+    Pairs,
+    arrange,
+    as_volume,
+    check_place,
+    find_images,
+    read_channels,
+)
 from segcal.evaluation.softmax import SoftmaxFile, find_softmax
-from segcal.evaluation.softmax_write import outputs_of, write_like
+from segcal.evaluation.softmax_write import check_free, outputs_of, staged, write_like
 from segcal.evaluation.verdict import METRICS, Verdict, compare
 from segcal.metrics import REGIONS, measure
 from segcal.metrics.case import predicted_labels
@@ -74,8 +85,10 @@ def fit_pairs(
     gathered = make().gather(
         from_probs=from_probs, max_voxels=max_voxels, seed=seed, ignore_index=IGNORED
     )
+    dims = 0
     for number, pair in enumerate(pairs, start=1):
         loaded = pair.load()
+        dims = loaded.target.ndim
         with naming(pair.softmax.path):
             mask = region_mask(loaded, region)
             gathered.add(HeldOut(loaded.values, loaded.target, mask, loaded.image))
@@ -96,6 +109,9 @@ def fit_pairs(
         "seed": seed,
         "folds": len(parts),
         "cases": pairs.names,
+        # How arrays were read, for those that say nothing of it.
+        "axes": pairs.axes,
+        "dims": dims,
         "cross_validation": verdict.as_dict() if verdict is not None else None,
     }
     return Fitted(final, verdict)
@@ -226,17 +242,25 @@ def apply_folder(
     *,
     from_probs: bool,
     images: Path | None = None,
+    axes: str = "auto",
     overwrite: bool = False,
 ) -> Iterator[Applied]:
-    """Calibrate every case of `folder` into `out`, in the same form; one case at a time."""
+    """Calibrate every case of `folder` into `out`, in the same form; one case at a time.
+
+    The files appear in `out` when the last case is done, or none does.
+
+    Args:
+        images: see `find_pairs`.
+        axes: order of the axes of plain arrays; "auto" tells by the images' shapes, else it is that
+            of the calibrator's fit.
+    """
+    check_choice("axes", axes, AXES)
     found = find_softmax(folder)
     if out.resolve() == folder.resolve():
         raise ValueError(
             f"Expected argument `out` to be another folder than the input, but got {out}."
         )
-    there = [path for file in found.values() for path in outputs_of(file, out) if path.exists()]
-    if there and not overwrite:
-        raise ValueError(f"{there[0]}: exists already; say --overwrite to replace it")
+    check_free([path for file in found.values() for path in outputs_of(file, out)], overwrite)
     wanted = calibrator.check_fitted()
     for file in found.values():
         if file.num_classes != wanted:
@@ -245,17 +269,47 @@ def apply_folder(
                 f"has {file.num_classes} classes, but the calibrator was fitted on {wanted}",
                 "fit one on this network",
             )
-    for file in found.values():
-        yield _apply(calibrator, file, out, from_probs, images)
+    pictures = find_images(images, found) if images is not None else {}
+    found = _in_order(calibrator, folder, found, pictures, axes)
+    with staged(out) as draft:
+        for file in found.values():
+            yield _apply(calibrator, file, draft, from_probs, pictures.get(file.name, ()))
+
+
+def _in_order(
+    calibrator: Calibrator,
+    folder: Path,
+    found: dict[str, SoftmaxFile],
+    pictures: Mapping[str, Sequence[Path]],
+    axes: str,
+) -> dict[str, SoftmaxFile]:
+    """The files with their axes as in the fit: local temperature tells one axis from another."""
+    fitted = calibrator.about.get("axes")
+    known = fitted if axes == "auto" and fitted in ("zyx", "xyz") else axes
+    if not pictures:
+        order = "zyx" if known == "auto" else known
+        plain = ("npz", "npy")
+        return {n: f.with_axes(order) if f.form in plain else f for n, f in found.items()}
+    headers = {name: read_header(paths[0]) for name, paths in pictures.items()}
+    try:
+        found = arrange(folder, found, headers, axes)
+    except DataError:
+        if known == axes:
+            raise
+        found = arrange(folder, found, headers, known)  # shapes do not tell, the fit does
+    for name, file in found.items():
+        check_place(file, headers[name].path, headers[name])
+    return found
 
 
 def _apply(
-    calibrator: Calibrator, file: SoftmaxFile, out: Path, from_probs: bool, images: Path | None
+    calibrator: Calibrator, file: SoftmaxFile, out: Path, from_probs: bool, images: Sequence[Path]
 ) -> Applied:
-    values = file.read()
-    image = read_images(images, file.name) if images is not None else None
+    stored = file.read()
+    values = as_volume(stored, 3 if calibrator.about.get("dims") == 3 else 0)
+    image = read_channels(images) if images else None
     with naming(file.path):
         probs = calibrator.transform(values, from_probs=from_probs, image=image)
     changed = int((values.argmax(0) != probs.argmax(0)).sum())
-    write_like(file, probs, out)
+    write_like(file, probs.reshape(stored.shape), out)
     return Applied(file.name, int(np.prod(values.shape[1:])), changed)
