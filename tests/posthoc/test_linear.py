@@ -297,3 +297,15 @@ def test_parameters_that_give_no_probabilities_are_refused() -> None:
     huge.set_params(3, {"scale": [-1e308] * 3, "bias": [0.0] * 3})
     with pytest.raises(ValueError, match="Expected finite probabilities, but vector gives others"):
         huge.transform(logits * 100)
+
+
+@pytest.mark.parametrize("method", ["dirichlet", "matrix"])
+@pytest.mark.parametrize("factor", [1e4, 1e5])
+def test_huge_logits_do_not_feign_convergence(method: str, factor: float) -> None:
+    """Rounding makes the Hessian indefinite there; the search must go on."""
+    logits, target = calibrated((2000,))
+    small = make_calibrator(method).fit([(logits, target)])
+    large = make_calibrator(method).fit([(logits * factor, target)])
+    assert small.report is not None
+    assert large.report is not None
+    assert large.report.nll_after < small.report.nll_after + 1e-3

@@ -50,7 +50,7 @@ def list_folder(folder: Path) -> list[Path]:
     try:
         return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
     except FileNotFoundError as error:
-        raise DataError(folder, "does not exist", "check the path given to --source") from error
+        raise DataError(folder, "does not exist", "check the path") from error
     except NotADirectoryError as error:
         raise DataError(
             folder, "is a file, not a folder", "give the folder that holds the set"

@@ -73,7 +73,8 @@ def fit_pairs(
         balance: see `Calibrator.fit`.
         folds: of the cross-validation; at most one per case or patient; 0 does not judge.
         patient: a regular expression; cases in which it finds the same text (its first group, if
-            it has one) are of one patient and stay in one fold. None: each case is its own.
+            it has one) are of one patient: they stay in one fold, and count as one in the
+            intervals. None: each case is its own.
         max_voxels, seed: of the sample.
         options: of the calibrator.
         progress: called with what is done and how many cases of it.
@@ -103,7 +104,8 @@ def fit_pairs(
                 make().fit_gathered(gathered.of([i for i in everyone if i not in part], balance))
                 for part in map(set, parts)
             ]
-            verdict = _judge(pairs, parts, models, from_probs, region, seed, progress)
+            units = None if patient is None else [_patient_of(n, patient) for n in pairs.names]
+            verdict = _judge(pairs, parts, models, from_probs, region, units, progress)
     final.about = {
         "region": region,
         "seed": seed,
@@ -126,6 +128,7 @@ def make_folds(
         >>> [len(f) for f in make_folds(["p1_a", "p1_b", "p2_a", "p3_a"], 3, r"(p\\d)")]
         [2, 1, 1]
     """
+    check_int("folds", folds, low=2)
     groups: dict[str, list[int]] = defaultdict(list)
     for i, name in enumerate(names):
         groups[_patient_of(name, patient)].append(i)
@@ -134,7 +137,6 @@ def make_folds(
             f"Expected two cases of different patients or more to cross-validate, but got "
             f"{len(groups)}. Give more, or --folds 0 to fit without a verdict."
         )
-    check_int("folds", folds, low=2)
     order = np.random.default_rng(seed).permutation(len(groups))
     members = [list(groups.values())[i] for i in order]
     members.sort(key=len, reverse=True)  # stable: the shuffle holds among equals
@@ -175,7 +177,7 @@ def _judge(
     models: Sequence[Calibrator],
     from_probs: bool,
     region: str,
-    seed: int,
+    units: Sequence[str] | None,
     progress: Progress,
 ) -> Verdict:
     """Scores of each case before, and after the calibrator that did not see it."""
@@ -197,11 +199,23 @@ def _judge(
         progress("judged", i + 1)
     ordered = [region, *(name for name in REGIONS if name != region)]
     changes = [
-        compare(name, metric, *zip(*scores[name, metric], strict=True), seed=seed)
+        compare(name, metric, *zip(*scores[name, metric], strict=True), units=units)
         for name in ordered
         for metric in METRICS
     ]
-    return Verdict(region, tuple(changes), changed, voxels)
+    unit = "cases" if units is None else "patients"
+    return Verdict(region, tuple(changes), changed, voxels, unit, _notes(models))
+
+
+def _notes(models: Sequence[Calibrator]) -> tuple[str, ...]:
+    """What befell the fits of the folds: they are judged, so it must be known."""
+    found: dict[str, int] = defaultdict(int)
+    for report in (model.report for model in models if model.report is not None):
+        for words in (*report.at_bound, *report.notes):
+            found[words] += 1
+        if not report.converged:
+            found["the search was cut off before it converged"] += 1
+    return tuple(f"in {n} of {len(models)} folds: {words}" for words, n in found.items())
 
 
 def _scores(

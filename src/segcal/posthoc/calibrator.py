@@ -32,7 +32,8 @@ class FitReport:
     """What a fit saw and found. `nll_*` are means in nats over the voxels, weighted as asked.
 
     `voxels` counts all that the fit stands for, `used` those it computed with. `at_bound` says in
-    words which parameters ended at their bound; `converged` is False if the search was cut off.
+    words which parameters ended at their bound; `converged` is False if the search was cut off;
+    `notes` say what else should be known.
     """
 
     cases: int
@@ -45,6 +46,7 @@ class FitReport:
     balance: str = "none"
     from_probs: bool = False
     at_bound: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For the file."""
