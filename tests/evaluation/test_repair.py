@@ -280,7 +280,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels: Pa
     assert "one of 'foreground'" in problem(*base, "--probs", probs, "--region", "organ")
     assert "key=number" in problem(*base, "--probs", probs, "--set", "odir=much")
     assert "does not exist" in problem(*base, "--probs", tmp_path / "nothing")
-    assert "nothing: does not exist; check the path" in problem(*base, "--probs", tmp_path / "nothing")
+    assert "nothing: does not exist; check the path" in problem(
+        *base, "--probs", tmp_path / "nothing"
+    )
     assert "options of temperature among bounds, but got foo" in problem(
         *base, "--probs", probs, "--set", "foo=1"
     )

@@ -132,7 +132,7 @@ def test_nothing_unfitted_is_saved(tmp_path: Path) -> None:
 
 def test_a_name_that_promises_another_format_is_refused(tmp_path: Path) -> None:
     for method, name in (("local", "a.json"), ("temperature", "a.safetensors")):
-        calibrator = fitted(method, tmp_path / "right")
+        calibrator, _ = fitted(method, tmp_path / "right")
         with pytest.raises(CalibratorError, match="is not kept as"):
             calibrator.save(tmp_path / name)
         assert not (tmp_path / name).exists()

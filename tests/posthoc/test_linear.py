@@ -309,3 +309,4 @@ def test_huge_logits_do_not_feign_convergence(method: str, factor: float) -> Non
     assert small.report is not None
     assert large.report is not None
     assert large.report.nll_after < small.report.nll_after + 1e-3
+    assert large.report.converged

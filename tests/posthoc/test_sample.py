@@ -1,7 +1,6 @@
 """The voxels that a fit sees: bounded, balanced by class and case, and weighed back."""
 
 import tracemalloc
-
 from typing import Any
 
 import numpy as np

@@ -19,7 +19,7 @@ _ROUNDING = 1e-10
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a search ended; `converged` is False if it ran out of iterations."""
+    """Where a search ended; `converged` is False if it was cut off with more to gain."""
 
     theta: Floats
     value: float
@@ -44,6 +44,7 @@ def minimise(
     """
     theta = np.clip(start, lower, upper)
     value, gradient, hessian = objective(theta)
+    decrease = np.inf
     for iteration in range(max_iter):
         free = ~(((theta <= lower) & (gradient > 0)) | ((theta >= upper) & (gradient < 0)))
         if not free.any():
@@ -63,7 +64,7 @@ def minimise(
         before, (theta, (value, gradient, hessian)) = value, found
         if decrease <= _ROUNDING and before - value <= _NOISE * max(abs(value), 1e-3):
             return Minimum(theta, value, iteration + 1, True)
-    return Minimum(theta, value, max_iter, False)
+    return Minimum(theta, value, max_iter, decrease <= _ROUNDING)
 
 
 def _newton_step(gradient: Floats, hessian: Floats) -> Floats:

@@ -33,7 +33,9 @@ class CalibratorError(ValueError):
 
 def check_ending(method: str, path: Path) -> None:
     """Refuse a name that promises another kind of file than `method` writes."""
-    wrong, right = (".json", ".safetensors") if method in _WITH_TENSORS else (".safetensors", ".json")
+    wrong, right = (
+        (".json", ".safetensors") if method in _WITH_TENSORS else (".safetensors", ".json")
+    )
     if path.suffix.lower() == wrong:
         raise CalibratorError(path, f"{method} is not kept as {wrong[1:]}; call it {right}")
 

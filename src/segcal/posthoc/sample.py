@@ -183,7 +183,7 @@ class Sample:
             here = labels == k
             if here.any():
                 stratum.add(keys[here], rows[:, here], self._quota)
-        # Many classes may each be below the quota. It would be halved at the end of the case anyway.
+        # Many classes may each be below the quota. The end of the case would halve it anyway.
         self._fit_into_memory(2 * self.max_voxels, strata)
 
     def _fit_into_memory(self, limit: int, reading: Sequence[_Stratum] = ()) -> None:
