@@ -79,7 +79,7 @@ def apply(
     overwrite: Overwrite = False,
 ) -> None:
     """Calibrate a folder of predictions; files keep their form and their names."""
-    from segcal.evaluation.repair import apply_folder
+    from segcal.evaluation.apply import apply_folder
     from segcal.evaluation.softmax import find_softmax
     from segcal.posthoc import load_calibrator
 

@@ -279,10 +279,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels: Pa
     assert "Use the Dirichlet" in problem(*base, "--probs", probs, "--method", "matrix")
     assert "one of 'foreground'" in problem(*base, "--probs", probs, "--region", "organ")
     assert "key=number" in problem(*base, "--probs", probs, "--set", "odir=much")
-    assert "does not exist" in problem(*base, "--probs", tmp_path / "nothing")
-    assert "nothing: does not exist; check the path" in problem(
-        *base, "--probs", tmp_path / "nothing"
-    )
+    absent = tmp_path / "nothing"
+    assert f"{absent}: does not exist; check the path" in problem(*base, "--probs", absent)
     assert "options of temperature among bounds, but got foo" in problem(
         *base, "--probs", probs, "--set", "foo=1"
     )

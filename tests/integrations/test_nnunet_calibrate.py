@@ -273,8 +273,9 @@ def test_all_predictions_or_none(results: Path, tmp_path: Path) -> None:
     run("calibrate", results, "--folds", 0)
     bad = np.full_like(probs_in(predicted, "case_007"), np.nan)
     np.savez(predicted / "case_007.npz", probabilities=bad)
-    refused("case_007.npz: Expected probabilities to be finite", "apply",
-            results / "segcal_temperature.json", "--predictions", predicted, "--out", out)  # fmt: skip
+    calibrator = results / "segcal_temperature.json"
+    apply = ("apply", calibrator, "--predictions", predicted, "--out", out)
+    refused("case_007.npz: Expected probabilities to be finite", *apply)
     assert not out.exists()
 
 

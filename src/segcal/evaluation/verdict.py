@@ -152,7 +152,7 @@ def compare(
         ('better', -0.15)
     """
     pairs = np.array([before, after], dtype=np.float64)
-    keep = np.isfinite(pairs).all(0)
+    keep = np.asarray(np.isfinite(pairs).all(0))
     cases = int(keep.sum())
     if not cases:
         nan = float("nan")

@@ -72,10 +72,11 @@ def _newton_step(gradient: Floats, hessian: Floats) -> Floats:
     scale = max(float(np.trace(hessian)), 1e-3)
     step = np.zeros_like(gradient)
     for ridge in (1e-12, 1e-9, 1e-6, 1e-3, 1.0):
-        step = -np.linalg.solve(hessian + ridge * scale * np.eye(len(gradient)), gradient)
+        damped = hessian + ridge * scale * np.eye(len(gradient))
+        step = np.asarray(-np.linalg.solve(damped, gradient), dtype=np.float64)
         if float(gradient @ step) < 0:
             break
-    return np.asarray(step)
+    return step
 
 
 def _search(

@@ -17,8 +17,9 @@ from segcal._checks import check_choice
 from segcal.data import DataError
 from segcal.data.nifti import read_header
 from segcal.data.store import replacing
+from segcal.evaluation.apply import Applied
 from segcal.evaluation.pairs import Pair, Pairs, check_place, find_pairs
-from segcal.evaluation.repair import Applied, naming
+from segcal.evaluation.repair import naming
 from segcal.evaluation.softmax import SoftmaxFile, find_softmax
 from segcal.evaluation.softmax_write import check_free, outputs_of, staged, write_like
 from segcal.posthoc import Calibrator
