@@ -1,5 +1,6 @@
 """`segcal nnunet`: trainers for nnU-Net, and calibration of what it predicts."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,13 +60,14 @@ def calibrate(
     patient: Annotated[
         str | None, typer.Option(help="Regular expression for the patient in a case's name.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of sample, folds and bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of sample and folds.")] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Fit on the cross-validation softmax (--npz), say if it helps, and calibrate predictions."""
     from segcal import cli_posthoc as posthoc
     from segcal._checks import check_choice
     from segcal.evaluation.repair import fit_pairs
+    from segcal.evaluation.softmax_write import check_free
     from segcal.integrations.nnunet import calibrate as room
 
     check_choice("method", method, room.METHODS)
@@ -73,9 +75,8 @@ def calibrate(
     if (out is None) != (not predictions):
         raise ValueError("Expected --predictions FOLDER and --out FOLDER together.")
     target = file or results / f"segcal_{method}.json"
-    if target.exists() and not overwrite:
-        raise ValueError(f"{target}: exists already; say --overwrite to replace it")
-    pairs = room.held_out(results, labels, fold)
+    check_free([target], overwrite)
+    pairs = room.held_out(results, labels, fold, partial(typer.echo, err=True))
     found = None
     if predictions and out is not None:
         found = room.find_predictions(predictions, pairs.num_classes)
@@ -118,6 +119,13 @@ def _apply(calibrator: Any, found: Any, out: Path, average: str) -> None:
     from segcal import cli_posthoc as posthoc
     from segcal.integrations.nnunet.calibrate import calibrate_predictions
 
+    bare = found.without_labels
+    if bare:
+        typer.echo(
+            f"no label map is written for {len(bare)} cases ({bare[0]}, …): none in NIfTI lies "
+            "beside their softmax",
+            err=True,
+        )
     with posthoc._progress(len(found.cases)) as step:
         done = list(calibrate_predictions(calibrator, found, out, average=average, progress=step))
     voxels, changed = sum(one.voxels for one in done), sum(one.changed for one in done)

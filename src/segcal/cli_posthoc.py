@@ -33,26 +33,30 @@ def calibrate(
     patient: Annotated[
         str | None, typer.Option(help="Regular expression for the patient in a case's name.")
     ] = None,
-    max_voxels: Annotated[int, typer.Option(help="Voxels drawn to fit on.")] = 1_000_000,
+    max_voxels: Annotated[int, typer.Option(help="Voxels drawn to fit on, about.")] = 1_000_000,
     override: Annotated[
         list[str] | None,
         typer.Option("--set", help="Option of the method, such as odir=0.01; repeat for several."),
     ] = None,
     axes: Axes = "auto",
     ignore_label: IgnoreLabel = None,
-    seed: Annotated[int, typer.Option(help="Seed of sample, folds and bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of sample and folds.")] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Fit a calibrator on held-out cases, and say by cross-validation whether it helps."""
     from segcal._checks import check_choice
     from segcal.evaluation.pairs import find_pairs
     from segcal.evaluation.repair import fit_pairs
+    from segcal.evaluation.softmax_write import check_free
     from segcal.posthoc import CALIBRATORS
+    from segcal.posthoc.files import check_ending
 
     check_choice("method", method, CALIBRATORS)
     folder, from_probs = _which(logits, probs)
-    if out.exists() and not overwrite:
-        raise ValueError(f"{out}: exists already; say --overwrite to replace it")
+    check_free([out], overwrite)
+    check_ending(method, out)
+    if images is not None and method != "local":
+        raise ValueError(f"Expected no --images: {method} does not look at them, local does.")
     pairs = find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
     _say_unused(pairs)
     with _progress(len(pairs)) as step:
@@ -71,20 +75,24 @@ def apply(
     logits: Logits = None,
     probs: Probs = None,
     images: Images = None,
+    axes: Axes = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Calibrate a folder of predictions; files keep their form and their names."""
-    from segcal.evaluation.repair import apply_folder
+    from segcal.evaluation.apply import apply_folder
     from segcal.evaluation.softmax import find_softmax
     from segcal.posthoc import load_calibrator
 
     folder, from_probs = _which(logits, probs)
     loaded = load_calibrator(calibrator)
+    if images is not None and not getattr(loaded, "channels", 0):
+        raise ValueError(f"Expected no --images: {calibrator} was fitted without images.")
     done = []
     with _progress(len(find_softmax(folder))) as step:
         for one in apply_folder(
-            loaded, folder, out, from_probs=from_probs, images=images, overwrite=overwrite
-        ):
+            loaded, folder, out,
+            from_probs=from_probs, images=images, axes=axes, overwrite=overwrite,
+        ):  # fmt: skip
             done.append(one)
             step("applied", len(done))
     voxels, changed = sum(one.voxels for one in done), sum(one.changed for one in done)
@@ -129,6 +137,8 @@ def audit(
             axes=axes, ignore_label=ignore_label, overwrite=overwrite, progress=step,
         )  # fmt: skip
     _say_unused(audited)
+    if not audited.has_spacing:
+        typer.echo("no file says how large a voxel is: distances are in voxels", err=True)
     page = write_report(out)
     for line in audited.lines():
         typer.echo(line)
@@ -186,10 +196,12 @@ def _say_fit(fitted: Any, out: Path) -> None:
     if calibrator.method == "temperature":
         typer.echo(f"temperature {calibrator.temperature:.4f}")
     for words in report.at_bound:
-        typer.echo(f"{words}: these cases do not determine it", err=True)
+        typer.echo(f"{words}: the best value may lie beyond", err=True)
     if not report.converged:
         typer.echo("the search was cut off before it converged", err=True)
     verdict = fitted.verdict
+    for words in (*report.notes, *(verdict.notes if verdict is not None else ())):
+        typer.echo(words, err=True)
     if verdict is None:
         typer.echo("not judged: no cross-validation was asked for")
         return
@@ -197,6 +209,9 @@ def _say_fit(fitted: Any, out: Path) -> None:
         f"{'region':<11}{'metric':<7}{'before':>9}{'after':>9}   95 % interval of the change"
     )
     for c in verdict.changes:
+        if not c.cases:
+            typer.echo(f"{c.region:<11}{c.metric:<7}  has no voxels")
+            continue
         typer.echo(
             f"{c.region:<11}{c.metric:<7}{c.before:>9.4f}{c.after:>9.4f}   "
             f"[{c.low:+.4f}, {c.high:+.4f}]  {c.direction}"

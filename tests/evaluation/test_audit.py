@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from posthoc_samples import blobs, softmax
 from runs import environment
 from segcal.cli import app
+from segcal.data import DataError
 from segcal.evaluation.audit import audit_predictions, make_networks
 from segcal.evaluation.rules import check_rules, parse_rule
 from segcal.metrics import evaluate_case, to_frame
@@ -44,7 +45,7 @@ def test_audit_as_a_command(files: Path, tmp_path: Path) -> None:
         "--labels", files / "labels", "--images", files / "images", "--out", out,
         "--classes", "background,left,right", "--dataset", "blobs",
     )  # fmt: skip
-    done = command(*base, "--fail-if", "ece > 0.02", "--fail-if", "foreground:dsc<0.01")
+    done = command(*base, "--fail-if", "ece > 0.02", "--fail-if", "dsc<0.01")
     assert done.returncode == 1, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("segcal: too sure: ece in region all is 0.0")
@@ -176,6 +177,9 @@ def test_names_of_networks(tmp_path: Path) -> None:
     odd = tmp_path / "x=y"
     odd.mkdir()
     assert make_networks([str(odd)]) == {"x=y": odd}
+    for several in (["a/b", "a/c"], ["A=a/b"]):
+        with pytest.raises(ValueError, match="`--name` beside one --probs FOLDER"):
+            make_networks(several, "Ours")
     with pytest.raises(ValueError, match="a different name"):
         make_networks(["a/b", "c/b"])
     labels = write_labels(tmp_path / "labels", 1)
@@ -207,6 +211,8 @@ def test_rules(tmp_path: Path) -> None:
     for wrong in ("ece", "ece=0.1", "ece>", "ece>nan", "ece>0.1.2", ">0.1", "organ:ece>0.1"):
         with pytest.raises(ValueError, match="--fail-if"):
             parse_rule(wrong)
+    with pytest.raises(ValueError, match="no region for dsc, which has none"):
+        parse_rule("foreground:dsc<0.99")
     with pytest.raises(ValueError, match="Did you mean 'cece'"):
         parse_rule("ceces>0.1")
 
@@ -221,3 +227,52 @@ def test_a_missed_organ_does_not_pass_a_rule_on_distances(tmp_path: Path) -> Non
     found = audit_predictions({"net": probs}, labels, tmp_path / "out")
     (line,) = check_rules(found.networks, [parse_rule("hd95>1000")])
     assert "hd95_mm is undefined in 2 of 4 values" in line
+
+
+def test_only_an_audit_is_replaced_and_never_an_input(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    probs = write_predictions(tmp_path / "probs", "npy", 1)
+    out = tmp_path / "out"
+    audit_predictions({"a": probs}, labels, out)
+    audit_predictions({"a": probs}, labels, out, overwrite=True)
+
+    def refused(problem: str, *networks: Path, **options: Any) -> None:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(DataError, match=problem):
+            audit_predictions({str(n): n for n in networks}, labels, out, overwrite=True, **options)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    refused("holds the input", write_predictions(out / "preds", "npy", 1))
+    refused("holds the input", out)
+    refused("holds the input", probs, images=out / "images")
+    study = json.loads((out / "study.json").read_text())
+    (out / "study.json").write_text(json.dumps({**study, "kind": "benchmark"}))
+    refused("holds a study that is no audit", probs)
+    (out / "study.json").write_text("{}")
+    refused("is not a study", probs)
+
+
+def test_probabilities_called_logits_are_refused(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    with pytest.raises(ValueError, match=r"case_000.npy: Expected .* look like probabilities"):
+        audit_predictions({"a": probs}, labels, tmp_path / "out", logits=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_cases_that_a_rule_leaves_out_are_told(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    write_nifti(labels / "case_000.nii.gz", np.zeros((10, 16, 14), np.uint8))
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    found = audit_predictions({"net": probs}, labels, tmp_path / "out")
+    assert found.has_spacing
+    (line,) = check_rules(found.networks, [parse_rule("foreground:ece>0")])
+    assert "over cases (1 without such voxels left out)" in line
+
+
+def test_distances_without_a_voxel_size_are_in_voxels(tmp_path: Path) -> None:
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    np.save(labels / "case_000.npy", blobs(0)[1])
+    probs = write_predictions(tmp_path / "probs", "npy", 1)
+    assert not audit_predictions({"net": probs}, labels, tmp_path / "out").has_spacing

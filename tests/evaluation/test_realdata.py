@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from runs import finish, start
+from segcal.evaluation.apply import apply_folder
 from segcal.evaluation.pairs import find_pairs
-from segcal.evaluation.repair import apply_folder, fit_pairs
+from segcal.evaluation.repair import fit_pairs
 from segcal.metrics import CalibrationBins
 
 pytestmark = [pytest.mark.realdata, pytest.mark.filterwarnings("ignore")]

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from posthoc_samples import blobs, calibrated, softmax
 from segcal.cli import app
 from segcal.evaluation.pairs import find_pairs
 from segcal.evaluation.repair import fit_pairs, make_folds
-from segcal.evaluation.verdict import Verdict, compare
+from segcal.evaluation.verdict import METRICS, Verdict, compare
 from segcal.posthoc import load_calibrator
 from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 
@@ -157,9 +158,8 @@ def test_held_out_cases_are_judged_by_a_fit_that_did_not_see_them(tmp_path: Path
     verdict = fit_pairs(pairs, "temperature", from_probs=False, folds=2).verdict
     assert verdict is not None
     assert verdict.change("nll").after > verdict.change("nll").before
-    assert verdict.change("nll").direction == "worse"
-    assert verdict.helped == "harmed"
-    assert "No, it did harm" in verdict.words()
+    assert verdict.helped == "too few"  # two cases prove nothing, however large the change
+    assert "Too few cases to say (6 are needed): on held-out cases" in verdict.words()
 
 
 def test_verdicts() -> None:
@@ -179,17 +179,84 @@ def test_verdicts() -> None:
     assert verdict(0.0, 0.0).helped == "no"
     assert verdict(0.2, 0.0).helped == "harmed"
     change = compare("all", "ece", [0.5, np.nan], [0.1, 0.2])
-    assert change.cases == 1
-    assert change.direction == "unclear"
-    spread = compare("all", "ece", np.arange(9), np.arange(9)[::-1])
-    other = compare("all", "ece", np.arange(9), np.arange(9)[::-1], seed=1)
-    rough = compare("all", "ece", np.arange(9), np.arange(9)[::-1], resamples=3)
-    assert spread.low < 0 < spread.high
-    assert spread != other
-    assert spread != rough
+    assert (change.cases, change.units, change.direction) == (1, 1, "too few")
     empty = compare("all", "ece", [np.nan], [np.nan])
-    assert empty.cases == 0
-    assert empty.direction == "unclear"
+    assert (empty.cases, empty.direction) == (0, "unclear")
+    nothing = Verdict("all", (*[compare("all", m, [1] * 6, [0] * 6) for m in METRICS], empty), 0, 1)
+    assert nothing.helped == "yes"
+
+
+def test_the_interval_is_students() -> None:
+    from scipy.stats import ttest_rel
+
+    rng = np.random.default_rng(0)
+    before, after = rng.random(9), rng.random(9)
+    found = compare("all", "ece", before, after)
+    low, high = ttest_rel(after, before).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+def test_cases_of_one_patient_count_once() -> None:
+    rng = np.random.default_rng(0)
+    before, after = rng.random(12), rng.random(12)
+    alone = compare("all", "ece", before, after)
+    copies = compare(
+        "all", "ece", np.tile(before, 5), np.tile(after, 5), units=np.tile(range(12), 5).tolist()
+    )
+    assert (copies.cases, copies.units) == (60, 12)
+    assert (copies.low, copies.high) == pytest.approx((alone.low, alone.high))
+    assert compare("all", "ece", np.tile(before, 5), np.tile(after, 5)).high < alone.high
+    changes = [compare("all", m, [1] * 12, [0] * 12, units=[*range(6)] * 2) for m in ("ece", "nll")]
+    words = Verdict("all", tuple(changes), 0, 1, "patients").words()
+    assert "Yes, it helped" in words
+    assert "(6 patients, 12 cases, 95 % intervals)" in words
+
+
+@pytest.mark.parametrize(("patients", "each"), [(2, 1), (3, 4), (6, 1), (10, 10), (20, 1)])
+def test_a_change_that_is_none_is_rarely_called_one(patients: int, each: int) -> None:
+    """Cases of a patient are much alike; the verdict may be wrong in one of twenty."""
+    rng = np.random.default_rng(0)
+    units = np.repeat(range(patients), each).tolist()
+    wrong = 0
+    for _ in range(400):
+        after = np.repeat(rng.normal(size=patients), each) + 0.1 * rng.normal(size=len(units))
+        change = compare("all", "ece", np.zeros(len(units)), after, units=units)
+        wrong += change.direction in ("better", "worse")
+    assert wrong <= 0.085 * 400
+    assert (wrong > 0) == (patients >= 6)
+
+
+def test_patients_and_trouble_in_folds_are_told(tmp_path: Path, labels: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "npy")
+    base = ("calibrate", "--probs", folder, "--labels", labels, "--out")
+    done = run(*base, tmp_path / "p.json", "--patient", r"case_00([02]|\d)", "--folds", 2)
+    assert "6 patients, 6 cases" in done.output, done.output
+    done = run(*base, tmp_path / "q.json", "--patient", "[0-2]|3|4|5$", "--folds", 2)
+    assert done.exit_code == 1
+    done = run(*base, tmp_path / "t.json", "--folds", 3, "--set", "bounds=0.5,2")
+    assert "in 3 of 3 folds: the temperature reached its bound" in done.output
+    assert "the temperature reached its bound: the best value may lie beyond" in done.output
+    notes = json.loads((tmp_path / "t.json").read_text())["about"]["cross_validation"]["notes"]
+    assert notes == ["in 3 of 3 folds: the temperature reached its bound"]
+
+
+def test_an_empty_region_is_said_and_the_file_is_json(tmp_path: Path) -> None:
+    (tmp_path / "probs").mkdir()
+    for i in range(2):
+        np.save(tmp_path / "probs" / f"c{i}.npy", softmax(calibrated((4, 5, 6), seed=i)[0]))
+        write_nifti(tmp_path / "labels" / f"c{i}.nii.gz", np.zeros((4, 5, 6), np.uint8))
+    file = tmp_path / "t.json"
+    done = run("calibrate", "--probs", tmp_path / "probs", "--labels", tmp_path / "labels",
+               "--out", file)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "foreground has no voxels" in done.output
+    assert "nan" not in done.output
+
+    def strict(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    json.loads(file.read_text(), parse_constant=strict)
+    assert load_calibrator(file).about["cross_validation"]["changes"]
 
 
 def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels: Path) -> None:
@@ -212,7 +279,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels: Pa
     assert "Use the Dirichlet" in problem(*base, "--probs", probs, "--method", "matrix")
     assert "one of 'foreground'" in problem(*base, "--probs", probs, "--region", "organ")
     assert "key=number" in problem(*base, "--probs", probs, "--set", "odir=much")
-    assert "does not exist" in problem(*base, "--probs", tmp_path / "nothing")
+    absent = tmp_path / "nothing"
+    assert f"{absent}: does not exist; check the path" in problem(*base, "--probs", absent)
+    assert "options of temperature among bounds, but got foo" in problem(
+        *base, "--probs", probs, "--set", "foo=1"
+    )
+    images = ("--images", tmp_path)
+    assert "temperature does not look at them" in problem(*base, "--probs", probs, *images)
+    assert "local is not kept as json" in problem(*base, "--probs", probs, "--method", "local")
     sigmoid = tmp_path / "sigmoid"
     sigmoid.mkdir()
     for path in probs.iterdir():
@@ -237,6 +311,99 @@ def test_nothing_is_overwritten_unless_told(tmp_path: Path, labels: Path) -> Non
     assert "another folder" in str(same.exception)
 
 
+def everything(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_all_that_apply_writes_is_looked_at_first(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "nnunet")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    out.mkdir()
+    (out / "case_005.pkl").write_text("mine")
+    done = run("apply", file, "--probs", probs, "--out", out)
+    assert "case_005.pkl: exists already; say --overwrite" in str(done.exception)
+    assert everything(out) == {"case_005.pkl": b"mine"}
+    done = run("calibrate", "--probs", probs, "--labels", labels, "--out", out, "--overwrite")
+    assert "is a folder; choose another --out" in str(done.exception)
+
+
+def test_apply_writes_all_cases_or_none(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    whole = np.load(probs / "case_005.npy")
+    np.save(probs / "case_005.npy", np.full_like(whole, np.nan))
+    done = run("apply", file, "--probs", probs, "--out", out)
+    assert "case_005.npy: Expected probabilities to be finite" in str(done.exception)
+    assert not out.exists()
+    np.save(probs / "case_005.npy", whole)
+    assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+    assert sorted(everything(out)) == sorted(everything(probs))
+
+
+def test_apply_keeps_other_arrays_of_an_npz(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npz")
+    note = np.array(["from scanner 3"])
+    with np.load(probs / "case_000.npz") as old:
+        np.savez(probs / "case_000.npz", probs=old["probs"], note=note)
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+    with np.load(out / "case_000.npz") as new, np.load(probs / "case_000.npz") as old:
+        assert sorted(new.files) == ["note", "probs"]
+        assert new["note"] == note
+        assert np.abs(new["probs"] - old["probs"]).max() > 0.1
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, labels: Path) -> Path:
+    """A local temperature fitted on arrays in nibabel's order."""
+    root = tmp_path_factory.mktemp("local")
+    folder = write_predictions(root / "probs", "npy_xyz")
+    done = run(
+        "calibrate", "--probs", folder, "--labels", labels, "--out", root / "l.st",
+        "--method", "local", "--folds", 0, "--set", "steps=1", "--set", "hidden=2",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    fitted: Any = load_calibrator(root / "l.st")
+    rng = np.random.default_rng(0)  # weights that tell one axis from another
+    fitted.set_tensors(
+        {n: torch.from_numpy(rng.normal(size=t.shape)).float() for n, t in fitted.tensors().items()}
+    )
+    fitted.save(root / "l.st")
+    return root
+
+
+def test_apply_reads_axes_as_the_fit_did(local: Path, tmp_path: Path) -> None:
+    calibrator, folder = load_calibrator(local / "l.st"), local / "probs"
+    stored = np.load(folder / "case_000.npy")
+    right = calibrator.transform(stored.transpose(0, 3, 2, 1), from_probs=True)
+    wrong = calibrator.transform(stored, from_probs=True)
+    assert np.abs(right - wrong.transpose(0, 3, 2, 1)).max() > 1e-3
+    for axes, wanted in (("auto", right.transpose(0, 3, 2, 1)), ("zyx", wrong)):
+        out = tmp_path / axes
+        done = run("apply", local / "l.st", "--probs", folder, "--out", out, "--axes", axes)
+        assert done.exit_code == 0, done.output
+        np.testing.assert_array_equal(np.load(out / "case_000.npy"), wanted)
+
+
+def test_local_temperature_of_planes_serves_planes(tmp_path: Path) -> None:
+    (tmp_path / "probs").mkdir()
+    for i in range(2):
+        logits, target = calibrated((12, 13), seed=i)
+        np.save(tmp_path / "probs" / f"c{i}.npy", softmax(logits * 3).astype(np.float32))
+        write_nifti(tmp_path / "labels" / f"c{i}.nii.gz", target[None].astype(np.uint8))
+    done = run(
+        "calibrate", "--probs", tmp_path / "probs", "--labels", tmp_path / "labels", "--out",
+        tmp_path / "l.st", "--method", "local", "--folds", 0, "--set", "steps=1",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    done = run("apply", tmp_path / "l.st", "--probs", tmp_path / "probs", "--out", tmp_path / "o")
+    assert done.exit_code == 0, done.exception
+    assert np.load(tmp_path / "o" / "c0.npy").shape == (3, 12, 13)
+
+
 def test_apply_refuses_other_networks_and_damaged_files(tmp_path: Path, labels: Path) -> None:
     probs = write_predictions(tmp_path / "probs", "npy")
     file = tmp_path / "t.json"
@@ -246,6 +413,10 @@ def test_apply_refuses_other_networks_and_damaged_files(tmp_path: Path, labels: 
     np.save(other / "a.npy", softmax(np.random.default_rng(0).normal(size=(4, 5, 6, 7))))
     done = run("apply", file, "--probs", other, "--out", tmp_path / "out")
     assert "has 4 classes, but the calibrator was fitted on 3" in str(done.exception)
+    done = run("apply", file, "--logits", probs, "--out", tmp_path / "out")
+    assert "case_000.npy: Expected argument `logits` to be logits" in str(done.exception)
+    done = run("apply", file, "--probs", probs, "--out", tmp_path / "out", "--images", labels)
+    assert "was fitted without images" in str(done.exception)
     file.write_text(file.read_text()[:50])
     done = run("apply", file, "--probs", probs, "--out", tmp_path / "out")
     assert str(done.exception) == f"{file}: is damaged or not a calibrator of segcal"

@@ -96,7 +96,7 @@ def test_nnunet_arrays_are_where_simpleitk_says(tmp_path: Path) -> None:
         "spacing": list(image.GetSpacing())[::-1],
     }
     (tmp_path / "case_000.pkl").write_bytes(pickle.dumps(properties))
-    placement = read_placement(tmp_path / "case_000.pkl")
+    placement = read_placement(tmp_path / "case_000.pkl", target.shape)
     assert placement.affine is not None
     np.testing.assert_allclose(placement.affine, AFFINE, atol=1e-5)
     np.testing.assert_allclose(placement.spacing_mm, SPACING_ZYX, atol=1e-6)
@@ -137,11 +137,56 @@ def test_turned_predictions_meet_their_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pair.load().values, probs)
 
 
+def sitk_reoriented(image: Any) -> tuple[Any, dict[str, Any]]:
+    """An image as nnU-Net's SimpleITKIOWithReorient reads it: an array and its properties."""
+    import SimpleITK
+
+    name = SimpleITK.DICOMOrientImageFilter_GetOrientationFromDirectionCosines
+    turned = SimpleITK.DICOMOrient(image, "RAS")
+    stuff = {
+        "spacing": turned.GetSpacing(),
+        "origin": turned.GetOrigin(),
+        "direction": turned.GetDirection(),
+        "original_orientation": name(image.GetDirection()),
+    }
+    array = SimpleITK.GetArrayFromImage(turned)
+    return array, {"sitk_stuff": stuff, "spacing": list(turned.GetSpacing())[::-1]}
+
+
+@pytest.mark.parametrize("order", ["LPS", "RAS", "ASL", "PIR", "SAL"])
+@pytest.mark.parametrize("tilted", [False, True])
+def test_nnunet_arrays_that_simpleitk_turned_come_back(
+    tmp_path: Path, order: str, tilted: bool
+) -> None:
+    import SimpleITK
+
+    affine = np.diag([1.0, 2, 3, 1])
+    affine[:3, 3] = 4, -5, 6
+    if tilted:
+        c, s = np.cos(0.3), np.sin(0.3)
+        affine = np.array([[c, -s, 0, 0], [s, c, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]) @ affine
+    values = np.random.default_rng(0).random((4, 5, 6)).astype(np.float32)
+    turn = nib.orientations.ornt_transform(
+        nib.orientations.axcodes2ornt("RAS"), nib.orientations.axcodes2ornt(order)
+    )
+    file = nib.Nifti1Image(values, affine).as_reoriented(turn)
+    nib.save(file, tmp_path / "image.nii.gz")
+    array, properties = sitk_reoriented(SimpleITK.ReadImage(str(tmp_path / "image.nii.gz")))
+    assert properties["sitk_stuff"]["original_orientation"] == order
+    path = tmp_path / "case.pkl"
+    path.write_bytes(pickle.dumps(properties))
+    placement = read_placement(path, array.shape)
+    np.testing.assert_allclose(placement.affine, file.affine, atol=1e-4)
+    turned = to_file_order(array[None], placement)
+    np.testing.assert_array_equal(turned[0], file.get_fdata(dtype=np.float32).T)
+    np.testing.assert_array_equal(from_file_order(turned, placement)[0], array)
+
+
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_properties_of_every_pickle_protocol(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "a.pkl"
     path.write_bytes(pickle.dumps(nnunet_properties(), protocol))
-    found = read_placement(path)
+    found = read_placement(path, (10, 16, 14))
     assert found.affine is not None
     np.testing.assert_allclose(found.affine, AFFINE, atol=1e-9)
 
@@ -170,8 +215,62 @@ def test_a_pickle_that_would_do_something_is_refused(
     path = tmp_path / "case.pkl"
     path.write_bytes(pickle.dumps(content))
     with pytest.raises(DataError, match="holds more than plain values"):
-        read_placement(path)
+        read_placement(path, (10, 16, 14))
     assert not ran
+
+
+class _Call:
+    def __init__(self, call: Any, *arguments: Any) -> None:
+        self.call = call, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+class _State:
+    """An object made by a call, with a state given to it."""
+
+    def __init__(self, call: Any, arguments: Any, state: Any) -> None:
+        self.parts = call, arguments, state
+
+    def __reduce__(self) -> Any:
+        return self.parts
+
+
+_RECONSTRUCT = np.zeros(1).__reduce__()[0]
+_BUFFER = np.zeros(1).__reduce_ex__(5)[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _Call(np.ndarray, (3,), "O", b"A" * 24),
+        _Call(np.ndarray, (10**12,)),
+        _Call(_RECONSTRUCT, np.ndarray, (10**12,), b"d"),
+        _Call(_RECONSTRUCT, np.ndarray, (3,), b"O"),
+        _Call(_BUFFER, b"A" * 24, np.dtype("O"), (3,), "C"),
+        _Call(_BUFFER, b"A" * 24, np.dtype("f8"), (4,), "C"),
+        _State(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (3,), np.dtype("O"), False, b"A" * 24)),
+        _State(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (3,), np.dtype("f8"), False, [1, 2, 3])),
+        _State(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (9,), np.dtype("f8"), False, b"A" * 24)),
+        # A float whose flags say that it is a pointer.
+        _State(np.dtype, ("f8", False, True), (3, "<", None, ("a",), {}, 8, 8, 63)),
+        _State(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 63)),
+    ],
+)
+def test_arrays_in_a_pickle_cannot_be_forged(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "case.pkl"
+    path.write_bytes(pickle.dumps({"spacing": content}))
+    with pytest.raises(DataError, match=r"holds more than plain values|is damaged"):
+        read_placement(path, (10, 16, 14))
+
+
+def test_a_pickle_cannot_change_what_it_calls(tmp_path: Path) -> None:
+    path = tmp_path / "case.pkl"
+    # The global _codecs.encode, given a state.
+    path.write_bytes(b"\x80\x02c_codecs\nencode\n}X\x01\x00\x00\x00aK\x01sb.")
+    with pytest.raises(DataError, match="holds more than plain values"):
+        read_placement(path, (10, 16, 14))
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"\x80\x04]", pickle.dumps([1, 2])])
@@ -179,7 +278,7 @@ def test_a_damaged_pickle_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "case.pkl"
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"is damaged|is not a properties file"):
-        read_placement(path)
+        read_placement(path, (10, 16, 14))
 
 
 def test_missing_pairs_are_listed(tmp_path: Path) -> None:
@@ -305,3 +404,45 @@ def test_labels_in_plain_arrays(tmp_path: Path) -> None:
     assert pair.load().spacing_mm == (1.0, 1.0, 1.0)
     np.save(tmp_path / "labels" / "case_000.npy", blobs(0)[1][:5])
     refused("predictions and labels must be on one grid", folder, tmp_path / "labels")
+
+
+def test_two_files_of_one_case_are_refused(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "npz", 1)
+    data = (folder / "case_000.npz").read_bytes()
+    (folder / "case_000_probs.npz").write_bytes(data)
+    refused("case_000_probs.npz: and case_000.npz are both of case case_000", folder, labels)
+    (folder / "case_000_probs.npz").unlink()
+    np.save(folder / "case_001.npy", np.zeros((2, 3, 4)))
+    refused("holds .npz and .npy files", folder, labels)
+    (folder / "case_001.npy").unlink()
+    write_nifti(labels / "case_000.nii", blobs(0)[1])
+    refused("case_000.nii.gz: and case_000.nii are both of case", folder, labels)
+
+
+def test_spacing_of_plain_labels_is_that_of_the_properties(tmp_path: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "nnunet", 1)
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    np.save(labels / "case_000.npy", blobs(0)[1])
+    (pair,) = find_pairs(folder, labels)
+    np.testing.assert_allclose(pair.load().spacing_mm, SPACING_ZYX)
+    assert pair.has_spacing
+    (folder / "case_000.pkl").unlink()
+    (pair,) = find_pairs(folder, labels)
+    assert not pair.has_spacing
+    refused("leave out --axes", folder, labels, axes="xyz")
+    (labels / "case_000.npy").write_bytes(b"\x93NUMPY broken")
+    refused("case_000.npy: is damaged or not an array file", folder, labels)
+
+
+def test_images_are_channels_only_with_their_number(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "npy", 1)
+    images = tmp_path / "images"
+    write_nifti(images / "case_000x0000.nii.gz", blobs(0)[0][0])
+    refused("has no image for case_000", folder, labels, images)
+    write_nifti(images / "case_000_0001.nii.gz", blobs(0)[0][1])
+    write_nifti(images / "case_000_0000.nii.gz", blobs(0)[0][0])
+    (pair,) = find_pairs(folder, labels, images)
+    assert [p.name for p in pair.images] == ["case_000_0000.nii.gz", "case_000_0001.nii.gz"]

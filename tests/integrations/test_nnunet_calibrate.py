@@ -1,6 +1,7 @@
 """`segcal nnunet calibrate` on folders as nnU-Net writes them, through the command line."""
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,8 @@ def test_results_without_held_out_softmax(results: Path) -> None:
 def test_a_fold_without_softmax_is_left_out_unless_asked_for(results: Path) -> None:
     for npz in (results / "fold_1" / "validation").glob("*.npz"):
         npz.unlink()
-    run("calibrate", results)
+    said = run("calibrate", results)
+    assert "fold_1/validation: holds no softmax (.npz) and is left out" in said
     assert load_calibrator(results / "segcal_temperature.json").about["cases"] == NAMES[:3]
     refused("fold_1/validation", "calibrate", results, "--fold", 1, "--overwrite")
 
@@ -219,3 +221,93 @@ def test_nothing_is_overwritten_unless_asked(results: Path, tmp_path: Path) -> N
     refused("has 2 classes, but the calibrator was fitted on 3", "apply",
             results / "segcal_temperature.json", "--predictions", wrong, "--out", out,
             "--overwrite")  # fmt: skip
+
+
+def test_every_file_that_is_there_is_seen_before_any_work(results: Path, tmp_path: Path) -> None:
+    """Above all the truth: `--out labelsTr` must not replace it."""
+    predicted, truth = put(tmp_path / "predicted", [6, 7]), tmp_path / "labelsTr"
+    write_dataset(predicted)
+    truth.mkdir()
+    run("calibrate", results, "--folds", 0)
+    calibrator = results / "segcal_temperature.json"
+    for name in ("case_007.nii.gz", "case_007.pkl", "dataset.json"):
+        (truth / name).write_text("mine")
+        for command in (("apply", calibrator), ("calibrate", results, "--file", tmp_path / "n")):
+            refused(f"{name}: exists already", *command, "--predictions", predicted, "--out", truth)
+        assert [(p.name, p.read_text()) for p in truth.iterdir()] == [(name, "mine")]
+        (truth / name).unlink()
+
+
+def test_half_precision_is_clipped_as_in_the_fit(results: Path, tmp_path: Path) -> None:
+    predicted = put(tmp_path / "predicted", [6], too_sure=9.0)
+    probs = probs_in(predicted, "case_006").astype(np.float16)
+    assert (probs == 0).any()
+    np.savez(predicted / "case_006.npz", probabilities=probs)
+    run("calibrate", results, "--folds", 0)
+    calibrator = results / "segcal_temperature.json"
+    run("apply", calibrator, "--predictions", predicted, "--out", tmp_path / "out")
+    wanted = load_calibrator(calibrator).transform(probs, from_probs=True)
+    np.testing.assert_array_equal(probs_in(tmp_path / "out", "case_006"), wanted)
+
+
+def test_a_label_map_elsewhere_than_the_softmax_is_refused(results: Path, tmp_path: Path) -> None:
+    predicted = put(tmp_path / "predicted", [6])
+    run("calibrate", results, "--folds", 0)
+    apply = ("apply", results / "segcal_temperature.json", "--predictions", predicted)
+    labels = probs_in(predicted, "case_006").argmax(0).astype(np.uint8)
+    write_nifti(predicted / "case_006.nii.gz", labels[:, ::-1].transpose(0, 2, 1))
+    refused("case_006", *apply, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (predicted / "case_006.nii.gz").rename(predicted / "case_006.mha")
+    said = run(*apply, "--out", tmp_path / "out")
+    assert "no label map is written for 1 cases (case_006, …)" in said
+
+
+def test_an_ignore_label_that_is_no_number(results: Path) -> None:
+    write_dataset(results, ignore="x")
+    refused("dataset.json: has the ignore label 'x'", "calibrate", results)
+
+
+def test_all_predictions_or_none(results: Path, tmp_path: Path) -> None:
+    predicted, out = put(tmp_path / "predicted", [6, 7]), tmp_path / "out"
+    run("calibrate", results, "--folds", 0)
+    bad = np.full_like(probs_in(predicted, "case_007"), np.nan)
+    np.savez(predicted / "case_007.npz", probabilities=bad)
+    calibrator = results / "segcal_temperature.json"
+    apply = ("apply", calibrator, "--predictions", predicted, "--out", out)
+    refused("case_007.npz: Expected probabilities to be finite", *apply)
+    assert not out.exists()
+
+
+def test_images_that_simpleitk_turned(results: Path, tmp_path: Path) -> None:
+    """As nnU-Net's SimpleITKIOWithReorient predicts: the label maps are where nnU-Net's are."""
+    import SimpleITK
+
+    name = SimpleITK.DICOMOrientImageFilter_GetOrientationFromDirectionCosines
+    predicted = put(tmp_path / "predicted", [6])
+    image = SimpleITK.ReadImage(str(predicted / "case_006.nii.gz"))
+    turned = SimpleITK.DICOMOrient(image, "RAS")
+    classes = [
+        SimpleITK.GetImageFromArray(np.ascontiguousarray(part))
+        for part in probs_in(predicted, "case_006")
+    ]
+    for part in classes:
+        part.CopyInformation(image)
+    arrays = [SimpleITK.GetArrayFromImage(SimpleITK.DICOMOrient(p, "RAS")) for p in classes]
+    np.savez(predicted / "case_006.npz", probabilities=np.stack(arrays))
+    stuff = {
+        "spacing": turned.GetSpacing(), "origin": turned.GetOrigin(),
+        "direction": turned.GetDirection(), "original_orientation": name(image.GetDirection()),
+    }  # fmt: skip
+    (predicted / "case_006.pkl").write_bytes(
+        pickle.dumps({"sitk_stuff": stuff, "spacing": list(turned.GetSpacing())[::-1]})
+    )
+    run("calibrate", results, "--folds", 0)
+    out = tmp_path / "out"
+    run("apply", results / "segcal_temperature.json", "--predictions", predicted, "--out", out)
+    ours, theirs = (nib.load(f / "case_006.nii.gz") for f in (out, predicted))
+    assert ours.get_fdata().any()
+    np.testing.assert_array_equal(ours.get_fdata(), theirs.get_fdata())
+    np.testing.assert_array_equal(ours.affine, theirs.affine)
+    wanted = np.stack(arrays).argmax(0)
+    np.testing.assert_array_equal(probs_in(out, "case_006").argmax(0), wanted)

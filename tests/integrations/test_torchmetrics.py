@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,3 +194,32 @@ def test_two_processes_agree_with_one() -> None:
         assert found[rank]["own_voxels"] == own
         assert {name: found[rank][name] for name in METRICS} == pytest.approx(expected, abs=1e-14)
         assert found[rank]["step_ece"] != pytest.approx(expected["ece"])
+
+
+@pytest.mark.parametrize(
+    "other", [{"region": "foreground"}, {"ignore_index": 0}, {"ignore_index": 255}]
+)
+def test_a_collection_does_not_mix_what_counts_differently(other: dict[str, Any]) -> None:
+    """A first batch in which both count the same voxels must not tie them together."""
+
+    def make() -> dict[str, Any]:
+        return {"one": ECE(2), "other": ECE(2, **other), "cece": CECE(2)}
+
+    together, alone = MetricCollection(make()), make()
+    probs = torch.full((1, 2, 8, 8), 0.1)
+    probs[:, 0] = 0.9
+    target = torch.ones(1, 8, 8, dtype=torch.long)
+    for step in range(3):
+        if step:
+            target = target.clone()
+            target[:, 2:] = 0
+        together.update(probs, target)
+        for metric in alone.values():
+            metric.update(probs, target)
+    found = together.compute()
+    assert {name: float(v) for name, v in found.items()} == {
+        name: float(metric.compute()) for name, metric in alone.items()
+    }
+    # Those that count alike still count once.
+    groups = sorted(sorted(group) for group in together.compute_groups.values())
+    assert groups == [["cece", "one"], ["other"]]

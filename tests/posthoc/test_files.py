@@ -58,7 +58,9 @@ def test_the_file_is_readable(tmp_path: Path) -> None:
         ({"version": 99}, "has format version 99, but this segcal reads 1"),
         ({"method": "temprature"}, "Did you mean 'temperature'"),
         ({"params": {}}, "damaged .*temperature"),
-        ({"params": {"temperature": -1}}, "damaged .*above 0"),
+        ({"params": {"temperature": -1}}, "damaged .*within its bounds"),
+        ({"params": {"temperature": 1e-320}}, "damaged .*within its bounds"),
+        ({"options": {"bounds": [1e-320, 1]}, "params": {"temperature": 1e-320}}, "low ≤ 1"),
         ({"params": {"temperature": float("nan")}}, "damaged"),
         ({"num_classes": "three"}, "damaged .*num_classes"),
         ({"options": {"wings": 2}}, "damaged .*wings"),
@@ -126,3 +128,11 @@ def test_nothing_unfitted_is_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="call `fit`"):
         make_calibrator("temperature").save(tmp_path / "t.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_promises_another_format_is_refused(tmp_path: Path) -> None:
+    for method, name in (("local", "a.json"), ("temperature", "a.safetensors")):
+        calibrator, _ = fitted(method, tmp_path / "right")
+        with pytest.raises(CalibratorError, match="is not kept as"):
+            calibrator.save(tmp_path / name)
+        assert not (tmp_path / name).exists()

@@ -12,6 +12,7 @@ from segcal.posthoc import (
     TemperatureScaling,
     VectorScaling,
     make_calibrator,
+    to_probs,
 )
 
 LINEAR = ["temperature", "vector", "dirichlet", "matrix"]
@@ -266,7 +267,7 @@ def test_bad_input_is_one_clear_line() -> None:
         TemperatureScaling().transform(logits)
     with pytest.raises(ValueError, match="3 classes on axis 0"):
         fit([(logits, target)]).transform(logits[:2])
-    with pytest.raises(ValueError, match="0 < low"):
+    with pytest.raises(ValueError, match="low ≤ 1"):
         TemperatureScaling(bounds=(2.0, 3.0))
     with pytest.raises(ValueError, match="Did you mean 'temperature'"):
         make_calibrator("temprature")
@@ -278,3 +279,35 @@ def test_ignored_voxels_do_not_count() -> None:
     cut = TemperatureScaling().fit([(logits[..., 20:], target[:, 20:])])
     found = TemperatureScaling().fit([(logits, strange)], ignore_index=255)
     assert found.temperature == pytest.approx(cut.temperature, rel=1e-9)
+
+
+def test_probabilities_given_as_logits_are_refused_wherever_they_are_used() -> None:
+    logits, target = calibrated((50, 60))
+    probs = softmax(logits)
+    scaling = TemperatureScaling().fit([(logits, target)])
+    for use in (lambda: scaling.transform(probs), lambda: to_probs(probs)):
+        with pytest.raises(ValueError, match="look like probabilities"):
+            use()
+    np.testing.assert_allclose(to_probs(logits), probs)
+
+
+def test_parameters_that_give_no_probabilities_are_refused() -> None:
+    logits, target = calibrated((50,))
+    huge = VectorScaling().fit([(logits, target)])
+    huge.set_params(3, {"scale": [-1e308] * 3, "bias": [0.0] * 3})
+    with pytest.raises(ValueError, match="Expected finite probabilities, but vector gives others"):
+        huge.transform(logits * 100)
+
+
+@pytest.mark.parametrize("method", ["dirichlet", "matrix"])
+@pytest.mark.parametrize("factor", [1e4, 1e5])
+def test_huge_logits_do_not_feign_convergence(method: str, factor: float) -> None:
+    """Rounding makes the Hessian indefinite there; the search must go on."""
+    logits, target = calibrated((2000,))
+    small = make_calibrator(method).fit([(logits, target)])
+    large = make_calibrator(method).fit([(logits * factor, target)])
+    assert small.report is not None
+    assert large.report is not None
+    assert large.report.nll_after < small.report.nll_after + 1e-3
+    # At 1e5 rounding hides how near the optimum is, and the report says no.
+    assert large.report.converged == (factor < 1e5)

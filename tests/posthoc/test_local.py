@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from posthoc_samples import softmax
+from posthoc_samples import calibrated, softmax
 from segcal.posthoc import HeldOut, TemperatureScaling
 from segcal.posthoc.local import LocalTemperature
 
@@ -165,3 +165,28 @@ def test_bad_input_is_one_clear_line() -> None:
         LocalTemperature(**QUICK).fit([case], max_voxels=None)
     without = LocalTemperature(**{**QUICK, "steps": 1}).fit([(case.logits, case.target)])
     assert without.transform(case.logits, image=case.image).shape == case.logits.shape
+
+
+def test_what_the_patches_lost_is_told() -> None:
+    cases = [calibrated((40, 40), seed=i) for i in range(6)]
+    whole = LocalTemperature(steps=0, patch=16).fit(cases)
+    assert whole.report is not None
+    assert whole.report.notes == []
+    assert whole.report.converged
+    few = LocalTemperature(steps=0, patch=16).fit(cases, max_voxels=300)
+    assert few.report is not None
+    assert few.report.notes == ["5 of 6 cases have no patch: raise max_voxels"]
+    rare = (calibrated((40, 40))[0], np.zeros((40, 40), np.int64))
+    rare[1][0, 0] = 2
+    lost = LocalTemperature(steps=0, patch=4, per_case=2, seed=0).fit([rare], max_voxels=16)
+    assert lost.report is not None
+    assert any("is in no patch that was kept" in note for note in lost.report.notes)
+
+
+def test_a_search_that_still_gains_is_not_called_done() -> None:
+    case = calibrated((24, 24))
+    halves = case[0].copy()
+    halves[:, :12] *= 6
+    short = LocalTemperature(steps=4, learning_rate=0.003).fit([(halves, case[1])])
+    assert short.report is not None
+    assert not short.report.converged

@@ -1,6 +1,7 @@
 """The voxels that a fit sees: bounded, balanced by class and case, and weighed back."""
 
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,3 +125,28 @@ def test_a_stream_keeps_nothing() -> None:
     tracemalloc.stop()
     assert int(stream.counts.sum()) == 1_200_000
     assert peak < 20 * 2**20
+
+
+def test_one_of_each_class_and_case_is_kept_in_any_event() -> None:
+    cases = [calibrated((200,), num_classes=5, seed=i) for i in range(8)]
+    sample = Sample(max_voxels=10)
+    for case in cases:
+        sample.add(case)
+    present = sum(len(np.unique(target)) for _, target in cases)
+    assert sample.voxels == present
+
+
+def test_memory_is_bounded_while_a_case_of_many_classes_is_read() -> None:
+    """Each of its classes is below the quota, and together they are not."""
+    logits, target = calibrated((40_000,), num_classes=20)
+    seen = []
+
+    class Watched(Sample):
+        def _offer(self, strata: Any, block: Any, labels: Any) -> None:
+            super()._offer(strata, block, labels)
+            seen.append(sum(s.size for s in strata))
+
+    sample = Watched(max_voxels=2000).add((logits, target))
+    assert max(seen) <= 2 * 2000
+    assert sample.voxels <= 2000
+    assert int(sample.of().counts.sum()) == 40_000

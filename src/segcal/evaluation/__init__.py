@@ -15,11 +15,12 @@ torch is imported only when a network is used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from segcal.evaluation.apply import apply_folder
 from segcal.evaluation.audit import audit_predictions
 from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
 from segcal.evaluation.measured import Predicted
 from segcal.evaluation.pairs import find_pairs
-from segcal.evaluation.repair import AFTER_TRAINING, apply_folder, fit_pairs
+from segcal.evaluation.repair import AFTER_TRAINING, fit_pairs
 
 if TYPE_CHECKING:
     from segcal.evaluation.calibrated import evaluate_calibrated

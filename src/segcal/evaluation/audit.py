@@ -36,6 +36,7 @@ class Audited:
     region: str
     networks: dict[str, Evaluation]
     unused: tuple[str, ...]
+    has_spacing: bool = True
 
     def lines(self) -> Iterator[str]:
         """One line per network for people."""
@@ -62,9 +63,14 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
     out: dict[str, Path] = {}
     for text in texts:
         title, equals, folder = text.partition("=")
-        if not equals or Path(text).exists():
-            title, folder = Path(text).resolve().name, text
-            title = name if name is not None and len(texts) == 1 else title
+        bare = not equals or Path(text).exists()
+        if name is not None and (len(texts) > 1 or not bare):
+            raise ValueError(
+                "Expected argument `--name` beside one --probs FOLDER; for others say --probs "
+                "NAME=FOLDER."
+            )
+        if bare:
+            title, folder = name or Path(text).resolve().name, text
         if not title or not folder or title in out:
             raise ValueError(
                 f"Expected argument `--probs` to be FOLDER, or NAME=FOLDER with a different name "
@@ -104,7 +110,7 @@ def audit_predictions(
         progress: called with a title and how many of its cases are done.
     """
     check_choice("region", region, REGIONS)
-    _check_out(out, overwrite)
+    _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
     sets = {
         title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
         for title, folder in networks.items()
@@ -142,14 +148,23 @@ def audit_predictions(
         )
         for title, run in zip(sets, runs, strict=True)
     }  # fmt: skip
-    return Audited(out, region, done, first.unused)
+    return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
 
 
-def _check_out(out: Path, overwrite: bool) -> None:
+def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
+    for folder in inputs:
+        if folder.resolve().is_relative_to(out.resolve()):
+            raise DataError(out, f"holds the input {folder}", "choose another --out")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / "study.json").is_file():
+    try:
+        study = json.loads((out / "study.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        study = None
+    if not isinstance(study, dict) or study.get("format") != "segcal-study":
         raise DataError(out, "exists and is not a study", "choose another --out")
+    if study.get("kind") != "audit":
+        raise DataError(out, "holds a study that is no audit", "choose another --out")
     if not overwrite:
         raise DataError(out, "holds a study already", "say --overwrite to replace it")
 

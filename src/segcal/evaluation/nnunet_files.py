@@ -1,13 +1,8 @@
-"""The .pkl beside an nnU-Net .npz: where its voxels lie. Read without executing anything.
-
-A pickle is a program. This reads only those that build plain values and numeric arrays.
-"""
+"""The .pkl beside an nnU-Net .npz: where its voxels lie."""
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.data import DataError
+from segcal.evaluation.plain_pickle import read_plain_pickle
 
-_MAX_BYTES = 256 * 2**20
 _RERUN = "predict again with --save_probabilities, or delete the .pkl"
 
 
@@ -26,7 +21,8 @@ class Placement:
     """Where an array (K, Z, Y, X) of nnU-Net lies.
 
     `affine` maps the voxel indices (x, y, z) of the *file* to millimetres (None: not said).
-    `reoriented`: the array is in RAS order, not in the file's (nnU-Net's NibabelIOWithReorient).
+    `reoriented`: the array is in RAS order, not in the file's (nnU-Net's NibabelIOWithReorient and
+    SimpleITKIOWithReorient).
     """
 
     spacing_mm: tuple[float, float, float]
@@ -34,18 +30,18 @@ class Placement:
     reoriented: bool
 
 
-def read_placement(path: Path) -> Placement:
-    """What an nnU-Net .pkl says of the grid, or a DataError that names the file."""
+def read_placement(path: Path, space: Sequence[int]) -> Placement:
+    """What an nnU-Net .pkl says of the grid of an array (K, *space), or a DataError."""
     content = read_plain_pickle(path)
     try:
-        return _placement(content)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return _placement(content, tuple(space))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError(
             path, f"is not a properties file of nnU-Net ({type(error).__name__}: {error})", _RERUN
         ) from error
 
 
-def _placement(content: Any) -> Placement:
+def _placement(content: Any, space: tuple[int, ...]) -> Placement:
     spacing = [float(s) for s in content["spacing"]]
     spacing = [1.0] * (3 - len(spacing)) + spacing
     if len(spacing) != 3 or not np.isfinite(spacing).all() or min(spacing) <= 0:
@@ -53,21 +49,55 @@ def _placement(content: Any) -> Placement:
     z, y, x = spacing
     nibabel = content.get("nibabel_stuff")
     if nibabel is not None:
-        affine = np.asarray(nibabel["original_affine"], dtype=np.float64).reshape(4, 4)
-        reoriented = "reoriented_affine" in nibabel
-        if reoriented:
-            # The spacing is that of the turned image; the affine's is the file's.
-            x, y, z = (float(s) for s in np.sqrt((affine[:3, :3] ** 2).sum(0)))
-        return Placement((z, y, x), affine, reoriented)
+        affine = _finite(nibabel["original_affine"], (4, 4))
+        if "reoriented_affine" in nibabel:
+            return _turned(affine)
+        return Placement((z, y, x), affine, False)
     itk = content.get("sitk_stuff")
     if itk is None or len(itk["spacing"]) != 3:
         return Placement((z, y, x), None, False)
-    direction = np.asarray(itk["direction"], dtype=np.float64).reshape(3, 3)
     affine = np.eye(4)
-    affine[:3, :3] = direction * np.asarray(itk["spacing"], dtype=np.float64)
-    affine[:3, 3] = np.asarray(itk["origin"], dtype=np.float64)
+    affine[:3, :3] = _finite(itk["direction"], (3, 3)) * _finite(itk["spacing"], (3,))
+    affine[:3, 3] = _finite(itk["origin"], (3,))
     affine[:2] *= -1  # ITK points left and back where NIfTI points right and front
-    return Placement((z, y, x), affine, False)
+    before = itk.get("original_orientation")
+    if before is None:
+        return Placement((z, y, x), affine, False)
+    return _turned(_affine_before(affine, str(before), space))
+
+
+def _finite(values: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64).reshape(shape)
+    if not np.isfinite(array).all():
+        raise ValueError("numbers that are not finite")
+    return array
+
+
+def _turned(affine: NDArray[np.float64]) -> Placement:
+    # The spacing that nnU-Net keeps is that of the turned image; the affine's is the file's.
+    x, y, z = (float(s) for s in np.sqrt((affine[:3, :3] ** 2).sum(0)))
+    return Placement((z, y, x), affine, True)
+
+
+def _affine_before(
+    affine: NDArray[np.float64], codes: str, space: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """The file's affine, from that of its image turned to RAS and where its axes had pointed.
+
+    ITK's three letters say where an axis leads, as nibabel's do.
+    """
+    import nibabel.orientations as turns
+
+    if len(space) != 3:
+        raise ValueError(f"an orientation for an array of shape {space}")
+    ras = turns.axcodes2ornt("RAS")  # type: ignore[no-untyped-call]
+    now = turns.io_orientation(affine)  # type: ignore[no-untyped-call]
+    if not np.array_equal(now, ras):
+        raise ValueError("a turned image that is not in RAS order")
+    file = turns.axcodes2ornt(codes)  # type: ignore[no-untyped-call]
+    back = turns.ornt_transform(ras, file)  # type: ignore[no-untyped-call]
+    moved = turns.inv_ornt_aff(back, space[::-1])  # type: ignore[no-untyped-call]
+    return np.asarray(affine @ moved, dtype=np.float64)
 
 
 def to_file_order(array: NDArray[Any], placement: Placement) -> NDArray[Any]:
@@ -90,66 +120,3 @@ def _turn(array: NDArray[Any], placement: Placement, back: bool) -> NDArray[Any]
     change = turns.ornt_transform(*((file, ras) if back else (ras, file)))  # type: ignore[no-untyped-call]
     turned = turns.apply_orientation(array.transpose(3, 2, 1, 0), change)  # type: ignore[no-untyped-call]
     return np.asarray(turned).transpose(3, 2, 1, 0)
-
-
-def read_plain_pickle(path: Path) -> Any:
-    """The value of a pickle made of plain containers, numbers, text and numeric arrays."""
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(path, "is too large for a properties file", _RERUN)
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(path, f"cannot be read ({error.strerror})", "check the path") from error
-    try:
-        return _PlainUnpickler(io.BytesIO(data)).load()
-    except _NotPlainError as error:
-        raise DataError(path, f"holds more than plain values ({error})", _RERUN) from error
-    except Exception as error:
-        # A damaged pickle may raise anything; all of it means the same to the user.
-        raise DataError(path, f"is damaged ({type(error).__name__})", _RERUN) from error
-
-
-class _NotPlainError(pickle.UnpicklingError):
-    pass
-
-
-def _numeric_dtype(*arguments: Any) -> np.dtype[Any]:
-    made: np.dtype[Any] = np.dtype(*arguments)
-    if made.kind not in "biufcSU":
-        raise _NotPlainError(f"an array of {made}")
-    return made
-
-
-def _encode(text: Any, encoding: Any) -> bytes:
-    """What old pickles call to make bytes."""
-    if not isinstance(text, str) or encoding != "latin1":
-        raise _NotPlainError("_codecs.encode")
-    return text.encode("latin1")
-
-
-def _allowed() -> dict[tuple[str, str], Any]:
-    # numpy moved its core; files of both kinds are about. The three functions build arrays and
-    # scalars of the dtype they are given, and that comes from here, too.
-    array, number = np.zeros(1), np.float64(0)
-    out: dict[tuple[str, str], Any] = {
-        ("collections", "OrderedDict"): OrderedDict,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): _numeric_dtype,
-        ("_codecs", "encode"): _encode,
-    }
-    for core in ("numpy.core", "numpy._core"):
-        out[f"{core}.multiarray", "_reconstruct"] = array.__reduce__()[0]
-        out[f"{core}.multiarray", "scalar"] = number.__reduce__()[0]
-        out[f"{core}.numeric", "_frombuffer"] = array.__reduce_ex__(5)[0]
-    return out
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _allowed()[module, name]
-        except KeyError:
-            raise _NotPlainError(f"{module}.{name}") from None
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise _NotPlainError("a reference")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,13 @@ from segcal._checks import check_choice
 from segcal.data import DataError
 from segcal.data.errors import list_folder
 from segcal.data.nifti import Header, check_same_grid, read_header, read_image, read_labels
-from segcal.evaluation.softmax import SoftmaxFile, find_softmax, is_nifti, stem_of
+from segcal.evaluation.softmax import (
+    SoftmaxFile,
+    find_softmax,
+    is_nifti,
+    refuse_twins,
+    stem_of,
+)
 
 AXES = ("auto", "zyx", "xyz")
 # What labels of voxels that do not count become; `segcal.metrics` and `segcal.posthoc` know it.
@@ -48,10 +56,8 @@ class Pair:
 
     def load(self) -> Loaded:
         """Read the case; a problem names the file."""
-        target, spacing = _read_target(self.label)
-        values = self.softmax.read()
-        if values.ndim - 1 < target.ndim:
-            values = values[:, None]  # a plane, beside a label map of one slice
+        target, spacing = self._read_target()
+        values = as_volume(self.softmax.read(), target.ndim)
         k = self.softmax.num_classes
         ignored = np.zeros(target.shape, np.bool_)
         if self.ignore_label is not None:
@@ -66,29 +72,43 @@ class Pair:
             )
         labels = target.astype(np.int32)
         labels[ignored] = IGNORED
-        image = self._read_image() if self.images else None
+        image = read_channels(self.images) if self.images else None
         return Loaded(self.name, values, labels, spacing, image)
 
-    def _read_image(self) -> NDArray[np.floating]:
-        return np.concatenate([read_image(path)[0] for path in self.images])
+    @property
+    def has_spacing(self) -> bool:
+        """Whether a file says how large a voxel is; else it counts as 1 mm."""
+        return is_nifti(self.label) or self.softmax.header() is not None
+
+    def _read_target(self) -> tuple[NDArray[Any], tuple[float, ...]]:
+        if is_nifti(self.label):
+            labels, header = read_labels(self.label)
+            return labels, header.spacing_mm
+        array = _open_labels(self.label)
+        own = self.softmax.header()
+        spacing = own.spacing_mm if own is not None else (1.0, 1.0, 1.0)
+        return np.array(array), spacing[-array.ndim :]
 
 
-def read_images(folder: Path, name: str) -> NDArray[np.floating]:
+def read_channels(paths: Sequence[Path]) -> NDArray[np.floating]:
     """The image (C, Z, Y, X) of a case, all its channels."""
-    return np.concatenate([read_image(path)[0] for path in _find_images(folder, name, None)])
+    return np.concatenate([read_image(path)[0] for path in paths])
 
 
-def _read_target(path: Path) -> tuple[NDArray[Any], tuple[float, ...]]:
-    if is_nifti(path):
-        labels, header = read_labels(path)
-        return labels, header.spacing_mm
+def _open_labels(path: Path) -> NDArray[Any]:
+    """Labels in an .npy file, mapped."""
     try:
-        array = np.load(path, allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(path, "is damaged or not an array file", "write it again") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise DataError(path, "does not hold integer labels", "write labels as integers")
-    return array, (1.0,) * array.ndim
+    return array
+
+
+def as_volume(values: NDArray[Any], dims: int) -> NDArray[Any]:
+    """(K, *S); a plane becomes a volume of one slice where `dims` is 3."""
+    return values[:, None] if values.ndim - 1 < dims else values
 
 
 @dataclass(frozen=True)
@@ -103,6 +123,11 @@ class Pairs:
     def num_classes(self) -> int:
         """K, the same in every case."""
         return self.pairs[0].softmax.num_classes
+
+    @property
+    def axes(self) -> str:
+        """The order in which plain arrays are read, "zyx" or "xyz"."""
+        return self.pairs[0].softmax.axes
 
     @property
     def names(self) -> list[str]:
@@ -137,7 +162,11 @@ def find_pairs(
     """
     check_choice("axes", axes, AXES)
     found = find_softmax(folder)
-    by_name = {stem_of(p): p for p in list_folder(labels) if is_nifti(p) or p.suffix == ".npy"}
+    by_name: dict[str, Path] = {}
+    for path in list_folder(labels, "--labels"):
+        if is_nifti(path) or path.suffix == ".npy":
+            refuse_twins(by_name.get(stem_of(path)), path)
+            by_name[stem_of(path)] = path
     without = [name for name in found if name not in by_name]
     if without:
         raise DataError(
@@ -147,11 +176,20 @@ def find_pairs(
         )
     _check_classes(list(found.values()))
     headers = {name: read_header(by_name[name]) for name in found if is_nifti(by_name[name])}
-    files = _arrange(folder, found, headers, axes)
+    if axes != "auto" and not headers:
+        raise DataError(
+            labels,
+            "holds labels in plain arrays, which lie as the predictions do",
+            "leave out --axes, or give NIfTI labels",
+        )
+    files = arrange(folder, found, headers, axes)
+    channels = find_images(images, found) if images else {}
     pairs = []
     for name, file in files.items():
-        _check_place(file, by_name[name], headers.get(name))
-        pictures = _find_images(images, name, headers.get(name)) if images else ()
+        check_place(file, by_name[name], headers.get(name))
+        pictures = channels.get(name, ())
+        for path in pictures if name in headers else ():
+            check_same_grid(read_header(path), headers[name])
         pairs.append(Pair(file, by_name[name], pictures, ignore_label))
     unused = tuple(sorted(set(by_name) - set(found)))
     return Pairs(folder, tuple(pairs), unused)
@@ -173,10 +211,10 @@ def _check_classes(files: Sequence[SoftmaxFile]) -> None:
             )
 
 
-def _arrange(
+def arrange(
     folder: Path, found: dict[str, SoftmaxFile], headers: dict[str, Header], axes: str
 ) -> dict[str, SoftmaxFile]:
-    """Plain arrays with their axes in the order that fits the labels.
+    """Plain arrays with their axes in the order that fits the labels' (or images') headers.
 
     All of a folder have one order, and one case whose shape tells is enough.
     """
@@ -191,7 +229,7 @@ def _arrange(
         if fits["zyx"] and fits["xyz"]:
             raise DataError(
                 folder,
-                "holds arrays whose shapes fit the labels in both axis orders",
+                "holds arrays whose shapes fit in both axis orders",
                 "say --axes zyx (as SimpleITK and nnU-Net order arrays) or --axes xyz (as nibabel)",
             )
         axes = "xyz" if fits["xyz"] else "zyx"
@@ -206,9 +244,10 @@ def _as_3d(space: tuple[int, ...]) -> tuple[int, ...]:
     return (1, *space) if len(space) == 2 else space
 
 
-def _check_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
+def check_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
+    """Refuse a label map of another shape, or elsewhere, than the prediction."""
     if header is None:  # labels in a plain array
-        array = np.load(label, mmap_mode="r", allow_pickle=False)
+        array = _open_labels(label)
         if array.shape != file.grid_shape:
             raise _wrong_shape(file, label, array.shape)
         return
@@ -231,14 +270,22 @@ def _wrong_shape(file: SoftmaxFile, label: Path, shape: tuple[int, ...]) -> Data
     )
 
 
-def _find_images(folder: Path, name: str, label: Header | None) -> tuple[Path, ...]:
-    entries = [p for p in list_folder(folder) if is_nifti(p)]
-    own = [p for p in entries if stem_of(p) == name]
-    channels = [p for p in entries if stem_of(p)[:-5] == name and stem_of(p)[-5:][1:].isdigit()]
-    chosen = tuple(own[:1] or channels)
-    if not chosen:
-        raise DataError(folder, f"has no image for {name}", "give NAME.nii.gz or NAME_0000.nii.gz")
-    if label is not None:
-        for path in chosen:
-            check_same_grid(read_header(path), label)
-    return chosen
+def find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ...]]:
+    """The files of every case: NAME.nii.gz, or its channels NAME_0000.nii.gz, …"""
+    own: dict[str, Path] = {}
+    channels: dict[str, list[Path]] = defaultdict(list)
+    for path in list_folder(folder, "--labels"):
+        if is_nifti(path):
+            stem = stem_of(path)
+            refuse_twins(own.get(stem), path)
+            own[stem] = path
+            if re.fullmatch(r"_\d{4}", stem[-5:]):
+                channels[stem[:-5]].append(path)
+    out = {}
+    for name in names:
+        if name not in own and name not in channels:
+            raise DataError(
+                folder, f"has no image for {name}", "give NAME.nii.gz or NAME_0000.nii.gz"
+            )
+        out[name] = (own[name],) if name in own else tuple(channels[name])
+    return out

@@ -1,4 +1,4 @@
-"""Post-hoc calibration of files: fit and judge by cross-validation, and apply."""
+"""Post-hoc calibration of files: fit and judge by cross-validation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from segcal._checks import check_choice, check_int
 from segcal.data import DataError
-from segcal.evaluation.pairs import IGNORED, Loaded, Pairs, read_images
-from segcal.evaluation.softmax import SoftmaxFile, find_softmax
-from segcal.evaluation.softmax_write import outputs_of, write_like
+from segcal.evaluation.pairs import IGNORED, Loaded, Pairs
 from segcal.evaluation.verdict import METRICS, Verdict, compare
 from segcal.metrics import REGIONS, measure
 from segcal.metrics.case import predicted_labels
@@ -64,7 +62,8 @@ def fit_pairs(
         balance: see `Calibrator.fit`.
         folds: of the cross-validation; at most one per case or patient; 0 does not judge.
         patient: a regular expression; cases in which it finds the same text (its first group, if
-            it has one) are of one patient and stay in one fold. None: each case is its own.
+            it has one) are of one patient: they stay in one fold, and count as one in the
+            intervals. None: each case is its own.
         max_voxels, seed: of the sample.
         options: of the calibrator.
         progress: called with what is done and how many cases of it.
@@ -76,8 +75,10 @@ def fit_pairs(
     gathered = make().gather(
         from_probs=from_probs, max_voxels=max_voxels, seed=seed, ignore_index=IGNORED
     )
+    dims = 0
     for number, pair in enumerate(pairs, start=1):
         loaded = pair.load()
+        dims = loaded.target.ndim
         with naming(pair.softmax.path):
             mask = region_mask(loaded, region)
             gathered.add(HeldOut(loaded.values, loaded.target, mask, loaded.image))
@@ -92,12 +93,16 @@ def fit_pairs(
                 make().fit_gathered(gathered.of([i for i in everyone if i not in part], balance))
                 for part in map(set, parts)
             ]
-            verdict = _judge(pairs, parts, models, from_probs, region, seed, progress)
+            units = None if patient is None else [_patient_of(n, patient) for n in pairs.names]
+            verdict = _judge(pairs, parts, models, from_probs, region, units, progress)
     final.about = {
         "region": region,
         "seed": seed,
         "folds": len(parts),
         "cases": pairs.names,
+        # How arrays were read, for those that say nothing of it.
+        "axes": pairs.axes,
+        "dims": dims,
         "cross_validation": verdict.as_dict() if verdict is not None else None,
     }
     return Fitted(final, verdict)
@@ -112,6 +117,7 @@ def make_folds(
         >>> [len(f) for f in make_folds(["p1_a", "p1_b", "p2_a", "p3_a"], 3, r"(p\\d)")]
         [2, 1, 1]
     """
+    check_int("folds", folds, low=2)
     groups: dict[str, list[int]] = defaultdict(list)
     for i, name in enumerate(names):
         groups[_patient_of(name, patient)].append(i)
@@ -120,7 +126,6 @@ def make_folds(
             f"Expected two cases of different patients or more to cross-validate, but got "
             f"{len(groups)}. Give more, or --folds 0 to fit without a verdict."
         )
-    check_int("folds", folds, low=2)
     order = np.random.default_rng(seed).permutation(len(groups))
     members = [list(groups.values())[i] for i in order]
     members.sort(key=len, reverse=True)  # stable: the shuffle holds among equals
@@ -161,7 +166,7 @@ def _judge(
     models: Sequence[Calibrator],
     from_probs: bool,
     region: str,
-    seed: int,
+    units: Sequence[str] | None,
     progress: Progress,
 ) -> Verdict:
     """Scores of each case before, and after the calibrator that did not see it."""
@@ -183,11 +188,23 @@ def _judge(
         progress("judged", i + 1)
     ordered = [region, *(name for name in REGIONS if name != region)]
     changes = [
-        compare(name, metric, *zip(*scores[name, metric], strict=True), seed=seed)
+        compare(name, metric, *zip(*scores[name, metric], strict=True), units=units)
         for name in ordered
         for metric in METRICS
     ]
-    return Verdict(region, tuple(changes), changed, voxels)
+    unit = "cases" if units is None else "patients"
+    return Verdict(region, tuple(changes), changed, voxels, unit, _notes(models))
+
+
+def _notes(models: Sequence[Calibrator]) -> tuple[str, ...]:
+    """What befell the fits of the folds: they are judged, so it must be known."""
+    found: dict[str, int] = defaultdict(int)
+    for report in (model.report for model in models if model.report is not None):
+        for words in (*report.at_bound, *report.notes):
+            found[words] += 1
+        if not report.converged:
+            found["the search was cut off before it converged"] += 1
+    return tuple(f"in {n} of {len(models)} folds: {words}" for words, n in found.items())
 
 
 def _scores(
@@ -210,54 +227,3 @@ def naming(path: Path) -> Iterator[None]:
         raise
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What `apply_folder` did to one case."""
-
-    name: str
-    voxels: int
-    changed: int
-
-
-def apply_folder(
-    calibrator: Calibrator,
-    folder: Path,
-    out: Path,
-    *,
-    from_probs: bool,
-    images: Path | None = None,
-    overwrite: bool = False,
-) -> Iterator[Applied]:
-    """Calibrate every case of `folder` into `out`, in the same form; one case at a time."""
-    found = find_softmax(folder)
-    if out.resolve() == folder.resolve():
-        raise ValueError(
-            f"Expected argument `out` to be another folder than the input, but got {out}."
-        )
-    there = [path for file in found.values() for path in outputs_of(file, out) if path.exists()]
-    if there and not overwrite:
-        raise ValueError(f"{there[0]}: exists already; say --overwrite to replace it")
-    wanted = calibrator.check_fitted()
-    for file in found.values():
-        if file.num_classes != wanted:
-            raise DataError(
-                file.path,
-                f"has {file.num_classes} classes, but the calibrator was fitted on {wanted}",
-                "fit one on this network",
-            )
-    for file in found.values():
-        yield _apply(calibrator, file, out, from_probs, images)
-
-
-def _apply(
-    calibrator: Calibrator, file: SoftmaxFile, out: Path, from_probs: bool, images: Path | None
-) -> Applied:
-    values = file.read()
-    image = read_images(images, file.name) if images is not None else None
-    with naming(file.path):
-        probs = calibrator.transform(values, from_probs=from_probs, image=image)
-    changed = int((values.argmax(0) != probs.argmax(0)).sum())
-    write_like(file, probs, out)
-    return Applied(file.name, int(np.prod(values.shape[1:])), changed)

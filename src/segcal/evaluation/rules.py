@@ -56,6 +56,11 @@ def parse_rule(text: str) -> Rule:
     region, metric = match[1] or "all", "hd95_mm" if match[2] == "hd95" else match[2]
     check_choice("--fail-if", region, REGIONS)
     check_choice("--fail-if", metric, (*_CALIBRATION, *_SEGMENTATION))
+    if match[1] and metric in _SEGMENTATION:
+        raise ValueError(
+            f"Expected argument `--fail-if` to name no region for {metric}, which has none, but "
+            f"got {text!r}."
+        )
     return Rule(text, region, metric, match[3], limit)
 
 
@@ -86,4 +91,8 @@ def _broken(title: str, found: Evaluation, rule: Rule) -> str | None:
         )
     if not _HOLDS[rule.sign](mean, rule.limit):
         return None
-    return f"{title}: {what} is {mean:.4g} on average over cases: --fail-if {rule.text!r} holds"
+    left_out = f" ({undefined} without such voxels left out)" if undefined else ""
+    return (
+        f"{title}: {what} is {mean:.4g} on average over cases{left_out}: --fail-if "
+        f"{rule.text!r} holds"
+    )

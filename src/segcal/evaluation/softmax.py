@@ -130,9 +130,15 @@ def is_nifti(path: Path) -> bool:
 
 def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
     """Every case of a folder, by name, in name order; headers are read, voxels are not."""
-    files = [path for path in list_folder(folder) if path.is_file()]
+    files = [path for path in list_folder(folder, "--probs or --logits") if path.is_file()]
     npz = [path for path in files if path.suffix.lower() == ".npz"]
     npy = [path for path in files if path.suffix.lower() == ".npy"]
+    if npz and npy:
+        raise DataError(
+            folder,
+            f"holds .npz and .npy files ({npz[0].name}, {npy[0].name})",
+            "give folders of one kind each",
+        )
     if npz:
         found = [_describe_npz(path) for path in npz]
     elif npy:
@@ -146,7 +152,19 @@ def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
             "give a folder with .npz, .npy, 4-D .nii.gz files, or one .nii.gz per class "
             "(NAME_class0.nii.gz, …)",
         )
-    return {file.name: file for file in sorted(found, key=lambda file: file.name)}
+    out: dict[str, SoftmaxFile] = {}
+    for file in sorted(found, key=lambda file: file.name):
+        refuse_twins(out[file.name].path if file.name in out else None, file.path)
+        out[file.name] = file
+    return out
+
+
+def refuse_twins(first: Path | None, second: Path) -> None:
+    """Two files of one case: neither may be chosen in silence."""
+    if first is not None:
+        raise DataError(
+            second, f"and {first.name} are both of case {case_of(second)}", "remove one of them"
+        )
 
 
 # numpy files
@@ -192,7 +210,7 @@ def _describe_npz(path: Path) -> SoftmaxFile:
     if key in NNUNET_KEYS:
         form = "nnunet"
         beside = path.with_suffix(".pkl")
-        placement = read_placement(beside) if beside.is_file() else None
+        placement = read_placement(beside, shape[1:]) if beside.is_file() else None
     return SoftmaxFile(
         case_of(path), form, (path,), shape, key=key, dtype=dtype.name, placement=placement
     )
@@ -242,7 +260,9 @@ def _describe_nifti(files: list[Path]) -> list[SoftmaxFile]:
     for path in files:
         match = _CLASS_FILE.match(stem_of(path))
         if match:
-            groups[match[1]][int(match[2])] = path
+            parts = groups[match[1]]
+            refuse_twins(parts.get(int(match[2])), path)
+            parts[int(match[2])] = path
     return [_one_per_class(name, parts, headers) for name, parts in groups.items()]
 
 

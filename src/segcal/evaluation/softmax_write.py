@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,8 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.data.store import replacing
+from segcal.data.errors import disk_errors
+from segcal.data.store import PARTIAL, replacing
 from segcal.evaluation.nnunet_files import from_file_order
 from segcal.evaluation.softmax import SoftmaxFile
 
@@ -30,19 +35,34 @@ def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
     elif file.axes == "xyz":
         values = values.transpose(0, *range(values.ndim - 1, 0, -1))
     out = folder / file.path.name
-    with replacing(out) as partial, partial.open("wb") as stream:
-        if file.form == "npy":
-            np.save(stream, values)
-        else:
-            key = "probabilities" if file.key == "logits" else file.key
-            np.savez_compressed(stream, **{key: values})  # type: ignore[arg-type]
-    beside = file.path.with_suffix(".pkl")
-    if file.form != "nnunet" or not beside.is_file():
-        return [out]
-    copy = folder / beside.name
-    with replacing(copy) as partial:
-        shutil.copyfile(beside, partial)
-    return [out, copy]
+    with replacing(out) as partial:
+        with partial.open("wb") as stream:
+            if file.form == "npy":
+                np.save(stream, values)
+            else:
+                key = "probabilities" if file.key == "logits" else file.key
+                np.savez_compressed(stream, **{key: values})  # type: ignore[arg-type]
+        if file.form != "npy":
+            _copy_others(file, partial)
+    beside = _beside(file)
+    for source in beside:
+        with replacing(folder / source.name) as partial:
+            shutil.copyfile(source, partial)
+    return [out, *(folder / source.name for source in beside)]
+
+
+def _copy_others(file: SoftmaxFile, out: Path) -> None:
+    """What else lies in the .npz, byte for byte."""
+    with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(out, "a") as new:
+        for name in old.namelist():
+            if name != f"{file.key}.npy":
+                new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
+
+
+def _beside(file: SoftmaxFile) -> list[Path]:
+    """The properties that belong to nnU-Net's softmax."""
+    properties = file.path.with_suffix(".pkl")
+    return [properties] if file.form == "nnunet" and properties.is_file() else []
 
 
 def _write_nifti(file: SoftmaxFile, values: NDArray[Any], folder: Path) -> list[Path]:
@@ -63,5 +83,32 @@ def _write_nifti(file: SoftmaxFile, values: NDArray[Any], folder: Path) -> list[
 
 
 def outputs_of(file: SoftmaxFile, folder: Path) -> list[Path]:
-    """What `write_like` will write."""
-    return [folder / path.name for path in file.paths]
+    """All that `write_like` will write."""
+    return [folder / path.name for path in (*file.paths, *_beside(file))]
+
+
+def check_free(paths: Sequence[Path], overwrite: bool) -> None:
+    """Refuse to replace what is there, unless told; a folder is never replaced."""
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path}: is a folder; choose another --out")
+        if path.exists() and not overwrite:
+            raise ValueError(f"{path}: exists already; say --overwrite to replace it")
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A folder to write into; its files move into `folder` when all went well, else none do."""
+    new = not folder.exists()
+    draft = folder / f"{PARTIAL}{os.getpid()}"
+    try:
+        with disk_errors(folder):
+            draft.mkdir(parents=True)
+            yield draft
+            for path in sorted(draft.iterdir()):
+                os.replace(path, folder / path.name)
+            new = False
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        if new and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()

@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 METRICS = ("ece", "nll", "brier")
+# With fewer independent cases there is no telling their spread: numbers, but no verdict.
+MIN_UNITS = 6
 
 
 @dataclass(frozen=True)
 class Change:
     """One metric in one region: means over held-out cases, and their difference with an interval.
 
-    `low` and `high` bound the mean difference (after minus before) by a bootstrap over cases;
-    below 0 is better. `cases` are those in which both are defined.
+    `low` and `high` bound the mean difference (after minus before) by Student's t over `units`,
+    which are independent: patients, each by the mean of its cases, or else cases. Below 0 is
+    better. `cases` are those in which both are defined.
     """
 
     region: str
@@ -27,6 +30,7 @@ class Change:
     low: float
     high: float
     cases: int
+    units: int
 
     @property
     def difference(self) -> float:
@@ -35,7 +39,9 @@ class Change:
 
     @property
     def direction(self) -> str:
-        """ "better" or "worse" if the interval leaves out 0, else "unclear"."""
+        """ "better" or "worse" if the interval leaves out 0, "unclear", or "too few"."""
+        if 0 < self.units < MIN_UNITS:
+            return "too few"
         if self.high < 0:
             return "better"
         return "worse" if self.low > 0 else "unclear"
@@ -47,15 +53,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`helped` is "yes", "no", "partly" or "harmed", in the region of the fit; `changes` say all.
+    """`helped` is "yes", "no", "partly", "harmed" or "too few", in the region of the fit.
 
     "yes" needs ECE *and* NLL better; ECE alone can be fooled, NLL alone is not calibration.
+    `changes` say all. `unit` is what counts once, "cases" or "patients"; `notes` say what befell
+    the fits of single folds.
     """
 
     region: str
     changes: tuple[Change, ...]
     changed_labels: int
     voxels: int
+    unit: str = "cases"
+    notes: tuple[str, ...] = ()
 
     def change(self, metric: str, region: str | None = None) -> Change:
         """That of a metric, in the region of the fit unless told."""
@@ -65,6 +75,8 @@ class Verdict:
     @property
     def helped(self) -> str:
         found = {self.change(metric).direction for metric in ("ece", "nll")}
+        if "too few" in found:
+            return "too few"
         if found == {"better"}:
             return "yes"
         if "worse" in found:
@@ -79,14 +91,24 @@ class Verdict:
             "no": "No, there is no sign that it helped",
             "partly": "Only partly",
             "harmed": "No, it did harm",
+            "too few": f"Too few {self.unit} to say ({MIN_UNITS} are needed)",
         }[self.helped]
         text = (
             f"{begin}: on held-out cases, region {self.region}, ECE {_moved(ece)}, "
-            f"and NLL {_moved(nll)} ({ece.cases} cases, 95 % intervals)."
+            f"and NLL {_moved(nll)} ({self._count(ece)}, 95 % intervals)."
         )
         others = [c for c in self.changes if c.metric == "ece" and c.region != self.region]
-        told = [f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})" for c in others]
+        told = [
+            f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})"
+            if c.cases
+            else f"{c.region} has no voxels"
+            for c in others
+        ]
         return text + (f" ECE elsewhere: {', '.join(told)}." if told else "")
+
+    def _count(self, change: Change) -> str:
+        cases = f"{change.cases} cases"
+        return cases if self.unit == "cases" else f"{change.units} {self.unit}, {cases}"
 
     def as_dict(self) -> dict[str, Any]:
         """For the file."""
@@ -95,12 +117,14 @@ class Verdict:
             "words": self.words(),
             "changed_labels": self.changed_labels,
             "voxels": self.voxels,
+            "unit": self.unit,
+            "notes": list(self.notes),
             "changes": [change.as_dict() for change in self.changes],
         }
 
 
 def _moved(change: Change) -> str:
-    verb = {"better": "fell", "worse": "rose", "unclear": "went"}[change.direction]
+    verb = {"better": "fell", "worse": "rose"}.get(change.direction, "went")
     return (
         f"{verb} from {change.before:.4f} to {change.after:.4f} "
         f"(by {change.difference:+.4f}, [{change.low:+.4f}, {change.high:+.4f}])"
@@ -113,26 +137,50 @@ def compare(
     before: Sequence[float],
     after: Sequence[float],
     *,
-    resamples: int = 2000,
-    seed: int = 0,
+    units: Sequence[object] | None = None,
 ) -> Change:
     """The change of one metric over paired cases; NaN pairs (an empty region) are left out.
 
+    Args:
+        units: of each case, what it belongs to, such as its patient. Cases of one unit are
+            averaged: they resemble each other, and would make the interval too narrow. None takes
+            each case as its own.
+
     Example:
-        >>> change = compare("all", "ece", [0.2, 0.3, 0.25], [0.1, 0.1, 0.1])
+        >>> change = compare("all", "ece", [0.2, 0.3, 0.25] * 2, [0.1, 0.1, 0.1] * 2)
         >>> change.direction, round(change.difference, 2)
         ('better', -0.15)
     """
     pairs = np.array([before, after], dtype=np.float64)
-    pairs = pairs[:, np.isfinite(pairs).all(0)]
-    n = pairs.shape[1]
-    if n == 0:
+    keep = np.asarray(np.isfinite(pairs).all(0))
+    cases = int(keep.sum())
+    if not cases:
         nan = float("nan")
-        return Change(region, metric, nan, nan, nan, nan, 0)
-    difference: NDArray[np.float64] = pairs[1] - pairs[0]
-    chosen = np.random.default_rng(seed).integers(0, n, (resamples, n))
-    low, high = np.quantile(difference[chosen].mean(1), (0.025, 0.975))
-    # One case has no spread to resample: it proves nothing.
-    low, high = (-np.inf, np.inf) if n == 1 else (low, high)
+        return Change(region, metric, nan, nan, nan, nan, 0, 0)
+    pairs = pairs[:, keep]
+    if units is not None:
+        chosen = [unit for unit, kept in zip(units, keep, strict=True) if kept]
+        pairs = _means(pairs, chosen)
+    low, high = _interval(pairs[1] - pairs[0])
     means = pairs.mean(1)
-    return Change(region, metric, float(means[0]), float(means[1]), float(low), float(high), n)
+    return Change(
+        region, metric, float(means[0]), float(means[1]), low, high, cases, pairs.shape[1]
+    )
+
+
+def _means(pairs: NDArray[np.float64], units: Sequence[object]) -> NDArray[np.float64]:
+    """(2, cases) to (2, units)."""
+    number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+    index = np.array([number[unit] for unit in units])
+    return np.stack([np.bincount(index, row) / np.bincount(index) for row in pairs])
+
+
+def _interval(difference: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % interval of the mean, by Student's t."""
+    from scipy.special import stdtrit
+
+    n = len(difference)
+    if n == 1:  # no spread to see: it proves nothing
+        return -np.inf, np.inf
+    half = float(stdtrit(n - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(n)
+    return float(difference.mean() - half), float(difference.mean() + half)

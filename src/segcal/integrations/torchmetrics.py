@@ -78,6 +78,10 @@ class CalibrationMetrics(Metric):
         self.region = region
         for name, array in _arrays(nothing(self.num_classes, self.num_bins)).items():
             self.add_state(name, torch.as_tensor(array), dist_reduce_fx="sum")
+        # A MetricCollection lets metrics share their states if names and values are the same after
+        # the first batch. That one may be all foreground: the name says what was counted.
+        counted = f"counted_{region}_{self.ignore_index}".replace("-", "minus")
+        self.add_state(counted, torch.zeros(1, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, probs: Tensor, target: Tensor, spacing_mm: Spacing | None = None) -> None:
         """Count a batch. `spacing_mm` is for the regions measured in millimetres."""

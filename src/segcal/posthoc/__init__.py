@@ -68,7 +68,16 @@ def make_calibrator(method: str, **options: Any) -> Calibrator:
         TemperatureScaling(unfitted)
     """
     check_choice("method", method, CALIBRATORS)
-    return CALIBRATORS[method](**options)
+    try:
+        return CALIBRATORS[method](**options)
+    except TypeError as error:
+        known = CALIBRATORS[method]().options()
+        if set(options) <= set(known):
+            raise
+        unknown = ", ".join(sorted(set(options) - set(known)))
+        raise ValueError(
+            f"Expected options of {method} among {', '.join(known)}, but got {unknown}."
+        ) from error
 
 
 def __getattr__(name: str) -> Any:

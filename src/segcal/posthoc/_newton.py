@@ -19,7 +19,7 @@ _ROUNDING = 1e-10
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a search ended; `converged` is False if it ran out of iterations."""
+    """Where a search ended; `converged` is False if it was cut off with more to gain."""
 
     theta: Floats
     value: float
@@ -44,6 +44,7 @@ def minimise(
     """
     theta = np.clip(start, lower, upper)
     value, gradient, hessian = objective(theta)
+    decrease = np.inf
     for iteration in range(max_iter):
         free = ~(((theta <= lower) & (gradient > 0)) | ((theta >= upper) & (gradient < 0)))
         if not free.any():
@@ -51,7 +52,7 @@ def minimise(
         step = np.zeros_like(theta)
         step[free] = _newton_step(gradient[free], hessian[np.ix_(free, free)])
         decrease = -float(gradient @ step)
-        if decrease <= _CONVERGED:
+        if 0 <= decrease <= _CONVERGED:
             return Minimum(theta, value, iteration, True)
         slope = np.where(free, -gradient, 0.0) / max(float(np.abs(np.diag(hessian)).max()), 1e-12)
         for direction in (step, slope):
@@ -60,13 +61,22 @@ def minimise(
                 break
         if found is None:
             return Minimum(theta, value, iteration, decrease <= _ROUNDING)
-        theta, (value, gradient, hessian) = found
-    return Minimum(theta, value, max_iter, False)
+        before, (theta, (value, gradient, hessian)) = value, found
+        if decrease <= _ROUNDING and before - value <= _NOISE * max(abs(value), 1e-3):
+            return Minimum(theta, value, iteration + 1, True)
+    return Minimum(theta, value, max_iter, decrease <= _ROUNDING)
 
 
 def _newton_step(gradient: Floats, hessian: Floats) -> Floats:
-    ridge = 1e-12 * max(float(np.trace(hessian)), 1e-3)
-    return np.asarray(-np.linalg.solve(hessian + ridge * np.eye(len(gradient)), gradient))
+    """The Newton step; where rounding made the Hessian indefinite, one that still leads down."""
+    scale = max(float(np.trace(hessian)), 1e-3)
+    step = np.zeros_like(gradient)
+    for ridge in (1e-12, 1e-9, 1e-6, 1e-3, 1.0):
+        damped = hessian + ridge * scale * np.eye(len(gradient))
+        step = np.asarray(-np.linalg.solve(damped, gradient), dtype=np.float64)
+        if float(gradient @ step) < 0:
+            break
+    return step
 
 
 def _search(

@@ -141,9 +141,8 @@ def check_block(block: npt.NDArray[Any], *, from_probs: bool, space: str) -> Non
         return
     low, high = float(block.min()), float(block.max())
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise ValueError(
-            f"Expected argument `logits` to be finite, but got values in [{low:g}, {high:g}]."
-        )
+        what = "probabilities" if from_probs else "argument `logits`"
+        raise ValueError(f"Expected {what} to be finite, but got values in [{low:g}, {high:g}].")
     if from_probs and space == "logits":
         raise ValueError(
             "Expected logits, since this method needs them raw, but got probabilities. "

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from segcal.posthoc._rows import (
     Array,
     Floats,
+    ProbabilityWatch,
     check_block,
     cut,
     is_tensor,
@@ -31,7 +32,8 @@ class FitReport:
     """What a fit saw and found. `nll_*` are means in nats over the voxels, weighted as asked.
 
     `voxels` counts all that the fit stands for, `used` those it computed with. `at_bound` says in
-    words which parameters ended at their bound; `converged` is False if the search was cut off.
+    words which parameters ended at their bound; `converged` is False if the search was cut off;
+    `notes` say what else should be known.
     """
 
     cases: int
@@ -44,6 +46,7 @@ class FitReport:
     balance: str = "none"
     from_probs: bool = False
     at_bound: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For the file."""
@@ -184,14 +187,23 @@ class Calibrator(ABC):
                 f"on axis {class_axis}, but got {source.dtype} of shape {tuple(logits.shape)}."
             )
         wide = np.promote_types(source.dtype, np.float32)
-        out = np.empty(source.shape, wide)
+        out, watch = np.empty(source.shape, wide), ProbabilityWatch()
         for where, scaled in self._blocks(source, from_probs, image):
-            probs = softmax(scaled).astype(wide)
+            with np.errstate(invalid="ignore"):
+                probs = softmax(scaled).astype(wide)
+            if not np.isfinite(probs).all():
+                raise ValueError(
+                    f"Expected finite probabilities, but {self.method} gives others: its "
+                    "parameters are too large for these values."
+                )
             here = take(source, where, True)
+            if not from_probs:
+                watch.see(here)
             if not self.changes_labels:
                 keep_top(probs, here)
             index = (slice(None), *where)
             out[index] = probs.reshape(out[index].shape)
+        watch.refuse()
         result = np.moveaxis(out, 0, class_axis)
         if is_tensor(logits):
             import torch
@@ -207,7 +219,9 @@ class Calibrator(ABC):
             block = take(source, where, True)
             check_block(block, from_probs=from_probs, space=self.space)
             rows = to_rows(block, from_probs=from_probs, space=self.space)
-            yield where, self._scaled(rows)
+            with np.errstate(over="ignore", invalid="ignore"):  # `transform` looks at what came
+                scaled = self._scaled(rows)
+            yield where, scaled
 
     # Files
 
@@ -255,14 +269,18 @@ def keep_top(probs: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
 def to_probs(logits: npt.NDArray[Any], *, from_probs: bool = False) -> npt.NDArray[Any]:
     """What a network says as it is, (K, *S): its probabilities, or the softmax of its logits.
 
-    Computed in float64, a block at a time; half precision comes out as float32.
+    Computed in float64, a block at a time; half precision comes out as float32. Probabilities that
+    were given as logits are refused.
     """
     if from_probs:
         return logits
+    watch = ProbabilityWatch()
     out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
     for where in cut(logits):
         block = take(logits, where, True)
         check_block(block, from_probs=False, space="log_probs")
+        watch.see(block)
         index = (slice(None), *where)
         out[index] = softmax(block.astype(np.float64)).reshape(out[index].shape)
+    watch.refuse()
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 FORMAT = "segcal-calibrator"
 VERSION = 1
 _MAX_BYTES = 64 * 2**20
+_WITH_TENSORS = ("local",)
 
 
 class CalibratorError(ValueError):
@@ -29,9 +31,28 @@ class CalibratorError(ValueError):
         return f"{self.path}: {self.problem}"
 
 
+def check_ending(method: str, path: Path) -> None:
+    """Refuse a name that promises another kind of file than `method` writes."""
+    wrong, right = (
+        (".json", ".safetensors") if method in _WITH_TENSORS else (".safetensors", ".json")
+    )
+    if path.suffix.lower() == wrong:
+        raise CalibratorError(path, f"{method} is not kept as {wrong[1:]}; call it {right}")
+
+
+def _plain(value: Any) -> Any:
+    """The same for JSON, which has neither NaN nor infinity: they become null."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def save_calibrator(calibrator: Calibrator, path: Path) -> None:
     """Write `calibrator`: safetensors if it has tensors, else JSON. Whole or not at all."""
     num_classes = calibrator.check_fitted()
+    check_ending(calibrator.method, path)
     report = calibrator.report
     head = {
         "format": FORMAT,
@@ -41,17 +62,17 @@ def save_calibrator(calibrator: Calibrator, path: Path) -> None:
         "changes_labels": calibrator.changes_labels,
         "params": calibrator.params(),
         "options": calibrator.options(),
-        "fit": report.as_dict() if report is not None else {},
-        "about": calibrator.about,
+        "fit": _plain(report.as_dict() if report is not None else {}),
+        "about": _plain(calibrator.about),
         "segcal": __version__,
     }
     tensors = getattr(calibrator, "tensors", None)
     if tensors is None:
-        data = (json.dumps(head, indent=1, ensure_ascii=False) + "\n").encode()
+        data = (json.dumps(head, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
     else:
         from safetensors.torch import save
 
-        text = {"segcal": json.dumps(head, ensure_ascii=False)}
+        text = {"segcal": json.dumps(head, ensure_ascii=False, allow_nan=False)}
         data = save(tensors(), metadata=text)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)

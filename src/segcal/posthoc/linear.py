@@ -244,7 +244,12 @@ class TemperatureScaling(LinearCalibrator):
         return {"temperature": self.temperature}
 
     def set_params(self, num_classes: int, params: dict[str, Any]) -> None:
-        temperature = check_number("temperature", params.get("temperature"), low=0, open_low=True)
+        temperature = check_number("temperature", params.get("temperature"))
+        slack = 1e-9  # T is kept as 1/T, and comes back rounded
+        if not self.bounds[0] * (1 - slack) <= temperature <= self.bounds[1] * (1 + slack):
+            raise ValueError(
+                f"Expected `temperature` within its bounds {self.bounds}, but got {temperature}."
+            )
         self.num_classes, self._theta = num_classes, np.array([1 / temperature])
 
 
@@ -258,9 +263,9 @@ def check_bounds(name: str, value: Sequence[float], positive: bool) -> tuple[flo
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise TypeError(f"Expected argument `{name}` to be two numbers, but got {value!r}.")
     low, high = (check_number(name, v, low=0 if positive else None) for v in value)
-    if not (0 < low <= 1 <= high):
+    if not (1e-300 <= low <= 1 <= high):
         raise ValueError(
-            f"Expected argument `{name}` to be (low, high) with 0 < low ≤ 1 ≤ high, "
+            f"Expected argument `{name}` to be (low, high) with 1e-300 ≤ low ≤ 1 ≤ high, "
             f"but got {tuple(value)}."
         )
     return low, high

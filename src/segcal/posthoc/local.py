@@ -22,6 +22,8 @@ _HALO = 2  # two 3×3(×3) convolutions
 _SLAB_VOXELS = 1 << 18
 # Log-probabilities below this say nothing more, and would dwarf the others.
 _FLOOR = -15.0
+# If the last quarter of the steps brought more than this part of the gain, more would help.
+_STILL_FALLING = 0.1
 
 
 class _Network(nn.Module):
@@ -118,7 +120,7 @@ class LocalTemperature(Calibrator):
         base = _best_single(data, self.bounds)
         self._build(data.num_classes, dims, data.channels, base.temperature)
         plain, start = _mean_nll(self, data, identity=True), _mean_nll(self, data)
-        best = self._train(data, start)
+        best, settled = self._train(data, start)
         self.report = FitReport(
             cases=data.cases,
             voxels=int(data.counts.sum()),
@@ -126,8 +128,9 @@ class LocalTemperature(Calibrator):
             nll_before=plain,
             nll_after=best,
             iterations=self.steps,
-            converged=True,
+            converged=settled,
             at_bound=base.report.at_bound if base.report else [],
+            notes=_missing(data),
         )
         return self
 
@@ -138,14 +141,18 @@ class LocalTemperature(Calibrator):
         self.num_classes, self.dims, self.channels = num_classes, dims, channels
         self.base_temperature = base
 
-    def _train(self, data: PatchSet, start: float) -> float:
-        """Adam on the weighted NLL of random patches; the best state seen is kept."""
+    def _train(self, data: PatchSet, start: float) -> tuple[float, bool]:
+        """Adam on the weighted NLL of random patches; the best state seen is kept.
+
+        Gives its NLL, and whether the last quarter of the steps still gained much.
+        """
         network = self._net()
         optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(self.steps, 1))
         rng = np.random.default_rng(self.seed)
         best, state = start, copy.deepcopy(network.state_dict())
         looks = {round(self.steps * part) for part in (0.25, 0.5, 0.75, 1.0)}
+        last = start
         for step in range(1, self.steps + 1):
             chosen = rng.choice(len(data.patches), min(self.batch, len(data.patches)), False)
             parts = [self._nll(data.patches[i], data.weights) for i in chosen]
@@ -156,10 +163,12 @@ class LocalTemperature(Calibrator):
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             schedule.step()
-            if step in looks and (now := _mean_nll(self, data)) < best:
-                best, state = now, copy.deepcopy(network.state_dict())
+            if step in looks:
+                last, now = best, _mean_nll(self, data)
+                if now < best:
+                    best, state = now, copy.deepcopy(network.state_dict())
         network.load_state_dict(state)
-        return best
+        return best, last - best <= _STILL_FALLING * (start - best)
 
     def _net(self) -> _Network:
         self.check_fitted()
@@ -266,6 +275,17 @@ class LocalTemperature(Calibrator):
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             raise ValueError("Expected the weights to be finite.")
         self._net().load_state_dict(tensors)
+
+
+def _missing(data: PatchSet) -> list[str]:
+    """What of the cases is in no patch, since memory is bounded; the fit knows nothing of it."""
+    more = "raise max_voxels"
+    lost = [k for k in range(data.num_classes) if data.counts[k] and not data.weights[k]]
+    out = [f"class {k} is in no patch that was kept: {more}" for k in lost]
+    seen = len({patch.case for patch in data.patches})
+    if seen < data.filled:
+        out.append(f"{data.filled - seen} of {data.filled} cases have no patch: {more}")
+    return out
 
 
 def _best_single(data: PatchSet, bounds: Sequence[float]) -> TemperatureScaling:

@@ -76,7 +76,10 @@ class Patch:
 
 @dataclass
 class PatchSet:
-    """What a fit reads: patches and, per class, what a voxel of them stands for."""
+    """What a fit reads: patches and, per class, what a voxel of them stands for.
+
+    `filled` counts the cases that have voxels to fit on.
+    """
 
     patches: list[Patch]
     weights: Floats
@@ -84,6 +87,7 @@ class PatchSet:
     cases: int
     num_classes: int
     channels: int
+    filled: int
 
 
 class Patches:
@@ -209,4 +213,7 @@ class Patches:
             drawn += np.bincount(patch.labels[patch.labels >= 0], minlength=self.num_classes)
         stands_for = np.divide(counts, drawn, out=np.zeros_like(drawn), where=drawn > 0)
         weights = class_weights(counts, balance) * stands_for
-        return PatchSet(patches, weights, counts, len(chosen), self.num_classes, self.channels or 0)
+        filled = sum(bool(self._counts[i].sum()) for i in chosen)
+        return PatchSet(
+            patches, weights, counts, len(chosen), self.num_classes, self.channels or 0, filled
+        )

@@ -90,6 +90,8 @@ class _Stratum:
 class Sample:
     """At most `max_voxels` voxels of all cases, evenly from every class of every case.
 
+    One of each class of each case is kept in any event: none may be missing from the objective.
+
     Each voxel draws a random key; a class of a case keeps those with the smallest, up to a quota
     that halves when the whole would outgrow `max_voxels`. So memory is bounded whatever the number
     and the size of the cases, one pass suffices, and if all voxels fit, all are kept.
@@ -146,7 +148,7 @@ class Sample:
         for stratum in strata:
             stratum.shrink(self._quota)
         self._strata.append(strata)
-        self._fit_into_memory()
+        self._fit_into_memory(self.max_voxels)
         return self
 
     def _read(
@@ -181,15 +183,16 @@ class Sample:
             here = labels == k
             if here.any():
                 stratum.add(keys[here], rows[:, here], self._quota)
+        # Many classes may each be below the quota. The end of the case would halve it anyway.
+        self._fit_into_memory(2 * self.max_voxels, strata)
 
-    def _fit_into_memory(self) -> None:
-        while self.voxels > self.max_voxels:
-            self._quota = max(self._quota // 2, 1)
-            for case in self._strata:
+    def _fit_into_memory(self, limit: int, reading: Sequence[_Stratum] = ()) -> None:
+        """Halve the quota until `limit` is kept, with the case that is being read."""
+        while self._quota > 1 and self.voxels + sum(s.size for s in reading) > limit:
+            self._quota //= 2
+            for case in (*self._strata, reading):
                 for stratum in case:
                     stratum.shrink(self._quota)
-            if self._quota == 1:
-                break
 
     def of(self, cases: Sequence[int] | None = None, balance: str = "none") -> Voxels:
         """The voxels of some cases, by position; None is all."""

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from segcal._checks import check_choice
 from segcal.data import DataError
+from segcal.data.nifti import read_header
 from segcal.data.store import replacing
-from segcal.evaluation.pairs import Pair, Pairs, find_pairs
-from segcal.evaluation.repair import Applied, naming
-from segcal.evaluation.softmax import SoftmaxFile, find_softmax, is_nifti
-from segcal.evaluation.softmax_write import outputs_of, write_like
+from segcal.evaluation.apply import Applied
+from segcal.evaluation.pairs import Pair, Pairs, check_place, find_pairs
+from segcal.evaluation.repair import naming
+from segcal.evaluation.softmax import SoftmaxFile, find_softmax
+from segcal.evaluation.softmax_write import check_free, outputs_of, staged, write_like
 from segcal.posthoc import Calibrator
 
 AVERAGES = ("probs", "logits")
@@ -29,10 +31,14 @@ METHODS = ("temperature", "vector", "dirichlet")
 BESIDE = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 # The smallest probability that counts in an average of logarithms, as of a float32 that is 0.
 _FLOOR = 1e-30
+_FLOOR_HALF = 2.0**-24
 
 
 def held_out(
-    results: Path, labels: Path | None = None, folds: Sequence[int] | None = None
+    results: Path,
+    labels: Path | None = None,
+    folds: Sequence[int] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Pairs:
     """The softmax that each fold's network gave the cases it did not see, beside their labels.
 
@@ -41,11 +47,12 @@ def held_out(
         labels: folder of label maps; None looks where nnU-Net keeps them,
             `$nnUNet_preprocessed/DATASET/gt_segmentations`, then `$nnUNet_raw/DATASET/labelsTr`.
         folds: which to use; None is every one that was validated with `--npz`.
+        say: called with a line for each fold that is left out.
     """
     ignore = _ignore_label(results)
     where = labels if labels is not None else _find_labels(results)
     found: dict[str, tuple[Path, Pair]] = {}
-    for folder in _validations(results, folds):
+    for folder in _validations(results, folds, say):
         for pair in find_pairs(folder, where, ignore_label=ignore):
             if pair.name in found:
                 raise DataError(
@@ -90,7 +97,11 @@ def _ignore_label(results: Path) -> int | None:
             "calibrate a network that was trained with labels",
         )
     ignore = labels.get("ignore")
-    return None if ignore is None else int(ignore)
+    if ignore is not None and type(ignore) is not int:
+        raise DataError(
+            results / "dataset.json", f"has the ignore label {ignore!r}", "restore the file"
+        )
+    return ignore
 
 
 def _find_labels(results: Path) -> Path:
@@ -113,7 +124,9 @@ def _find_labels(results: Path) -> Path:
     )
 
 
-def _validations(results: Path, folds: Sequence[int] | None) -> list[Path]:
+def _validations(
+    results: Path, folds: Sequence[int] | None, say: Callable[[str], None]
+) -> list[Path]:
     """The validation folders of the folds that were asked for, each with softmax in it."""
     if folds is not None:
         chosen = [results / f"fold_{fold}" for fold in dict.fromkeys(folds)]
@@ -128,6 +141,8 @@ def _validations(results: Path, folds: Sequence[int] | None) -> list[Path]:
     missing = [folder for folder in out if folder not in with_softmax]
     if missing and (folds is not None or not with_softmax):
         raise DataError(missing[0], "holds no softmax (.npz)", remedy)
+    for folder in missing:
+        say(f"{folder}: holds no softmax (.npz) and is left out; {remedy}")
     return with_softmax
 
 
@@ -139,9 +154,22 @@ class Predictions:
     cases: dict[str, tuple[SoftmaxFile, ...]]
 
     def outputs(self, out: Path) -> list[Path]:
-        """What `calibrate_predictions` will write for the cases."""
+        """All that `calibrate_predictions` will write."""
         files = [files[0] for files in self.cases.values()]
-        return [path for file in files for path in outputs_of(file, out)]
+        beside = [out / name for name in BESIDE if (self.folders[0] / name).is_file()]
+        maps = [out / source.name for file in files for source in label_maps(file)]
+        return [*(path for file in files for path in outputs_of(file, out)), *maps, *beside]
+
+    @property
+    def without_labels(self) -> list[str]:
+        """Cases beside which lies no label map that can be written anew."""
+        return [name for name, files in self.cases.items() if not label_maps(files[0])]
+
+
+def label_maps(file: SoftmaxFile) -> list[Path]:
+    """The label map that nnU-Net wrote beside its softmax, if it is NIfTI."""
+    places = (file.path.with_name(f"{file.name}{ending}") for ending in (".nii.gz", ".nii"))
+    return [place for place in places if place.is_file()]
 
 
 def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
@@ -176,6 +204,8 @@ def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
                     f"has shape {file.shape}, but {first.path} has {first.shape}",
                     "predict the same images with every fold",
                 )
+            for place in label_maps(file):
+                check_place(file, place, read_header(place))
     cases = {name: tuple(found[name] for found in each) for name in each[0]}
     return Predictions(tuple(folders), cases)
 
@@ -186,9 +216,7 @@ def check_out(predictions: Predictions, out: Path, overwrite: bool) -> None:
         raise ValueError(
             f"Expected argument `--out` to be another folder than the predictions, but got {out}."
         )
-    there = [path for path in predictions.outputs(out) if path.exists()]
-    if there and not overwrite:
-        raise ValueError(f"{there[0]}: exists already; say --overwrite to replace it")
+    check_free(predictions.outputs(out), overwrite)
 
 
 def calibrate_predictions(
@@ -201,6 +229,8 @@ def calibrate_predictions(
 ) -> Iterator[Applied]:
     """Calibrate every case into `out`, as nnU-Net would have written it; one case at a time.
 
+    The files appear in `out` when the last case is done, or none does.
+
     Args:
         average: how several networks become one. "probs" calibrates each and takes the mean of the
             probabilities; "logits" takes the mean of the log-probabilities, as nnU-Net does with
@@ -209,19 +239,18 @@ def calibrate_predictions(
     `Applied.changed` counts voxels whose label the calibration moved, not the averaging.
     """
     check_choice("average", average, AVERAGES)
-    out.mkdir(parents=True, exist_ok=True)
-    for name in BESIDE:
-        source = predictions.folders[0] / name
-        if source.is_file():
-            with replacing(out / name) as partial:
-                shutil.copyfile(source, partial)
-    for number, (name, files) in enumerate(predictions.cases.items(), start=1):
-        before, after = _one_case(calibrator, files, average)
-        write_like(files[0], after, out)
-        _write_labels(files[0], after, out)
-        progress("calibrated", number)
-        changed = int((before.argmax(0) != after.argmax(0)).sum())
-        yield Applied(name, int(np.prod(after.shape[1:])), changed)
+    with staged(out) as draft:
+        for name in BESIDE:
+            source = predictions.folders[0] / name
+            if source.is_file():
+                shutil.copyfile(source, draft / name)
+        for number, (name, files) in enumerate(predictions.cases.items(), start=1):
+            before, after = _one_case(calibrator, files, average)
+            write_like(files[0], after, draft)
+            _write_labels(files[0], after, draft)
+            progress("calibrated", number)
+            changed = int((before.argmax(0) != after.argmax(0)).sum())
+            yield Applied(name, int(np.prod(after.shape[1:])), changed)
 
 
 def _one_case(
@@ -230,15 +259,17 @@ def _one_case(
     """Averaged probabilities (K, *S), not calibrated and calibrated."""
     before, after = np.zeros(()), np.zeros(())
     for file in files:
-        probs = file.read().astype(np.float32)
+        # As stored: half precision has another smallest probability, here as in the fit.
+        probs = file.read()
         with naming(file.path):
             calibrated = calibrator.transform(probs, from_probs=True)
         if len(files) == 1:
-            return probs, np.asarray(calibrated, dtype=np.float32)
+            return probs.astype(np.float32), np.asarray(calibrated, dtype=np.float32)
         if average == "probs":
             before, after = before + probs / len(files), after + calibrated / len(files)
         else:
-            before = before + np.log(np.maximum(probs, _FLOOR, dtype=np.float64)) / len(files)
+            floor = _FLOOR_HALF if probs.dtype.itemsize < 4 else _FLOOR
+            before = before + np.log(np.maximum(probs, floor, dtype=np.float64)) / len(files)
     if average == "logits":
         before = np.exp(before - before.max(0))
         before /= before.sum(0)
@@ -250,13 +281,17 @@ def _write_labels(file: SoftmaxFile, probs: NDArray[np.float32], out: Path) -> N
     """The label map beside the softmax, with the header of the one that nnU-Net wrote."""
     import nibabel as nib
 
-    for name in (f"{file.name}.nii.gz", f"{file.name}.nii"):
-        source = file.path.with_name(name)
-        if not (source.is_file() and is_nifti(source)):
-            continue
+    for source in label_maps(file):
         header: Any = nib.load(source).header.copy()
         labels = probs.argmax(0).T.astype(np.uint8 if len(probs) <= 256 else np.uint16)
+        shape = header.get_data_shape()
+        if labels.shape != (*shape, 1, 1)[:3]:
+            raise DataError(
+                source,
+                f"has shape {shape}, but the softmax has {labels.shape}",
+                "predict again with --save_probabilities",
+            )
         header.set_data_dtype(labels.dtype)
-        image = nib.Nifti1Image(labels.reshape(header.get_data_shape()), None, header)
-        with replacing(out / name) as partial:
+        image = nib.Nifti1Image(labels.reshape(shape), None, header)
+        with replacing(out / source.name) as partial:
             nib.save(image, partial)
