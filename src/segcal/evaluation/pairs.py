@@ -274,7 +274,7 @@ def find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ...
     """The files of every case: NAME.nii.gz, or its channels NAME_0000.nii.gz, …"""
     own: dict[str, Path] = {}
     channels: dict[str, list[Path]] = defaultdict(list)
-    for path in list_folder(folder, "--labels"):
+    for path in list_folder(folder, "--images"):
         if is_nifti(path):
             stem = stem_of(path)
             refuse_twins(own.get(stem), path)
