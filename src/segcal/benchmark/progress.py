@@ -80,7 +80,7 @@ class Progress:
         return f"{split} {' '.join(shown)}"
 
     def _share(self, task: Task, before: int) -> float:
-        """How much of the task was done in this session; evaluation counts as one epoch."""
+        """How much of the task this process has done; evaluation counts as one epoch."""
         epochs = int(task.config["epochs"])
         return (epochs_done(self.study / task.folder) - before) / max(epochs + 1 - before, 1)
 
