@@ -1,6 +1,7 @@
 """A training step of the paper's U-Net on a GPU: plain PyTorch beside segcal, stage by stage.
 
 python benchmarks/bench_training.py [--steps N] [--size 192] [--batch 16] [--losses nacl ce_dice]
+                                    [--only "plain PyTorch, TF32" "segcal (nacl)"]
 
 Both train on the same generated slices, 16 × 1 × 192 × 192 by default. The baseline is what one
 writes by hand: TF32, eager, F.cross_entropy, torch's Adam, and all slices already on the GPU, so
@@ -206,6 +207,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cases", type=int, default=24, help="volumes of 16 slices")
     parser.add_argument("--losses", nargs="+", default=["nacl", "ce_dice"])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows, by the table's names")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_training.py needs a GPU")
@@ -228,7 +230,8 @@ def main() -> None:
         for loss in args.losses[1:]:
             config = settings(data, args.batch, loss, {})
             runs[f"segcal ({loss})"] = lambda c=config: run_segcal(c, args.steps)
-        for name, run in runs.items():
+        for name in args.only or list(runs):
+            run = runs[name]
             results[name] = run()
             print(f"{name}: {results[name]['whole_step_ms']:.2f} ms", flush=True)
             torch.cuda.empty_cache()

@@ -15,6 +15,7 @@ from segcal.models import (
     load_model,
     make_model,
 )
+from segcal.models.unet import _by_eights
 from segcal.training.checkpoint import write_checkpoint
 
 
@@ -170,3 +171,34 @@ def test_every_kind_of_damage_is_found(tmp_path: Path, damage: str) -> None:
     path.write_bytes(changed[damage])
     with pytest.raises(CheckpointError, match=r"last\.pt: is damaged"):
         load_model(path)
+
+
+@pytest.mark.parametrize(("dims", "side"), [(2, 64), (3, 32)])
+def test_compiled_the_unet_is_the_same_network(dims: int, side: int) -> None:
+    options = {"filters": (4, 4, 8, 8, 8), "pools": (2, 2, 2, 4)}
+    torch.manual_seed(0)
+    net = UNet(dims, in_channels=1, out_channels=3, **options)
+    twin = UNet(dims, in_channels=1, out_channels=3, **options)
+    twin.load_state_dict(net.state_dict())
+    image = torch.randn(2, 1, *[side] * dims)
+    weight = torch.randn(2, 3, *[side] * dims)
+    plain = net(image)
+    compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)(image)
+    torch.testing.assert_close(compiled, plain)
+    (plain * weight).sum().backward()
+    (compiled * weight).sum().backward()
+    for (name, one), other in zip(net.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 8, 14])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_head_by_eights_is_the_head(dims: int, classes: int) -> None:
+    head = (torch.nn.Conv2d if dims == 2 else torch.nn.Conv3d)(6, classes, kernel_size=1)
+    features = torch.randn(2, 6, *[5] * dims)
+    logits, expected = _by_eights(features, head), head(features)
+    torch.testing.assert_close(logits, expected)
+    weight = torch.randn_like(expected)
+    ours = torch.autograd.grad((logits * weight).sum(), list(head.parameters()))
+    theirs = torch.autograd.grad((expected * weight).sum(), list(head.parameters()))
+    torch.testing.assert_close(ours, theirs)

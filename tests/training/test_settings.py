@@ -15,7 +15,7 @@ from segcal.losses import NACLLoss
 from segcal.metrics import evaluate_case
 from segcal.training import RunError, TrainingError, train
 from segcal.training.device import make_fabric, processes
-from segcal.training.job import build_job, build_loss
+from segcal.training.job import build_job, build_loss, in_format
 from segcal.training.validate import Validator, summarise
 
 
@@ -261,3 +261,14 @@ def test_dice_ignores_what_the_loss_ignores() -> None:
 
 def test_config_errors_are_value_errors() -> None:
     assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 6), (2, 3, 4, 6), (1, 1, 4, 6, 8)])
+def test_images_have_the_strides_of_their_order(shape: tuple[int, ...]) -> None:
+    last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    image = torch.randn(shape)
+    placed = in_format(image, last)
+    # What torch makes from scratch: of one channel it would leave any order as it is.
+    assert placed.stride() == torch.empty(shape, memory_format=last).stride()
+    assert torch.equal(placed, image)
+    assert in_format(image, torch.contiguous_format) is image

@@ -83,7 +83,7 @@ class Job:
             first = self.fabric.global_rank * len(image)
             batch = self.augment(Batch(image, target, batch.case), self.epoch, step, first)
             image, target = batch.image, batch.target
-        return image.contiguous(memory_format=self.memory_format), target
+        return in_format(image, self.memory_format), target
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The network's logits; an incomplete last batch is not worth compiling anew."""
@@ -268,6 +268,15 @@ def _image_size(config: TrainConfig, dataset: PreparedDataset) -> tuple[int, ...
     if config.data.patch_size is not None:
         return config.data.patch_size
     return config.data.size or dataset.part("train", config.data.fold)[0].shape[1:]
+
+
+def in_format(image: Tensor, memory_format: torch.memory_format) -> Tensor:
+    """The image in that order; one of a single channel fits both, and its strides decide."""
+    image = image.contiguous(memory_format=memory_format)
+    if image.shape[1] > 1 or memory_format == torch.contiguous_format:
+        return image
+    batch, _, *within = image.stride()
+    return image.as_strided(image.shape, (batch, 1, *within))
 
 
 def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
