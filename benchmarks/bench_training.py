@@ -7,9 +7,10 @@ Both train on the same generated slices, 16 × 1 × 192 × 192 by default. The b
 writes by hand: TF32, eager, F.cross_entropy, torch's Adam, and all slices already on the GPU, so
 that no loader flatters the comparison; with a DataLoader it stands below.
 segcal is its own loop: resident batches, bf16, channels_last, fused losses and Adam, the network
-compiled. Beside them stand segcal with one part switched off at a time. Whole steps are timed by
-the clock over many steps with one wait at the end; stages by events around each of them, in a
-second pass. Writes results/training_cuda.json and prints a Markdown table.
+compiled, whole steps replayed as one CUDA graph. Beside them stand segcal with one part switched
+off at a time. Whole steps are timed by the clock over many steps with one wait at the end; stages
+by events around each of them, in a second pass of steps that are not replayed. Writes
+results/training_cuda.json and prints a Markdown table.
 """
 
 import argparse
@@ -27,18 +28,23 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from segcal.config import TrainConfig, check_config
-from segcal.data import PhantomSpec, ResidentLoader, open_dataset, plan_phantom, prepare
+from segcal.data import Batch, PhantomSpec, ResidentLoader, open_dataset, plan_phantom, prepare
 from segcal.losses._base import add_up
 from segcal.models import UNet
+from segcal.training.captured import CapturedStep
 from segcal.training.device import make_fabric, numerics, resolve
 from segcal.training.job import Job, build_job, seed_step
+from segcal.training.watch import CHECK_EVERY
 
 STAGES = ("data", "forward", "loss", "backward", "step")
 WARMUP = 30
 Stages = Callable[[], Iterator[str]]
+Whole = Callable[[], None]
 VARIANTS: dict[str, dict[str, Any]] = {
     "segcal": {},
     "segcal, not compiled": {"compile": "off"},
+    "segcal, no CUDA graph of steps": {"cuda_graph": "off"},
+    "segcal, neither": {"compile": "off", "cuda_graph": "off"},
     "segcal, not channels_last": {"channels_last": "off"},
     "segcal, tf32": {"precision": "tf32"},
     "segcal, fp32": {"precision": "32"},
@@ -79,17 +85,30 @@ def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
     return step
 
 
-def segcal_stages(job: Job) -> Stages:
-    """The body of `Run.train_epoch`, cut into its stages."""
+def segcal_stages(job: Job) -> tuple[Whole, Stages]:
+    """The body of `Run.train_epoch`, as it is and cut into its stages."""
     job.start_epoch()
     batches = endless(lambda: job.loader)
     done = iter(range(10**9))
+    do_step = CapturedStep(job, print) if job.captured else job.step
 
-    def step() -> Iterator[str]:
+    def begin() -> tuple[int, Batch, Tensor, Tensor]:
         number = next(done)
         seed_step(job.config.seed, job.epoch, number, 0)
         batch = next(batches)
-        image, target = job.place(batch, number)
+        return number, batch, *job.place(batch, number)
+
+    def end(number: int, batch: Batch, terms: dict[str, Tensor]) -> None:
+        job.meter.add(terms, batch.case)
+        if (number + 1) % CHECK_EVERY == 0:
+            job.meter.look()
+
+    def whole() -> None:
+        number, batch, image, target = begin()
+        end(number, batch, do_step(image, target))
+
+    def stages() -> Iterator[str]:
+        number, batch, image, target = begin()
         yield "data"
         heads = job.forward(image)
         yield "forward"
@@ -101,12 +120,10 @@ def segcal_stages(job: Job) -> Stages:
         job.optimiser.step()
         job.optimiser.zero_grad(set_to_none=True)
         job.update_ema()
-        job.meter.add(terms, batch.case)
-        if (number + 1) % 25 == 0:
-            job.meter.look()
+        end(number, batch, terms)
         yield "step"
 
-    return step
+    return whole, stages
 
 
 def shuffled(images: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -120,21 +137,23 @@ def endless(make: Callable[[], Any]) -> Iterator[Any]:
         yield from make()
 
 
-def measure(stages: Stages, steps: int) -> dict[str, Any]:
+def measure(whole: Whole, stages: Stages, steps: int) -> dict[str, Any]:
     """Whole steps by the clock (five blocks), then each stage between events."""
     for _ in range(WARMUP):
-        for _ in stages():
-            pass
+        whole()
+    torch.cuda.reset_peak_memory_stats()
     blocks = []
     for _ in range(5):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(steps):
-            for _ in stages():
-                pass
+            whole()
         torch.cuda.synchronize()
         blocks.append((time.perf_counter() - start) / steps)
-    torch.cuda.reset_peak_memory_stats()
+    peak = torch.cuda.max_memory_reserved() / 2**30
+    for _ in range(3):
+        for _ in stages():
+            pass
     marks = []
     for _ in range(steps):
         events = [torch.cuda.Event(enable_timing=True)]
@@ -152,7 +171,7 @@ def measure(stages: Stages, steps: int) -> dict[str, Any]:
         "whole_step": summary(blocks),
         "whole_step_ms": 1e3 * statistics.median(blocks),
         "stages_ms": stage_ms,
-        "peak_memory_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "reserved_gib": peak,
     }
 
 
@@ -171,18 +190,23 @@ def run_segcal(config: TrainConfig, steps: int) -> dict[str, Any]:
     with numerics(config):
         job = build_job(config, make_fabric(config), open_dataset(config.data.path))
         started = time.perf_counter()
-        stages = segcal_stages(job)
-        for _ in stages():
-            pass
+        whole, stages = segcal_stages(job)
+        whole()
         torch.cuda.synchronize()
         first = time.perf_counter() - started
-        return {**measure(stages, steps), "first_step_s": first}
+        return {**measure(whole, stages, steps), "first_step_s": first}
 
 
 def run_plain(config: TrainConfig, steps: int, **how: bool) -> dict[str, Any]:
     config = config.model_copy(update={"compile": "off"})
     job = build_job(config, make_fabric(config), open_dataset(config.data.path))
-    return measure(plain_stages(job, **how), steps)
+    stages = plain_stages(job, **how)
+
+    def whole() -> None:
+        for _ in stages():
+            pass
+
+    return measure(whole, stages, steps)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -195,7 +219,7 @@ def table(results: dict[str, Any]) -> str:
         stages = " | ".join(f"{row['stages_ms'][stage]:.2f}" for stage in STAGES)
         ms = row["whole_step_ms"]
         lines.append(
-            f"| {name} | {ms:.2f} | {base / ms:.2f} | {stages} | {row['peak_memory_gib']:.2f} |"
+            f"| {name} | {ms:.2f} | {base / ms:.2f} | {stages} | {row['reserved_gib']:.2f} |"
         )
     return "\n".join(lines)
 

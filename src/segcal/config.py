@@ -128,10 +128,10 @@ class TrainConfig(Section):
     """Everything that decides how a run comes out. The defaults are the paper's protocol.
 
     `batch_size` is that of all processes together. `precision` "auto" is bf16-mixed on GPUs that
-    have it and 32 elsewhere. `compile`, `channels_last` and `deterministic` "auto": on a GPU,
-    compile and use channels_last; be deterministic where the precision is 32. `clip` is the largest
-    norm of the gradient, `ema` the decay of an average of the weights. `augment` lists MONAI's
-    dictionary transforms by name.
+    have it and 32 elsewhere. `compile`, `cuda_graph`, `channels_last` and `deterministic` "auto":
+    on a GPU, compile, replay steps and use channels_last; be deterministic where the precision is
+    32. `clip` is the largest norm of the gradient, `ema` the decay of an average of the weights.
+    `augment` lists MONAI's dictionary transforms by name.
     """
 
     data: DataConfig = DataConfig()
@@ -143,6 +143,7 @@ class TrainConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     precision: Precision = "auto"
     compile: Switch = "auto"
+    cuda_graph: Switch = "auto"
     channels_last: Switch = "auto"
     deterministic: Switch = "auto"
     validate_every: Positive = 1

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from runs import TINY_NET, phantom, same, settings, weights
+from segcal.models.network import MODELS
 from segcal.training import Interrupted, TrainingError, train
 from segcal.training.job import Job
 
@@ -49,6 +50,65 @@ def test_the_whole_fast_path_learns(data: Path, tmp_path: Path, loss: str) -> No
     rows = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert rows[-1]["losses"]["loss"] < 0.6 * rows[0]["losses"]["loss"]
     assert rows[-1]["val"]["dsc_by_label"]["1"] > 0.5
+
+
+def curve(run: Path) -> list[float]:
+    rows = (run / "log.jsonl").read_text().splitlines()
+    return [json.loads(row)["losses"]["loss"] for row in rows]
+
+
+@on_gpu
+@pytest.mark.parametrize("loss", ["nacl", "ce_dice"])
+def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: str) -> None:
+    """A rate and a penalty that change, clipping, an average, dropout, an incomplete batch."""
+    schedule = {"name": "linear", "options": {"start": 0.0, "end": 0.3, "epochs": 3}}
+    for switch in ("on", "off"):
+        config = settings(
+            data, epochs=6, cuda_graph=switch, clip=1.0, ema=0.9,
+            loss={"name": loss, "schedule": schedule if loss == "nacl" else None},
+            optimiser={"lr": 1e-3, "milestones": [2, 4]},
+            model={"name": "monai.BasicUNet", "divisible_by": 16,
+                   "options": {"features": [8, 8, 8, 8, 8, 8], "dropout": 0.2}},
+        )  # fmt: skip
+        train(config, tmp_path / switch)
+        about = json.loads((tmp_path / switch / "run.json").read_text())
+        assert about["captured"] == (switch == "on")
+    assert curve(tmp_path / "on") == pytest.approx(curve(tmp_path / "off"), rel=1e-3)
+    ours, theirs = (weights(tmp_path / switch / "last.pt") for switch in ("on", "off"))
+    for key in theirs:
+        torch.testing.assert_close(ours[key], theirs[key], rtol=1e-2, atol=1e-3)
+
+
+class Asking(torch.nn.Module):
+    """A network that asks the GPU for a value in the middle."""
+
+    def __init__(self, spatial_dims: int, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(in_channels, out_channels, kernel_size=1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.conv(image) * (2.0 if image.mean().item() > 0 else 1.0)
+
+
+@on_gpu
+def test_a_step_that_cannot_be_captured_is_trained_as_it_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(MODELS, "asking", Asking)
+    for switch in ("auto", "off"):
+        config = settings(data, epochs=3, cuda_graph=switch, model={"name": "asking"})
+        train(config, tmp_path / switch)
+        assert ("CUDA graph of the step" in capfd.readouterr().err) == (switch == "auto")
+    assert same(weights(tmp_path / "auto" / "last.pt"), weights(tmp_path / "off" / "last.pt"))
+    config = settings(data, epochs=3, cuda_graph="on", model={"name": "asking"})
+    with pytest.raises(TrainingError, match="set `cuda_graph` to auto"):
+        train(config, tmp_path / "on")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
+def test_no_cuda_graph_without_a_gpu(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`cuda_graph` to be on for one process with a GPU"):
+        train(settings(data, cuda_graph="on"), tmp_path / "run")
 
 
 @on_gpu

@@ -20,6 +20,7 @@ from segcal._checks import check_choice
 from segcal.config import LossConfig, OptimiserConfig, TrainConfig
 from segcal.data import Batch, Loader, PatchDataset, PreparedDataset, SliceDataset, make_loader
 from segcal.losses import DiceLoss, SegmentationLoss, WeightedSum, make_loss
+from segcal.losses._base import add_up
 from segcal.models import NetworkSpec, SegmentationNetwork, check_model, make_model
 from segcal.training.augment import Augmentation
 from segcal.training.schedule import WeightSchedule, make_schedule, set_penalty_weight
@@ -31,6 +32,8 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
+# Settings of an optimiser that do not change what it computes.
+_HOW = {"fused", "foreach", "capturable"}
 # Compiling takes the time of some thousand steps; `compile: auto` leaves shorter runs alone.
 COMPILE_FROM_STEPS = 4000
 
@@ -57,6 +60,7 @@ class Job:
     validator: Validator
     memory_format: torch.memory_format
     compiled: bool
+    captured: bool
     epoch: int = 0
     trained: bool = False
     seconds: float = 0.0
@@ -88,7 +92,7 @@ class Job:
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The network's logits; an incomplete last batch is not worth compiling anew."""
         whole = len(image) * self.fabric.world_size == self.config.batch_size
-        if self.compiled:
+        if self.compiled and not self.captured:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with nullcontext() if whole or not self.compiled else uncompiled():
             heads: Tensor | tuple[Tensor, ...] = self.model(image)
@@ -105,6 +109,24 @@ class Job:
                 share = weight / sum(weights) * value
                 total[name] = total[name] + share if name in total else share
         return total
+
+    def step(self, image: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """One step of training, and the parts of its loss."""
+        terms = self.terms(self.forward(image), target)
+        self.fabric.backward(add_up(terms))
+        if self.config.clip is not None:
+            self.fabric.clip_gradients(
+                self.model, self.optimiser, max_norm=self.config.clip, error_if_nonfinite=False
+            )
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.update_ema()
+        return {name: value.detach() for name, value in terms.items()}
+
+    def step_settings(self) -> tuple[float, ...]:
+        """The numbers of a step that change from epoch to epoch."""
+        rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+        return (*rates, *([] if self.schedule is None else [self.schedule(self.epoch)]))
 
     @torch.no_grad()
     def update_ema(self) -> None:
@@ -147,7 +169,11 @@ class Job:
         self.network.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
+        # How the optimiser computes is of this device, not of that where the state was saved.
+        kept = [{key: g[key] for key in _HOW & g.keys()} for g in self.optimiser.param_groups]
         self.optimiser.load_state_dict(state["optimiser"])
+        for group, how in zip(self.optimiser.param_groups, kept, strict=True):
+            group.update(how)
         self.loader.load_state_dict(state["loader"])
         self.meter.load_state_dict(state["meter"])
         self.epoch, self.trained = int(state["epoch"]), bool(state["trained"])
@@ -181,8 +207,10 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
     long_run = config.epochs * len(loader) >= COMPILE_FROM_STEPS
     pays = on_gpu and long_run and find_spec("triton") is not None
     compiled = config.compile == "on" or (config.compile == "auto" and pays)
+    captured = _captures(config, fabric)
     if compiled:
-        network.net.compile(mode="reduce-overhead", dynamic=False)
+        # Its own graphs, of a forward and a backward pass, are for where whole steps are not one.
+        network.net.compile(mode=None if captured else "reduce-overhead", dynamic=False)
     optimiser = build_optimiser(config.optimiser, network, fused=on_gpu)
     model, wrapped = fabric.setup(network, optimiser)
     cases = dataset.part("val", config.data.fold)
@@ -199,8 +227,18 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
     augment = Augmentation(config.augment, config.seed) if config.augment else None
     return Job(
         config, fabric, dataset, spec, loader, network, model, wrapped, loss.to(fabric.device),
-        schedule, augment, ema, validator, memory_format, compiled,
+        schedule, augment, ema, validator, memory_format, compiled, captured,
     )  # fmt: skip
+
+
+def _captures(config: TrainConfig, fabric: Fabric) -> bool:
+    """Whether steps are to be replayed as CUDA graphs."""
+    can = fabric.device.type == "cuda" and fabric.world_size == 1
+    if config.cuda_graph == "on" and not can:
+        raise ValueError(
+            "Expected `cuda_graph` to be on for one process with a GPU only; set it to auto."
+        )
+    return can and config.cuda_graph != "off"
 
 
 def build_loss(
@@ -282,7 +320,10 @@ def in_format(image: Tensor, memory_format: torch.memory_format) -> Tensor:
 def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
     """Random numbers (dropout) of a step depend on these four alone, so a resume repeats them."""
     mixed = np.random.SeedSequence([seed, epoch, step, rank]).generate_state(1, np.uint64)[0]
-    torch.manual_seed(int(mixed))
+    # torch.manual_seed would, at every step, also note a call for each kind of device not there.
+    torch.default_generator.manual_seed(int(mixed))
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(int(mixed))
 
 
 @contextmanager

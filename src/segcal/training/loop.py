@@ -12,9 +12,9 @@ import torch
 from segcal._checks import require
 from segcal.config import TrainConfig
 from segcal.data import open_dataset, training_space
-from segcal.losses._base import add_up
 from segcal.models import count_parameters
 from segcal.training.board import Board
+from segcal.training.captured import CapturedStep
 from segcal.training.checkpoint import BEST, LAST, read_last, write_checkpoint, write_last
 from segcal.training.device import describe, gather, make_fabric, numerics, resolve
 from segcal.training.job import Job, build_job, seed_step, uncompiled
@@ -84,11 +84,14 @@ class Run:
     folder: RunFolder
     signals: Signals
     reporter: Reporter
+    captured: CapturedStep | None = None
 
     def loop(self) -> TrainResult:
         """Epoch after epoch: train, validate, log, save."""
         job, config = self.job, self.job.config
         self.reporter.start_run(job.epoch)
+        if job.captured:
+            self.captured = CapturedStep(job, self.reporter.say)
         with Board(self.folder.path, config.tensorboard and self.first, job.epoch) as board:
             while job.epoch < config.epochs:
                 job.start_epoch()
@@ -112,19 +115,12 @@ class Run:
         """The steps of an epoch, from wherever the loader stands."""
         job, config, fabric = self.job, self.job.config, self.job.fabric
         steps, alone = len(job.loader), fabric.world_size == 1
+        do_step = self.captured or job.step
         self.reporter.start_epoch(job.epoch, steps)
         for step, batch in enumerate(job.loader, start=job.loader.step):
             seed_step(config.seed, job.epoch, step, fabric.global_rank)
             image, target = job.place(batch, step)
-            terms = job.terms(job.forward(image), target)
-            fabric.backward(add_up(terms))
-            if config.clip is not None:
-                fabric.clip_gradients(
-                    job.model, job.optimiser, max_norm=config.clip, error_if_nonfinite=False
-                )
-            job.optimiser.step()
-            job.optimiser.zero_grad(set_to_none=True)
-            job.update_ema()
+            terms = do_step(image, target)
             job.meter.add(terms, batch.case)
             ended = step + 1 == steps
             asked = alone and self.signals.received is not None
@@ -237,6 +233,7 @@ class Run:
             "cases": {part: [case.name for case in cases] for part, cases in parts.items()},
             "parameters": count_parameters(job.network),
             "compiled": job.compiled,
+            "captured": job.captured,
             **describe(job.fabric),
         }
         self.folder.describe(job.config, about)
