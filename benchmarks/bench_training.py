@@ -14,6 +14,7 @@ results/training_cuda.json and prints a Markdown table.
 """
 
 import argparse
+import math
 import statistics
 import tempfile
 import time
@@ -210,7 +211,7 @@ def run_plain(config: TrainConfig, steps: int, **how: bool) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> str:
-    base = results["plain PyTorch, TF32"]["whole_step_ms"]
+    base = results.get("plain PyTorch, TF32", {}).get("whole_step_ms", math.nan)
     lines = [
         f"| | whole step, ms | times faster | {' | '.join(STAGES)} | GiB |",
         "|---|---:|---:|" + "---:|" * (len(STAGES) + 1),

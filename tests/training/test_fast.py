@@ -82,7 +82,7 @@ def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: 
 class Asking(torch.nn.Module):
     """A network that asks the GPU for a value in the middle."""
 
-    def __init__(self, spatial_dims: int, in_channels: int, out_channels: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, **ignored: Any) -> None:
         super().__init__()
         self.conv = torch.nn.Conv2d(in_channels, out_channels, kernel_size=1)
 

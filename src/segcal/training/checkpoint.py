@@ -22,9 +22,9 @@ def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = No
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with draft.open("wb") as stream:
-            torch.save({"format": FORMAT, "version": VERSION, **content}, stream)
-            stream.flush()
+        # By its name: through a stream of Python's, writing takes twice as long.
+        torch.save({"format": FORMAT, "version": VERSION, **content}, draft)
+        with draft.open("rb") as stream:
             os.fsync(stream.fileno())
         if keep is not None and path.exists():
             _keep(path, keep)
