@@ -1,0 +1,71 @@
+"""Keep what a finished study shows: docs/results/NAME.
+
+The report as one page, its tables and figures, the plan, every row of cases.csv (packed), and of
+every run its log and what it ran on. Weights and machine paths stay behind.
+
+python docs/scripts/publish_study.py STUDY NAME
+"""
+
+import gzip
+import json
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+RESULTS = Path(__file__).parents[1] / "results"
+# What a run is known by, of all that run.json says.
+ABOUT = ("device", "processes", "commit", "versions", "data_fingerprint", "compiled", "captured")
+
+
+def publish(study: Path, out: Path) -> None:
+    """Replace the folder `out` by what the study holds now."""
+    if not (study / "report" / "index.html").is_file():
+        raise SystemExit(f"{study}: has no report; run `segcal report {study}` first")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    shutil.copy(study / "report" / "index.html", out / "report.html")
+    shutil.copytree(study / "report" / "tables", out / "tables")
+    (out / "figures").mkdir()
+    for figure in sorted((study / "report" / "figures").glob("*.png")):
+        shutil.copy(figure, out / "figures")
+    with gzip.GzipFile(out / "cases.csv.gz", "wb", mtime=0) as packed:
+        packed.write((study / "cases.csv").read_bytes())
+    (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
+    about = json.dumps(_runs(study), indent=1, ensure_ascii=False)
+    (out / "runs.json").write_text(about + "\n", encoding="utf-8")
+
+
+def _without_paths(plan: Path) -> str:
+    content = yaml.safe_load(plan.read_text(encoding="utf-8"))
+    for dataset in content["datasets"].values():
+        dataset.pop("path", None)
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+
+def _runs(study: Path) -> dict[str, Any]:
+    """States and times of all runs, what they ran on, and each one's validation curve."""
+    runs = json.loads((study / "study.json").read_text(encoding="utf-8"))["runs"]
+    places: Counter[str] = Counter()
+    out = []
+    for run in runs:
+        folder = study / run["folder"]
+        row = {key: run[key] for key in ("run", "state", "error", "seconds")}
+        if (folder / "run.json").is_file():
+            about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            places[json.dumps({key: about.get(key) for key in ABOUT})] += 1
+            log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+            dsc = [json.loads(line).get("val", {}).get("dsc") for line in log]
+            row["validation_dsc"] = [None if value is None else round(value, 4) for value in dsc]
+        out.append(row)
+    ran_on = [{**json.loads(place), "runs": number} for place, number in places.items()]
+    return {"ran_on": ran_on, "runs": out}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    publish(Path(sys.argv[1]), RESULTS / sys.argv[2])
