@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from segcal._about import git_commit
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
@@ -28,7 +29,7 @@ def environment() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
-        "commit": _commit(),
+        "commit": git_commit() or "unknown",
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -83,17 +84,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _commit() -> str:
-    """The commit, marked if the sources differ from it; $SEGCAL_COMMIT if that is set."""
-    if "SEGCAL_COMMIT" in os.environ:
-        return os.environ["SEGCAL_COMMIT"]
-    git = ["git", "-C", str(Path(__file__).parent)]
-    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    if head.returncode:
-        return "unknown"
-    changed = subprocess.run(
-        [*git, "status", "--porcelain", "../src"], capture_output=True, text=True
-    )
-    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from functools import cache
@@ -26,7 +27,12 @@ def versions() -> dict[str, str]:
 
 @cache
 def git_commit() -> str | None:
-    """The commit of segcal's sources, "+changes" if they differ from it; None outside git."""
+    """The commit of segcal's sources, "+changes" if they differ from it; None outside git.
+
+    $SEGCAL_COMMIT is taken at its word: for sources that were copied without their history.
+    """
+    if told := os.environ.get("SEGCAL_COMMIT"):
+        return told
     sources = Path(segcal.__file__).parent
     git = ["git", "-C", str(sources)]
     try:

@@ -9,6 +9,7 @@ import torch
 import yaml
 
 from runs import TINY_NET, phantom, same, settings, weights
+from segcal._about import git_commit
 from segcal.config import ConfigError
 from segcal.data import open_dataset
 from segcal.losses import NACLLoss
@@ -272,3 +273,13 @@ def test_images_have_the_strides_of_their_order(shape: tuple[int, ...]) -> None:
     assert placed.stride() == torch.empty(shape, memory_format=last).stride()
     assert torch.equal(placed, image)
     assert in_format(image, torch.contiguous_format) is image
+
+
+def test_the_commit_of_copied_sources_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    git_commit.cache_clear()
+    before = git_commit()
+    monkeypatch.setenv("SEGCAL_COMMIT", "abc123")
+    git_commit.cache_clear()
+    assert git_commit() == "abc123" != before
+    monkeypatch.undo()
+    git_commit.cache_clear()
