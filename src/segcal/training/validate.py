@@ -138,7 +138,7 @@ class Validator:
         """Logits (K, Z, Y, X) of the stack, float32; None if `stop` said so."""
         whole = self.patch_size is not None
         parts = []
-        for part in [stack.image] if whole else stack.image.split(self.batch_size, dim=1):
+        for part in [stack.image] if whole else torch.split(stack.image, self.batch_size, dim=1):
             if stop():
                 return None
             parts.append(
