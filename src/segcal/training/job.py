@@ -24,7 +24,7 @@ from segcal.losses._base import add_up
 from segcal.models import NetworkSpec, SegmentationNetwork, check_model, make_model
 from segcal.training.augment import Augmentation
 from segcal.training.schedule import WeightSchedule, make_schedule, set_penalty_weight
-from segcal.training.validate import Validator
+from segcal.training.validate import Validator, slices_at_once
 from segcal.training.watch import LossMeter
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -221,7 +221,7 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
         dataset.num_classes,
         groups=dataset.info.regions,
         device=fabric.device,
-        batch_size=max(config.batch_size, 16),
+        batch_size=slices_at_once(cases, config.batch_size, fabric.device),
         patch_size=config.data.patch_size,
     )
     augment = Augmentation(config.augment, config.seed) if config.augment else None

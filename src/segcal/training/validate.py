@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from segcal.data import PreparedCase
 from segcal.data.loader import free_bytes
-from segcal.metrics import CalibrationBins
 from segcal.metrics.overlap import check_groups, dsc_of
+from segcal.metrics.stacked import stacked_bins
 from segcal.models import predict_logits
 from segcal.training.watch import NonFiniteLossError
 
 # The share of free memory that validation volumes may occupy between epochs.
 _KEPT_SHARE = 0.1
+# Logits (K·Z·Y·X) of the volumes that are scored together: 128 MiB.
+_LOGITS_AT_ONCE = 1 << 25
+# Pixels that a GPU predicts at a time: 16 slices of 256 × 256, or 256 of 64 × 64.
+_PIXELS_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,22 @@ class CaseScore:
     cece: float
 
 
+@dataclass(frozen=True)
+class _Stack:
+    """Volumes that lie one after another along Z, to be predicted and scored together."""
+
+    names: list[str]
+    lengths: list[int]
+    image: Tensor  # (C, Z, Y, X)
+    target: Tensor  # (Z, Y, X), uint8: an eighth of what stays on the device as int64
+    owner: Tensor  # (Z, 1, 1): which volume a slice is of
+
+
 class Validator:
     """Scores a network on the volumes of `cases`.
+
+    For a 2-D network, cases whose slices have one size are predicted and scored together, as many
+    as fit into a bounded memory: on a GPU each question to the device costs more than its answer.
 
     Args:
         cases: the volumes of this process.
@@ -58,9 +76,11 @@ class Validator:
         self.num_classes = num_classes
         self.groups = check_groups(groups or None, num_classes)
         self.device, self.batch_size, self.patch_size = device, batch_size, patch_size
-        needed = sum(math.prod(c.shape) * (4 * c.properties.channels + 8) for c in self.cases)
+        needed = sum(math.prod(c.shape) * (4 * c.properties.channels + 1) for c in self.cases)
         self._keep = needed <= _KEPT_SHARE * free_bytes(device)
-        self._kept: dict[str, tuple[Tensor, Tensor]] = {}
+        self._kept: dict[int, _Stack] = {}
+        alone = patch_size is not None
+        self._plan = [[i] for i in range(len(self.cases))] if alone else self._alike()
 
     def score(
         self, network: nn.Module, stop: Callable[[], bool] = lambda: False
@@ -68,53 +88,95 @@ class Validator:
         """The score of each case; None if `stop` said so in between."""
         was_training = network.training
         network.eval()
-        scores = []
+        scores: dict[int, CaseScore] = {}
         try:
-            for name, image, target in self._volumes():
-                if stop():
+            for number, members in enumerate(self._plan):
+                stack = self._stack(number)
+                logits = self._predict(network, stack, stop)
+                if logits is None:
                     return None
-                probs = self._predict(network, name, image)
-                scores.append(self._score(name, probs, target))
+                scores.update(zip(members, self._score(stack, logits), strict=True))
         finally:
             network.train(was_training)
-        return scores
+        return [scores[index] for index in range(len(self.cases))]
 
-    def _volumes(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        for case in self.cases:
-            if case.name in self._kept:
-                yield case.name, *self._kept[case.name]
-                continue
-            image = torch.from_numpy(case.image()).to(self.device)
-            target = torch.from_numpy(case.label()).to(self.device).long()
-            if self._keep:
-                self._kept[case.name] = image, target
-            yield case.name, image, target
+    def _alike(self) -> list[list[int]]:
+        """Which cases are predicted together: slices of one size, and a bounded memory."""
+        plan: list[list[int]] = []
+        newest: dict[tuple[int, ...], list[int]] = {}  # of slices of that size
+        filled: dict[tuple[int, ...], int] = {}
+        for index, case in enumerate(self.cases):
+            size = (case.properties.channels, *case.shape[1:])
+            more = math.prod(case.shape) * self.num_classes
+            if size not in newest or filled[size] + more > _LOGITS_AT_ONCE:
+                newest[size], filled[size] = [], 0
+                plan.append(newest[size])
+            newest[size].append(index)
+            filled[size] += more
+        return plan
 
-    def _predict(self, network: nn.Module, name: str, image: Tensor) -> Tensor:
-        """(C, Z, Y, X) → probabilities (K, Z, Y, X), float32."""
-        logits = predict_logits(
-            network, image, batch_size=self.batch_size, patch_size=self.patch_size
+    def _stack(self, number: int) -> _Stack:
+        if number in self._kept:
+            return self._kept[number]
+        cases = [self.cases[index] for index in self._plan[number]]
+        lengths = [case.shape[0] for case in cases]
+        owner = np.repeat(np.arange(len(cases)), lengths)[:, None, None]
+        image = np.concatenate([case.image() for case in cases], axis=1)
+        target = np.concatenate([case.label() for case in cases])
+        stack = _Stack(
+            [case.name for case in cases],
+            lengths,
+            *(torch.from_numpy(array).to(self.device) for array in (image, target, owner)),
         )
-        if not bool(torch.isfinite(logits).all()):
+        if self._keep:
+            self._kept[number] = stack
+        return stack
+
+    def _predict(
+        self, network: nn.Module, stack: _Stack, stop: Callable[[], bool]
+    ) -> Tensor | None:
+        """Logits (K, Z, Y, X) of the stack, float32; None if `stop` said so."""
+        whole = self.patch_size is not None
+        parts = []
+        for part in [stack.image] if whole else torch.split(stack.image, self.batch_size, dim=1):
+            if stop():
+                return None
+            parts.append(
+                predict_logits(
+                    network, part, batch_size=self.batch_size, patch_size=self.patch_size
+                )
+            )
+        return parts[0] if whole else torch.cat(parts, dim=1)
+
+    def _score(self, stack: _Stack, logits: Tensor) -> list[CaseScore]:
+        finite = torch.isfinite(logits).all(0).flatten(1).all(1).cpu()
+        if not finite.all():
+            name = stack.names[int(stack.owner.flatten()[int(finite.int().argmin())])]
             raise NonFiniteLossError(
                 f"the network's logits of validation case {name} are not finite"
             )
-        return logits.softmax(0)
+        probs, classes = logits.softmax(0), self.num_classes
+        # First, for it refuses labels that the network has no class for.
+        bins = stacked_bins(probs, stack.target, stack.lengths, stack.target > 0)
+        pairs = (stack.owner * classes + stack.target) * classes + probs.argmax(0)
+        counts = torch.bincount(pairs.flatten(), minlength=len(bins) * classes**2)
+        tables = counts.cpu().numpy().reshape(-1, classes, classes)
+        return [
+            CaseScore(name, dsc_of(table, self.groups), one.ece(), one.cece())
+            for name, table, one in zip(stack.names, tables, bins, strict=True)
+        ]
 
-    def _score(self, name: str, probs: Tensor, target: Tensor) -> CaseScore:
-        pairs = target.flatten() * self.num_classes + probs.argmax(0).flatten()
-        table = torch.bincount(pairs, minlength=self.num_classes**2).cpu().numpy()
-        bins = CalibrationBins(self.num_classes)
-        with warnings.catch_warnings():
-            # An untrained network is as unsure as probabilities that were softmaxed twice.
-            warnings.simplefilter("ignore", UserWarning)
-            bins.update(probs, target, target > 0, batched=False)
-        return CaseScore(
-            name,
-            dsc_of(table.reshape(self.num_classes, -1), self.groups),
-            bins.ece(),
-            bins.cece(),
-        )
+
+def slices_at_once(cases: Sequence[PreparedCase], batch_size: int, device: torch.device) -> int:
+    """How many slices to predict at a time after training with `batch_size`.
+
+    Small slices leave a GPU idle unless they are many; of large ones no more than 16 unless
+    training had more, so that memory is bounded. A CPU gains nothing by more.
+    """
+    least = max(batch_size, 16)
+    if device.type == "cpu":
+        return least
+    return max(least, _PIXELS_AT_ONCE // max(math.prod(case.shape[1:]) for case in cases))
 
 
 def summarise(scores: Sequence[CaseScore]) -> dict[str, Any]:
