@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -229,6 +230,19 @@ def test_other_data_is_refused(finished: Path, tmp_path: Path) -> None:
     other = phantom(tmp_path / "other", dims=2, cases=14, size=32, seed=1)
     with pytest.raises(RunError, match="other data"):
         train(settings(other, epochs=3), finished, resume=True)
+
+
+def test_a_set_that_was_split_anew_is_refused(data: Path, tmp_path: Path) -> None:
+    ours = tmp_path / "data"
+    shutil.copytree(data, ours)
+    train(settings(ours, epochs=1), tmp_path / "run")
+    splits = json.loads((ours / "splits.json").read_text())
+    splits["train"][0], splits["val"][0] = splits["val"][0], splits["train"][0]
+    (ours / "splits.json").write_text(json.dumps(splits))
+    before = (tmp_path / "run" / "last.pt").read_bytes()
+    with pytest.raises(RunError, match=r"other train cases.*bring its splits back"):
+        train(settings(ours, epochs=2), tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "last.pt").read_bytes() == before
 
 
 def test_the_data_may_have_moved(finished: Path, data: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from segcal._checks import require
 from segcal.config import TrainConfig
-from segcal.data import open_dataset, training_space
+from segcal.data import PreparedDataset, open_dataset, training_space
 from segcal.models import count_parameters
 from segcal.training.board import Board
 from segcal.training.captured import CapturedStep
@@ -59,7 +59,7 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
         dataset = open_dataset(config.data.path)
         folder = RunFolder(Path(out), resume=resume)
         if fabric.is_global_zero:
-            folder.check(config, dataset.fingerprint)
+            folder.check(config, dataset.fingerprint, _case_names(dataset, config))
         reporter = Reporter(config.epochs, silent=not fabric.is_global_zero)
         try:
             with folder, reporter:
@@ -222,15 +222,16 @@ class Run:
         job, say = self.job, self.reporter.say
         self.folder.hold()
         # Once more, now that nobody else can write: two may have looked at the same moment.
-        self.folder.check(job.config, job.dataset.fingerprint)
-        parts = {p: job.dataset.part(p, job.config.data.fold) for p in ("train", "val")}
+        cases = _case_names(job.dataset, job.config)
+        self.folder.check(job.config, job.dataset.fingerprint, cases)
+        trained = job.dataset.part("train", job.config.data.fold)
         about = {
             "dataset": job.dataset.info.name,
             "data_fingerprint": job.dataset.fingerprint,
             # What evaluation and prediction need to know of the data, which may be elsewhere then.
             "data": job.dataset.info.model_dump(mode="json", exclude={"cases", "skipped"}),
-            "space": training_space(case.grid for case in parts["train"]).model_dump(mode="json"),
-            "cases": {part: [case.name for case in cases] for part, cases in parts.items()},
+            "space": training_space(case.grid for case in trained).model_dump(mode="json"),
+            "cases": cases,
             "parameters": count_parameters(job.network),
             "compiled": job.compiled,
             "captured": job.captured,
@@ -262,6 +263,11 @@ class Run:
             "classes": dict(job.dataset.classes),
             "data_fingerprint": job.dataset.fingerprint,
         }
+
+
+def _case_names(dataset: PreparedDataset, config: TrainConfig) -> dict[str, list[str]]:
+    parts = ("train", "val")
+    return {part: [case.name for case in dataset.part(part, config.data.fold)] for part in parts}
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ import os
 import platform
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -45,8 +46,14 @@ class RunFolder:
         self.run_id = ""
         self._lock: IO[str] | None = None
 
-    def check(self, config: TrainConfig, fingerprint: str) -> None:
-        """Refuse a folder that another run fills, or that was told something else."""
+    def check(
+        self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Refuse a folder that another run fills, or that was told something else.
+
+        `cases` are the names in each part of the data: weights that saw a case must not meet it
+        again as one to validate on.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise RunError(self.path, "is a file, not a folder")
         taken = self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir())
@@ -68,6 +75,14 @@ class RunFolder:
         about = self._about()
         if about.get("data_fingerprint") != fingerprint:
             raise RunError(self.path, f"was started on other data than {config.data.path}")
+        for part, names in about.get("cases", {}).items():
+            moved = sorted(set(names) ^ set(cases.get(part, ())))
+            if moved:
+                raise RunError(
+                    self.path,
+                    f"was started with other {part} cases than {config.data.path} has now, such as "
+                    f"{moved[0]}; bring its splits back, or choose another --out",
+                )
 
     def hold(self) -> Self:
         """Take the lock. The system gives it back when the process ends, however it ends."""
