@@ -43,6 +43,9 @@ REPLICATE: tl.constexpr = tl.constexpr(0)
 BACKGROUND: tl.constexpr = tl.constexpr(1)
 VALID: tl.constexpr = tl.constexpr(2)
 
+# Fields of this many bits are the bytes of a word: a byte is moved by one instruction, a vote is 8.
+BYTE: tl.constexpr = tl.constexpr(8)
+
 # Room at the head of `scratch` for what the gradient divides by; the programs' sums follow.
 NORMS: tl.constexpr = tl.constexpr(8)
 
@@ -111,7 +114,11 @@ def _field(
         label = tl.where(label == IGNORED, -1, label)
     shift = (label - word * PER_WORD).to(tl.uint32) * BITS
     if PTX:  # whose shift left by more than there are bits is 0
-        if WIDE:
+        if BITS == BYTE:
+            vote = tl.inline_asm_elementwise(
+                "shl.b32 $0, 8, $1;", "=r,r", [shift], dtype=tl.int32, is_pure=True, pack=1
+            )
+        elif WIDE:
             vote = tl.inline_asm_elementwise(
                 "shl.b64 $0, 1, $1;", "=l,r", [shift], dtype=tl.int64, is_pure=True, pack=1
             )
@@ -119,6 +126,9 @@ def _field(
             vote = tl.inline_asm_elementwise(
                 "shl.b32 $0, 1, $1;", "=r,r", [shift], dtype=tl.int32, is_pure=True, pack=1
             )
+    elif BITS == BYTE:
+        eight = tl.full(label.shape, 8, tl.int32)
+        vote = tl.where(shift < 32, eight << tl.minimum(shift, 31).to(tl.int32), 0)
     elif WIDE:
         vote = tl.full(label.shape, 1, tl.int64) << tl.minimum(shift, 63).to(tl.int64)
     else:
@@ -286,7 +296,19 @@ def _shell(
     WEIGHTS: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`sums` with the votes at one distance, N-th of the shells."""
-    return sums + WEIGHTS[N] * _unpack(tl.reshape(packed, [BLOCK]), 0, ks, BITS, PER_WORD)
+    packed = tl.reshape(packed, [BLOCK])
+    if BITS == BYTE and PTX:
+        # The byte of a class, moved to the third, is a denormal number: 2⁻¹³⁰ for each vote.
+        sums = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; prmt.b32 t, $1, 0, $2; fma.rn.f32 $0, t, $3, $4; }", "=f,r,r,f,f",
+            [packed[None, :], (ks * 256 + 0x4044)[:, None], WEIGHTS[N] * 2.0**130, sums],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    elif BITS == BYTE:
+        sums += WEIGHTS[N] * (_unpack(packed, 0, ks, BITS, PER_WORD) // 8)
+    else:
+        sums += WEIGHTS[N] * _unpack(packed, 0, ks, BITS, PER_WORD)
+    return sums
 
 
 @triton.jit

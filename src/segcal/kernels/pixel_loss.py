@@ -257,6 +257,8 @@ def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:
         slots = -(-classes // per_word)
         walks = slots <= 3
     walks = walks and patch[0] <= 3 and patch[1:] == (3, 3)
+    if walks and prior == "gaussian" and classes <= 4:
+        bits, per_word, wide = 8, 4, False  # see BYTE in _triton
     return {
         "SLOTS": slots if walks else 0,
         "PRIOR": PRIORS[prior],
