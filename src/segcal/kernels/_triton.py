@@ -315,9 +315,10 @@ def _shell(
 def _proportions(
     counts, voted, ks, K: tl.constexpr, PRIOR: tl.constexpr,
 ):  # fmt: skip
-    """τ from the votes per class (BLOCK_K, BLOCK) and their sum."""
+    """τ from the votes per class (BLOCK_K, BLOCK) and their sum, as `_walked_prior` gives it."""
     if PRIOR == MEAN:
-        tau = counts * _inverse(tl.where(voted > 0, voted, 1).to(tl.float32))[None, :]
+        tau = counts.to(tl.float32)
+        scale = _inverse(tl.where(voted > 0, voted, 1).to(tl.float32))
     else:
         if PRIOR == MAX:
             index = tl.max(tl.where(counts > 0, ks[:, None], 0), 0)
@@ -330,7 +331,8 @@ def _proportions(
             below = 2 * tl.cumsum(counts, 0) < voted[None, :]
             index = tl.sum(tl.where(below & (ks < K)[:, None], 1, 0), 0)
         tau = tl.where((ks[:, None] == index[None, :]) & (voted > 0)[None, :], 1.0, 0.0)
-    return tau
+        scale = tl.full(voted.shape, 1.0, tl.float32)
+    return tau, scale
 
 
 @triton.jit
@@ -339,18 +341,21 @@ def _walked_prior(
     K: tl.constexpr, PRIOR: tl.constexpr, SLOTS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """τ from the packed votes of the rows above (a), at (b) and below (c) the pixels."""
+    """τ from the packed votes of the rows above (a), at (b) and below (c) the pixels.
+
+    It comes as numbers per class and one per pixel to multiply them with, which can often wait.
+    """
     if PRIOR == GAUSSIAN:
-        sums = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
-        sums = _shell(b1 + a0 + c0, sums, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        tau = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
+        tau = _shell(b1 + a0 + c0, tau, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
-            sums = _shell(b2 + a1 + c1, sums, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+            tau = _shell(b2 + a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         else:
-            sums = _shell(a1 + c1, sums, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+            tau = _shell(a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
-            sums = _shell(a2 + c2, sums, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
-        total = tl.sum(sums, 0)
-        tau = sums * _inverse(tl.where(total > 0, total, 1.0))[None, :]
+            tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        total = tl.sum(tau, 0)
+        scale = _inverse(tl.where(total > 0, total, 1.0))
     else:
         counts = _unpack(tl.reshape(a0 + b0 + c0, [BLOCK]), 0, ks, BITS, PER_WORD)
         if SLOTS > 1:
@@ -358,8 +363,8 @@ def _walked_prior(
         if SLOTS > 2:
             counts += _unpack(tl.reshape(a2 + b2 + c2, [BLOCK]), 2, ks, BITS, PER_WORD)
         counts = tl.where((ks < K)[:, None], counts, 0)
-        tau = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
-    return tau
+        tau, scale = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
+    return tau, scale
 
 
 @triton.jit
@@ -370,24 +375,24 @@ def _prior(
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """τ (BLOCK_K, BLOCK) of any patch, read neighbour by neighbour."""
+    """`_walked_prior` of any patch, read neighbour by neighbour."""
     if PRIOR == GAUSSIAN:
-        sums = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
+        tau = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
         for n in tl.static_range(len(SHELLS)):
             counts = _votes(
                 base, z, y, x, D, H, W, here, ks,
                 K, IGNORED, RZ, RY, RX, SHELLS[n], BORDER, BITS, PER_WORD, WIDE,
             )  # fmt: skip
-            sums += SHELL_WEIGHTS[n] * counts
-        total = tl.sum(sums, 0)
-        tau = sums * _inverse(tl.where(total > 0, total, 1.0))[None, :]
+            tau += SHELL_WEIGHTS[n] * counts
+        total = tl.sum(tau, 0)
+        scale = _inverse(tl.where(total > 0, total, 1.0))
     else:
         counts = _votes(
             base, z, y, x, D, H, W, here, ks,
             K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
         )  # fmt: skip
-        tau = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
-    return tau
+        tau, scale = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
+    return tau, scale
 
 
 @triton.jit
@@ -506,25 +511,32 @@ def value_kernel(
 
         if KIND == SVLS or KIND == NACL:
             if SLOTS > 0:
-                tau = _walked_prior(
+                tau, tau_scale = _walked_prior(
                     tl.where(counted, label, -1), a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
                     K, PRIOR, SLOTS, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK,
                 )  # fmt: skip
             else:
-                tau = _prior(
+                tau, tau_scale = _prior(
                     base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
                     K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
                     BORDER, BITS, PER_WORD, WIDE,
                 )  # fmt: skip
 
+        if KIND == NACL:
+            tau = tau * tau_scale[None, :]
+
         if KIND == LS or KIND == SVLS:
             if KIND == LS:
                 q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+                q_scale = tl.full([BLOCK], 1.0, tl.float32)
             else:
                 q = tau
+                q_scale = tau_scale
             if WEIGHTED:
                 q = q * w[:, None]
-            ce = tl.sum(tl.where(real, q * (log_total[None, :] - shifted), 0.0), 0)
+            q = tl.where(real, q, 0.0)
+            ce = log_total * tl.sum(q, 0) - tl.sum(tl.where(real, q * shifted, 0.0), 0)
+            ce = ce * q_scale
         else:
             ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
             if KIND == FOCAL:
@@ -692,26 +704,32 @@ def gradient_kernel(
 
         if KIND == SVLS or KIND == NACL:
             if SLOTS > 0:
-                tau = _walked_prior(
+                tau, tau_scale = _walked_prior(
                     tl.where(counted, label, -1), a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
                     K, PRIOR, SLOTS, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK,
                 )  # fmt: skip
             else:
-                tau = _prior(
+                tau, tau_scale = _prior(
                     base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
                     K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
                     BORDER, BITS, PER_WORD, WIDE,
                 )  # fmt: skip
 
+        if KIND == NACL:
+            tau = tau * tau_scale[None, :]
+
         if KIND == LS or KIND == SVLS:
             if KIND == LS:
                 q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+                q_scale = tl.full([BLOCK], 1.0, tl.float32)
             else:
                 q = tau
+                q_scale = tau_scale
             if WEIGHTED:
                 q = q * w[:, None]
             q = tl.where(real, q, 0.0)
-            g = probs * tl.sum(q, 0)[None, :] - q
+            g = e * (_inverse(total) * tl.sum(q, 0))[None, :] - q
+            g = g * (q_scale[None, :] * to_ce[None, :])
         else:
             g = probs - tl.where(own, 1.0, 0.0)
             if KIND == FOCAL:
@@ -724,7 +742,7 @@ def gradient_kernel(
                 g = g * (power + slope)[None, :]
             if WEIGHTED:
                 g = g * weight[None, :]
-        g = g * to_ce[None, :]
+            g = g * to_ce[None, :]
 
         if KIND == ECP:
             log_probs = tl.where(real, shifted - log_total[None, :], 0.0)
