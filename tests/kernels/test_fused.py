@@ -58,7 +58,7 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
             "class_reduction": class_reduction,
         },
     }
-    ignore = rng.choice([-100, -100, 255, 0, 1])
+    ignore = rng.choice([-100, -100, 255, 0, 1, classes])
     loss = make_loss(
         name,
         **options[name],
@@ -122,6 +122,23 @@ def test_terms_are_those_of_the_plain_functions(name: str) -> None:
         assert list(plain) == list(fused)
         for part in plain:
             torch.testing.assert_close(fused[part], plain[part])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 14])
+@pytest.mark.parametrize("space", [(5, 8), (3, 4, 6)])
+def test_an_ignored_label_just_above_the_classes_does_not_vote(
+    classes: int, space: tuple[int, ...]
+) -> None:
+    """Its bit field is that of a class which only fills up the tile."""
+    torch.manual_seed(0)
+    logits = torch.randn(1, classes, *space).to(DEVICE)
+    target = torch.randint(classes + 1, (1, *space)).to(DEVICE)
+    for name, options in (("svls", {}), ("nacl", {"prior": "gaussian"}), ("nacl", {})):
+        values = [
+            make_loss(name, ignore_index=classes, fused=fused, **options)(logits, target)
+            for fused in (True, False)
+        ]
+        torch.testing.assert_close(*values)
 
 
 def test_each_part_has_its_own_gradient() -> None:

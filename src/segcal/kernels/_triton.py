@@ -198,16 +198,16 @@ def _sides(middle, left, right, VECTOR: tl.constexpr):
 
 @triton.jit
 def _edge(
-    line, x, W, inside, word,
+    plane, line, x, W, inside, word,
     IGNORED: tl.constexpr, BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The vote of the pixel at x of a line, under the border rule."""
+    """The vote of the pixel at x of a line of a plane, under the border rule."""
     if BORDER == REPLICATE:
         x = tl.minimum(tl.maximum(x, 0), W - 1)
     else:
         inside = inside & (x >= 0) & (x < W)
-    label = tl.load(line + x, mask=inside, other=0).to(tl.int32)
+    label = tl.load(plane + (line + x), mask=inside, other=0).to(tl.int32)
     if BORDER == VALID:
         label = tl.where(inside, label, -1)
     return _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
@@ -241,10 +241,15 @@ def _row(
                 zi = z + (i - RZ)
                 yi = y
                 inside = here & (zi >= 0) & (zi < D) & (yi >= 0) & (yi < H)
-            line = offset + (zi * H + yi) * W
+            if WIDE:  # many classes leave no registers for addresses
+                plane = labels + tl.multiple_of(offset + (zi * H + yi) * W, VECTOR)
+                line = yi * 0
+            else:  # most of the address stays the same along the walk
+                plane = labels + tl.multiple_of(offset + zi * (H * W), VECTOR)
+                line = yi * W
             at = (line + x)[:, None] + tl.arange(0, VECTOR)[None, :]
             at = tl.multiple_of(tl.max_contiguous(at, [1, VECTOR]), [1, VECTOR])
-            label = tl.load(labels + at, mask=inside[:, None], other=0).to(tl.int32)
+            label = tl.load(plane[:, None] + at, mask=inside[:, None], other=0).to(tl.int32)
             if BORDER == VALID:
                 label = tl.where(inside[:, None], label, -1)
             votes = _field(label, WORD, IGNORED, BITS, PER_WORD, WIDE)
@@ -253,10 +258,10 @@ def _row(
             if not GAUSS or (i - RZ) * (i - RZ) + 1 == SLOT:
                 beside += votes
                 left += _edge(
-                    labels + line, x - 1, W, inside, WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE
+                    plane, line, x - 1, W, inside, WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE
                 )
                 right += _edge(
-                    labels + line, x + VECTOR, W, inside,
+                    plane, line, x + VECTOR, W, inside,
                     WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
                 )  # fmt: skip
     return above + _sides(beside, left, right, VECTOR)
@@ -354,6 +359,8 @@ def _walked_prior(
             tau = _shell(a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
             tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        # The ignored label may have the number of a class that only fills up the tile.
+        tau = tl.where((ks < K)[:, None], tau, 0.0)
         total = tl.sum(tau, 0)
         scale = _inverse(tl.where(total > 0, total, 1.0))
     else:
