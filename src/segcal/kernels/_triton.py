@@ -303,10 +303,12 @@ def _shell(
     """`sums` with the votes at one distance, N-th of the shells."""
     packed = tl.reshape(packed, [BLOCK])
     if BITS == BYTE and PTX:
-        # The byte of a class, moved to the third, is a denormal number: 2⁻¹³⁰ for each vote.
+        # The byte of a class, moved to the third, is a denormal number: 2⁻¹³⁰ for each vote. With
+        # few pixels no weight is above ⅛, and a tiny one must not become a float64.
+        weight = tl.cast(WEIGHTS[N] * 2.0**130, tl.float32)
         sums = tl.inline_asm_elementwise(
             "{ .reg .b32 t; prmt.b32 t, $1, 0, $2; fma.rn.f32 $0, t, $3, $4; }", "=f,r,r,f,f",
-            [packed[None, :], (ks * 256 + 0x4044)[:, None], WEIGHTS[N] * 2.0**130, sums],
+            [packed[None, :], (ks * 256 + 0x4044)[:, None], weight, sums],
             dtype=tl.float32, is_pure=True, pack=1,
         )  # fmt: skip
     elif BITS == BYTE:

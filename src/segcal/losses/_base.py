@@ -94,7 +94,8 @@ class SegmentationLoss(nn.Module):
     ) -> tuple[Tensor, ...] | None:
         """The kernels' answer, or None where the plain functions are to be used."""
         compiling = torch.compiler.is_compiling()
-        kind = None if compiling else _kind_of_input(logits, target, split)
+        weighted = self._buffers["class_weights"] is not None
+        kind = None if compiling else _kind_of_input(logits, target, split, weighted)
         if kind is not None and (known := self.__dict__.get("_plans", {}).get(kind)):
             return self._run_again(logits, target, *known)
         target = check_shapes(logits, target)
@@ -115,7 +116,7 @@ class SegmentationLoss(nn.Module):
             target,
             recipe,
             ignore_index=self.ignore_index,
-            weighted=weights is not None,
+            weighted=weighted,
             reduction=self.reduction,
             split=split,
         )
@@ -251,13 +252,15 @@ class WeightedSum(nn.Module):
         return add_up(dict(values))
 
 
-def _kind_of_input(logits: Tensor, target: Tensor, split: bool) -> tuple[Any, ...] | None:
+def _kind_of_input(
+    logits: Tensor, target: Tensor, split: bool, weighted: bool
+) -> tuple[Any, ...] | None:
     """All that a plan of the kernels depends on but the settings; None for no plain tensors."""
     if type(logits) is not Tensor or type(target) is not Tensor:
         return None
     return (
         logits.shape, logits.stride(), logits.dtype, logits.device,
-        target.shape, target.dtype, target.device, split,
+        target.shape, target.dtype, target.device, split, weighted,
     )  # fmt: skip
 
 
