@@ -3,7 +3,9 @@
 On a GPU they run there, 500 random draws; elsewhere in Triton's interpreter, a smaller set.
 """
 
+import copy
 import os
+import pickle
 import random
 from typing import Any
 
@@ -56,7 +58,7 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
             "class_reduction": class_reduction,
         },
     }
-    ignore = rng.choice([-100, -100, 255, 0, 1])
+    ignore = rng.choice([-100, -100, 255, 0, 1, classes])
     loss = make_loss(
         name,
         **options[name],
@@ -122,6 +124,23 @@ def test_terms_are_those_of_the_plain_functions(name: str) -> None:
             torch.testing.assert_close(fused[part], plain[part])
 
 
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 14])
+@pytest.mark.parametrize("space", [(5, 8), (3, 4, 6)])
+def test_an_ignored_label_just_above_the_classes_does_not_vote(
+    classes: int, space: tuple[int, ...]
+) -> None:
+    """Its bit field is that of a class which only fills up the tile."""
+    torch.manual_seed(0)
+    logits = torch.randn(1, classes, *space).to(DEVICE)
+    target = torch.randint(classes + 1, (1, *space)).to(DEVICE)
+    for name, options in (("svls", {}), ("nacl", {"prior": "gaussian"}), ("nacl", {})):
+        values = [
+            make_loss(name, ignore_index=classes, fused=fused, **options)(logits, target)
+            for fused in (True, False)
+        ]
+        torch.testing.assert_close(*values)
+
+
 def test_each_part_has_its_own_gradient() -> None:
     torch.manual_seed(0)
     logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
@@ -163,6 +182,33 @@ def test_a_setting_may_be_changed_between_calls() -> None:
         torch.testing.assert_close(after, fresh(logits, target))
         assert not torch.isclose(after, before)
         before = after
+
+
+def test_a_loss_that_was_used_can_be_copied_and_saved() -> None:
+    """What it remembers of its inputs holds compiled kernels, which are no part of it."""
+    logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
+    loss = NACLLoss(0.3, fused=True)
+    expected = loss(logits, target)
+    for twin in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert torch.equal(twin(logits, target), expected)
+    assert repr(loss) == repr(NACLLoss(0.3, fused=True))
+
+
+def test_inputs_are_told_apart_after_the_first_call() -> None:
+    """The second call of a kind skips the checks of the first; a bad one is no such kind."""
+    logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
+    loss, plain = NACLLoss(fused=True), NACLLoss(fused=False)
+    for _ in range(2):
+        for x in (logits, logits.transpose(2, 3).contiguous(), logits.half()):
+            y = target if x.shape == logits.shape else target.transpose(1, 2)
+            expected = plain(x, y)
+            torch.testing.assert_close(loss(x, y), expected)
+            torch.testing.assert_close(loss(x, y.unsqueeze(1).int()), expected)
+            torch.testing.assert_close(sum(loss.terms(x, y).values()), expected)
+        with pytest.raises(ValueError, match="`target` to have shape"):
+            loss(logits, target[:, :5])
+        with pytest.raises(TypeError, match="`target` to be a tensor"):
+            loss(logits, target.tolist())
 
 
 def test_it_is_deterministic_and_backward_can_be_repeated() -> None:
@@ -241,7 +287,7 @@ def test_the_cpu_uses_the_plain_functions_by_itself(monkeypatch: pytest.MonkeyPa
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("kernels were used")
 
-    monkeypatch.setattr("segcal.kernels.fused_terms", refuse)
+    monkeypatch.setattr("segcal.kernels.run", refuse)
     NACLLoss()(torch.randn(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64))
 
 

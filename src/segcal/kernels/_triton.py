@@ -43,6 +43,9 @@ REPLICATE: tl.constexpr = tl.constexpr(0)
 BACKGROUND: tl.constexpr = tl.constexpr(1)
 VALID: tl.constexpr = tl.constexpr(2)
 
+# Fields of this many bits are the bytes of a word: a byte is moved by one instruction, a vote is 8.
+BYTE: tl.constexpr = tl.constexpr(8)
+
 # Room at the head of `scratch` for what the gradient divides by; the programs' sums follow.
 NORMS: tl.constexpr = tl.constexpr(8)
 
@@ -111,7 +114,11 @@ def _field(
         label = tl.where(label == IGNORED, -1, label)
     shift = (label - word * PER_WORD).to(tl.uint32) * BITS
     if PTX:  # whose shift left by more than there are bits is 0
-        if WIDE:
+        if BITS == BYTE:
+            vote = tl.inline_asm_elementwise(
+                "shl.b32 $0, 8, $1;", "=r,r", [shift], dtype=tl.int32, is_pure=True, pack=1
+            )
+        elif WIDE:
             vote = tl.inline_asm_elementwise(
                 "shl.b64 $0, 1, $1;", "=l,r", [shift], dtype=tl.int64, is_pure=True, pack=1
             )
@@ -119,6 +126,9 @@ def _field(
             vote = tl.inline_asm_elementwise(
                 "shl.b32 $0, 1, $1;", "=r,r", [shift], dtype=tl.int32, is_pure=True, pack=1
             )
+    elif BITS == BYTE:
+        eight = tl.full(label.shape, 8, tl.int32)
+        vote = tl.where(shift < 32, eight << tl.minimum(shift, 31).to(tl.int32), 0)
     elif WIDE:
         vote = tl.full(label.shape, 1, tl.int64) << tl.minimum(shift, 63).to(tl.int64)
     else:
@@ -188,16 +198,16 @@ def _sides(middle, left, right, VECTOR: tl.constexpr):
 
 @triton.jit
 def _edge(
-    line, x, W, inside, word,
+    plane, line, x, W, inside, word,
     IGNORED: tl.constexpr, BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The vote of the pixel at x of a line, under the border rule."""
+    """The vote of the pixel at x of a line of a plane, under the border rule."""
     if BORDER == REPLICATE:
         x = tl.minimum(tl.maximum(x, 0), W - 1)
     else:
         inside = inside & (x >= 0) & (x < W)
-    label = tl.load(line + x, mask=inside, other=0).to(tl.int32)
+    label = tl.load(plane + (line + x), mask=inside, other=0).to(tl.int32)
     if BORDER == VALID:
         label = tl.where(inside, label, -1)
     return _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
@@ -231,10 +241,15 @@ def _row(
                 zi = z + (i - RZ)
                 yi = y
                 inside = here & (zi >= 0) & (zi < D) & (yi >= 0) & (yi < H)
-            line = offset + (zi * H + yi) * W
+            if WIDE:  # many classes leave no registers for addresses
+                plane = labels + tl.multiple_of(offset + (zi * H + yi) * W, VECTOR)
+                line = yi * 0
+            else:  # most of the address stays the same along the walk
+                plane = labels + tl.multiple_of(offset + zi * (H * W), VECTOR)
+                line = yi * W
             at = (line + x)[:, None] + tl.arange(0, VECTOR)[None, :]
             at = tl.multiple_of(tl.max_contiguous(at, [1, VECTOR]), [1, VECTOR])
-            label = tl.load(labels + at, mask=inside[:, None], other=0).to(tl.int32)
+            label = tl.load(plane[:, None] + at, mask=inside[:, None], other=0).to(tl.int32)
             if BORDER == VALID:
                 label = tl.where(inside[:, None], label, -1)
             votes = _field(label, WORD, IGNORED, BITS, PER_WORD, WIDE)
@@ -243,10 +258,10 @@ def _row(
             if not GAUSS or (i - RZ) * (i - RZ) + 1 == SLOT:
                 beside += votes
                 left += _edge(
-                    labels + line, x - 1, W, inside, WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE
+                    plane, line, x - 1, W, inside, WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE
                 )
                 right += _edge(
-                    labels + line, x + VECTOR, W, inside,
+                    plane, line, x + VECTOR, W, inside,
                     WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
                 )  # fmt: skip
     return above + _sides(beside, left, right, VECTOR)
@@ -286,16 +301,31 @@ def _shell(
     WEIGHTS: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """`sums` with the votes at one distance, N-th of the shells."""
-    return sums + WEIGHTS[N] * _unpack(tl.reshape(packed, [BLOCK]), 0, ks, BITS, PER_WORD)
+    packed = tl.reshape(packed, [BLOCK])
+    if BITS == BYTE and PTX:
+        # The byte of a class, moved to the third, is a denormal number: 2⁻¹³⁰ for each vote. With
+        # few pixels no weight is above ⅛, and a tiny one must not become a float64.
+        weight = tl.cast(WEIGHTS[N] * 2.0**130, tl.float32)
+        sums = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; prmt.b32 t, $1, 0, $2; fma.rn.f32 $0, t, $3, $4; }", "=f,r,r,f,f",
+            [packed[None, :], (ks * 256 + 0x4044)[:, None], weight, sums],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    elif BITS == BYTE:
+        sums += WEIGHTS[N] * (_unpack(packed, 0, ks, BITS, PER_WORD) // 8)
+    else:
+        sums += WEIGHTS[N] * _unpack(packed, 0, ks, BITS, PER_WORD)
+    return sums
 
 
 @triton.jit
 def _proportions(
     counts, voted, ks, K: tl.constexpr, PRIOR: tl.constexpr,
 ):  # fmt: skip
-    """τ from the votes per class (BLOCK_K, BLOCK) and their sum."""
+    """τ from the votes per class (BLOCK_K, BLOCK) and their sum, as `_walked_prior` gives it."""
     if PRIOR == MEAN:
-        tau = counts * _inverse(tl.where(voted > 0, voted, 1).to(tl.float32))[None, :]
+        tau = counts.to(tl.float32)
+        scale = _inverse(tl.where(voted > 0, voted, 1).to(tl.float32))
     else:
         if PRIOR == MAX:
             index = tl.max(tl.where(counts > 0, ks[:, None], 0), 0)
@@ -308,7 +338,8 @@ def _proportions(
             below = 2 * tl.cumsum(counts, 0) < voted[None, :]
             index = tl.sum(tl.where(below & (ks < K)[:, None], 1, 0), 0)
         tau = tl.where((ks[:, None] == index[None, :]) & (voted > 0)[None, :], 1.0, 0.0)
-    return tau
+        scale = tl.full(voted.shape, 1.0, tl.float32)
+    return tau, scale
 
 
 @triton.jit
@@ -317,18 +348,23 @@ def _walked_prior(
     K: tl.constexpr, PRIOR: tl.constexpr, SLOTS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """τ from the packed votes of the rows above (a), at (b) and below (c) the pixels."""
+    """τ from the packed votes of the rows above (a), at (b) and below (c) the pixels.
+
+    It comes as numbers per class and one per pixel to multiply them with, which can often wait.
+    """
     if PRIOR == GAUSSIAN:
-        sums = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
-        sums = _shell(b1 + a0 + c0, sums, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        tau = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
+        tau = _shell(b1 + a0 + c0, tau, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
-            sums = _shell(b2 + a1 + c1, sums, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+            tau = _shell(b2 + a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         else:
-            sums = _shell(a1 + c1, sums, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+            tau = _shell(a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
-            sums = _shell(a2 + c2, sums, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
-        total = tl.sum(sums, 0)
-        tau = sums * _inverse(tl.where(total > 0, total, 1.0))[None, :]
+            tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+        # The ignored label may have the number of a class that only fills up the tile.
+        tau = tl.where((ks < K)[:, None], tau, 0.0)
+        total = tl.sum(tau, 0)
+        scale = _inverse(tl.where(total > 0, total, 1.0))
     else:
         counts = _unpack(tl.reshape(a0 + b0 + c0, [BLOCK]), 0, ks, BITS, PER_WORD)
         if SLOTS > 1:
@@ -336,8 +372,8 @@ def _walked_prior(
         if SLOTS > 2:
             counts += _unpack(tl.reshape(a2 + b2 + c2, [BLOCK]), 2, ks, BITS, PER_WORD)
         counts = tl.where((ks < K)[:, None], counts, 0)
-        tau = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
-    return tau
+        tau, scale = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
+    return tau, scale
 
 
 @triton.jit
@@ -348,24 +384,24 @@ def _prior(
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """τ (BLOCK_K, BLOCK) of any patch, read neighbour by neighbour."""
+    """`_walked_prior` of any patch, read neighbour by neighbour."""
     if PRIOR == GAUSSIAN:
-        sums = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
+        tau = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
         for n in tl.static_range(len(SHELLS)):
             counts = _votes(
                 base, z, y, x, D, H, W, here, ks,
                 K, IGNORED, RZ, RY, RX, SHELLS[n], BORDER, BITS, PER_WORD, WIDE,
             )  # fmt: skip
-            sums += SHELL_WEIGHTS[n] * counts
-        total = tl.sum(sums, 0)
-        tau = sums * _inverse(tl.where(total > 0, total, 1.0))[None, :]
+            tau += SHELL_WEIGHTS[n] * counts
+        total = tl.sum(tau, 0)
+        scale = _inverse(tl.where(total > 0, total, 1.0))
     else:
         counts = _votes(
             base, z, y, x, D, H, W, here, ks,
             K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
         )  # fmt: skip
-        tau = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
-    return tau
+        tau, scale = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
+    return tau, scale
 
 
 @triton.jit
@@ -484,25 +520,32 @@ def value_kernel(
 
         if KIND == SVLS or KIND == NACL:
             if SLOTS > 0:
-                tau = _walked_prior(
+                tau, tau_scale = _walked_prior(
                     tl.where(counted, label, -1), a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
                     K, PRIOR, SLOTS, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK,
                 )  # fmt: skip
             else:
-                tau = _prior(
+                tau, tau_scale = _prior(
                     base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
                     K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
                     BORDER, BITS, PER_WORD, WIDE,
                 )  # fmt: skip
 
+        if KIND == NACL:
+            tau = tau * tau_scale[None, :]
+
         if KIND == LS or KIND == SVLS:
             if KIND == LS:
                 q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+                q_scale = tl.full([BLOCK], 1.0, tl.float32)
             else:
                 q = tau
+                q_scale = tau_scale
             if WEIGHTED:
                 q = q * w[:, None]
-            ce = tl.sum(tl.where(real, q * (log_total[None, :] - shifted), 0.0), 0)
+            q = tl.where(real, q, 0.0)
+            ce = log_total * tl.sum(q, 0) - tl.sum(tl.where(real, q * shifted, 0.0), 0)
+            ce = ce * q_scale
         else:
             ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
             if KIND == FOCAL:
@@ -670,26 +713,32 @@ def gradient_kernel(
 
         if KIND == SVLS or KIND == NACL:
             if SLOTS > 0:
-                tau = _walked_prior(
+                tau, tau_scale = _walked_prior(
                     tl.where(counted, label, -1), a0, b0, c0, a1, b1, c1, a2, b2, c2, ks,
                     K, PRIOR, SLOTS, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK,
                 )  # fmt: skip
             else:
-                tau = _prior(
+                tau, tau_scale = _prior(
                     base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
                     K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
                     BORDER, BITS, PER_WORD, WIDE,
                 )  # fmt: skip
 
+        if KIND == NACL:
+            tau = tau * tau_scale[None, :]
+
         if KIND == LS or KIND == SVLS:
             if KIND == LS:
                 q = tl.where(own, 1 - parameter, 0.0) + parameter / K
+                q_scale = tl.full([BLOCK], 1.0, tl.float32)
             else:
                 q = tau
+                q_scale = tau_scale
             if WEIGHTED:
                 q = q * w[:, None]
             q = tl.where(real, q, 0.0)
-            g = probs * tl.sum(q, 0)[None, :] - q
+            g = e * (_inverse(total) * tl.sum(q, 0))[None, :] - q
+            g = g * (q_scale[None, :] * to_ce[None, :])
         else:
             g = probs - tl.where(own, 1.0, 0.0)
             if KIND == FOCAL:
@@ -702,7 +751,7 @@ def gradient_kernel(
                 g = g * (power + slope)[None, :]
             if WEIGHTED:
                 g = g * weight[None, :]
-        g = g * to_ce[None, :]
+            g = g * to_ce[None, :]
 
         if KIND == ECP:
             log_probs = tl.where(real, shifted - log_total[None, :], 0.0)

@@ -2,63 +2,116 @@
 
 Triton looks at every argument of every launch to find the compiled kernel, and asks the driver
 about every pointer; with some thirty arguments that takes longer than a small loss itself. Here the
-caller promises that between launches with the same memory only the tensors' addresses change, and
-the second launch goes straight to the compiled kernel.
+caller promises that between launches of the same work only the tensors' addresses change, and
+the second launch goes straight to the compiled kernel, or to the C function behind it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# What torch.cuda.current_device() asks once CUDA is known to be up; a build without CUDA lacks it.
+_current_device = getattr(torch._C, "_cuda_getDevice", None)
+_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-def launch(
-    kernel: Any,
-    programs: int,
-    tensors: Sequence[Tensor],
-    numbers: Sequence[int | float],
-    constants: dict[str, Any],
-    known: dict[Any, Any],
-) -> None:
-    """Run `kernel` in `programs` programs.
+class Work(NamedTuple):
+    """All of a launch but the tensors.
 
-    Args:
-        tensors, numbers: the run-time arguments.
+    Attributes:
+        kernel: what Triton made of the function.
+        programs: how many.
+        numbers: the run-time arguments after the tensors.
         constants: the compile-time arguments, and `num_warps`.
-        known: the memory. Launches of one kernel that share it must agree in all but the content
-            and the address of the tensors.
+        known: the memory, one entry per device. Launches with it must be of tensors that differ in
+            nothing but their content and address.
     """
-    if torch.compiler.is_compiling() or INTERPRETED or not _direct():
-        kernel[(programs,)](*tensors, *numbers, **constants)
+
+    kernel: Any
+    programs: int
+    numbers: tuple[int | float, ...]
+    constants: dict[str, Any]
+    known: dict[int, _Ready]
+
+
+class _Ready(NamedTuple):
+    """A compiled kernel."""
+
+    run: Callable[..., None]  # of Triton, takes the arguments and runs its hooks
+    launch: Callable[..., None] | None  # the C function behind it, which is also told `head`
+    head: tuple[Any, ...]
+    tail: tuple[Any, ...]  # the arguments after the tensors
+
+
+def launch(work: Work, tensors: Sequence[Tensor]) -> None:
+    """Do the work on `tensors`. Since 3.4 Triton's compiled kernels take all arguments."""
+    if torch.compiler.is_compiling() or INTERPRETED or _triton_version() < (3, 4):
+        work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
         return
     device = tensors[0].get_device()
-    if device != torch.cuda.current_device():
+    if device != _current_device():  # type: ignore[misc]
         with torch.cuda.device(device):
-            launch(kernel, programs, tensors, numbers, constants, known)
+            launch(work, tensors)
         return
     pointers = [tensor.data_ptr() for tensor in tensors]
-    aligned = not any(pointer % 16 for pointer in pointers)
-    key = (id(kernel), device)
-    run = known.get(key) if aligned else None
-    if run is not None:
-        run[0](*pointers, *run[1])
-        return
-    compiled = kernel[(programs,)](*tensors, *numbers, **constants)
-    if aligned:
-        names = kernel.arg_names[len(tensors) + len(numbers) :]
-        known[key] = compiled[(programs, 1, 1)], (*numbers, *(constants[name] for name in names))
+    low_bits = 0
+    for pointer in pointers:
+        low_bits |= pointer
+    ready = work.known.get(device)
+    if ready is None or low_bits % 16:  # Triton has another version for what is not aligned
+        compiled = work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
+        if low_bits % 16 == 0:
+            work.known[device] = _ready(compiled, work, len(tensors))
+    elif ready.launch is None or _hooked():
+        ready.run(*pointers, *ready.tail)
+    else:
+        stream = _current_stream(device)  # type: ignore[misc]
+        ready.launch(work.programs, 1, 1, stream, *ready.head, *pointers, *ready.tail)
+
+
+def _ready(compiled: Any, work: Work, tensors: int) -> _Ready:
+    names = work.kernel.arg_names[tensors + len(work.numbers) :]
+    tail = (*work.numbers, *(work.constants[name] for name in names))
+    run = compiled[(work.programs, 1, 1)]
+    launcher = compiled.run
+    # The C function's arguments are Triton's own business: used where they are known, only there.
+    familiar = _triton_version() == (3, 6) and type(launcher).__name__ == "CudaLauncher"
+    if not familiar or launcher.global_scratch_size > 0 or launcher.profile_scratch_size > 0:
+        return _Ready(run, None, (), tail)
+    nothing = (None, None)  # memory for all programs to scribble on, and for a profiler
+    no_hooks = (None, None, None)  # what to tell the hooks, the one before and the one after
+    head = (
+        compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, *nothing,
+        compiled.packed_metadata, *no_hooks,
+    )  # fmt: skip
+    return _Ready(run, launcher.launch, head, tail)
+
+
+def _hooked() -> bool:
+    """Whether someone (a profiler) wants to be told of every launch."""
+    runtime = _runtime()
+    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
+        if hook is not None and getattr(hook, "calls", True):
+            return True
+    return False
 
 
 @cache
-def _direct() -> bool:
-    """Whether this Triton's compiled kernels take all arguments, as those since 3.4 do."""
+def _runtime() -> Any:
+    from triton import knobs
+
+    return knobs.runtime
+
+
+@cache
+def _triton_version() -> tuple[int, int]:
     major, minor = version("triton").split(".")[:2]
-    return (int(major), int(minor)) >= (3, 4)
+    return int(major), int(minor)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from segcal.kernels.launch import INTERPRETED, launch
+from segcal.kernels.launch import INTERPRETED, Work, launch
 
 KINDS = {"ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
 PRIORS = {"mean": 0, "gaussian": 1, "max": 2, "min": 3, "median": 4, "mode": 5}
@@ -83,85 +83,86 @@ def _why_not_these(
     return None
 
 
-def fused_terms(
+def plan_for(
     logits: Tensor,
-    target: Tensor,
+    labels: Tensor,
     recipe: Recipe,
     *,
     ignore_index: int,
-    class_weights: Tensor | None,
+    weighted: bool,
     reduction: str,
     split: bool,
+) -> Plan:
+    """How to work on inputs like these, whatever they hold and wherever they are."""
+    return _plan(
+        logits.shape, logits.stride(), logits.dtype, labels.dtype,
+        recipe, ignore_index, weighted, reduction, split,
+    )  # fmt: skip
+
+
+def run(
+    plan: Plan, logits: Tensor, labels: Tensor, class_weights: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """(cross-entropy part, weighted penalty) if `split`, else (their sum,)."""
-    labels = target.squeeze(1) if target.ndim == logits.ndim else target
-    result: tuple[Tensor, ...] = _PixelLoss.apply(  # type: ignore[no-untyped-call]
-        logits, labels.contiguous(), class_weights, recipe, ignore_index, reduction, split
-    )
-    return result
+    """(cross-entropy part, weighted penalty) if the plan is to split them, else (their sum,).
+
+    The labels have no channel axis.
+    """
+    result: Tensor | tuple[Tensor, ...]
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        result = _PixelLoss.apply(logits, labels.contiguous(), class_weights, plan)  # type: ignore[no-untyped-call]
+    else:
+        result = _apply(logits, labels.contiguous(), class_weights, plan)  # type: ignore[no-untyped-call]
+    return result if isinstance(result, tuple) else (result,)
 
 
 class _PixelLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        labels: Tensor,
-        class_weights: Tensor | None,
-        recipe: Recipe,
-        ignore_index: int,
-        reduction: str,
-        split: bool,
-    ) -> tuple[Tensor, ...]:
-        from segcal.kernels import _triton
-
-        plan = _plan(
-            logits.shape, logits.stride(), logits.dtype, labels.dtype,
-            recipe, ignore_index, class_weights is not None, reduction, split,
-        )  # fmt: skip
-        maps = reduction == "none"
+        ctx: Any, logits: Tensor, labels: Tensor, class_weights: Tensor | None, plan: Plan
+    ) -> Tensor | tuple[Tensor, Tensor]:
         # Each result is a tensor of its own: a view of another could not be changed in place.
-        first = logits.new_empty(labels.shape if maps else (), dtype=torch.float32)
-        second = torch.empty_like(first) if split else first
-        scratch = first if maps else logits.new_empty(plan.scratch, dtype=torch.float32)
+        first = logits.new_empty(labels.shape if plan.maps else (), dtype=torch.float32)
+        second = torch.empty_like(first) if plan.split else first
+        scratch = first if plan.maps else logits.new_empty(plan.scratch, dtype=torch.float32)
         weights = logits if class_weights is None else class_weights
         tensors = (logits, labels, weights, first, second, scratch)
-        launch(_triton.value_kernel, plan.programs, tensors, plan.numbers, plan.kernel, plan.known)
-        if not maps:
-            sums = (scratch, first, second)
-            launch(_triton.finish_kernel, 1, sums, (plan.programs,), plan.finish, plan.known)
-        ctx.save_for_backward(logits, labels, class_weights, None if maps else scratch)
-        ctx.plan, ctx.split = plan, split
-        return (first, second) if split else (first,)
+        launch(plan.value, tensors)
+        if not plan.maps:
+            launch(plan.finish, (scratch, first, second))
+        ctx.save_for_backward(logits, labels, class_weights, None if plan.maps else scratch)
+        ctx.plan = plan
+        return (first, second) if plan.split else first
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
             raise RuntimeError("The fused losses cannot be differentiated twice; set fused=False.")
-        from segcal.kernels import _triton
-
         logits, labels, class_weights, scratch = ctx.saved_tensors
-        plan = ctx.plan
+        plan: Plan = ctx.plan
         to_ce = grads[0].contiguous()
-        to_penalty = grads[1].contiguous() if ctx.split else to_ce
+        to_penalty = grads[1].contiguous() if plan.split else to_ce
         grad = torch.empty_like(logits, memory_format=plan.layout)
-        weights, norms = (logits if t is None else t for t in (class_weights, scratch))
+        weights = logits if class_weights is None else class_weights
+        norms = logits if scratch is None else scratch
         tensors = (logits, labels, weights, grad, to_ce, to_penalty, norms)
-        kernel = _triton.gradient_kernel
-        launch(kernel, plan.programs, tensors, plan.numbers, plan.kernel, plan.known)
-        return grad, None, None, None, None, None, None
+        launch(plan.gradient, tensors)
+        return grad, None, None, None
 
 
-class _Plan(NamedTuple):
+# What `_PixelLoss.apply` calls after it has looked for functorch's transforms; `run` has as well.
+_apply = super(torch.autograd.Function, _PixelLoss).apply
+
+
+class Plan(NamedTuple):
     """How one kind of input is worked on."""
 
     layout: torch.memory_format
-    programs: int
+    maps: bool  # one value per pixel
+    split: bool
     scratch: int  # values that the forward pass leaves for the sum and the gradient
-    numbers: tuple[int | float, ...]  # run-time arguments of both kernels
-    kernel: dict[str, Any]  # compile-time constants of both kernels, and `num_warps`
-    finish: dict[str, Any]  # those of the sum
-    known: dict[Any, Any]  # what `launch` remembers
+    value: Work
+    finish: Work
+    gradient: Work
 
 
 @lru_cache(maxsize=256)
@@ -175,11 +176,13 @@ def _plan(
     weighted: bool,
     reduction: str,
     split: bool,
-) -> _Plan:
+) -> Plan:
     """How to cut the work up, and all arguments of the kernels but the tensors.
 
-    The types are not looked at, but what `launch` remembers depends on them.
+    The type of the logits is not looked at, but what `launch` remembers depends on it.
     """
+    from segcal.kernels import _triton
+
     batch, classes, space = shape[0], shape[1], shape[2:]
     pixels = math.prod(space)
     layout = _layout(shape, stride)
@@ -226,7 +229,15 @@ def _plan(
         "BLOCK": _power_of_two(programs),
         "num_warps": SUM_WARPS,
     }
-    return _Plan(layout, programs, NORMS + 4 * programs, numbers, kernel, finish, {})
+    return Plan(
+        layout,
+        maps=reduction == "none",
+        split=split,
+        scratch=NORMS + 4 * programs,
+        value=Work(_triton.value_kernel, programs, numbers, kernel, {}),
+        finish=Work(_triton.finish_kernel, 1, (programs,), finish, {}),
+        gradient=Work(_triton.gradient_kernel, programs, numbers, kernel, {}),
+    )
 
 
 def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:
@@ -246,6 +257,8 @@ def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:
         slots = -(-classes // per_word)
         walks = slots <= 3
     walks = walks and patch[0] <= 3 and patch[1:] == (3, 3)
+    if walks and prior == "gaussian" and classes <= 4:
+        bits, per_word, wide = 8, 4, False  # see BYTE in _triton
     return {
         "SLOTS": slots if walks else 0,
         "PRIOR": PRIORS[prior],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,10 +21,11 @@ from segcal.losses._pixels import (
 )
 
 if TYPE_CHECKING:
-    from segcal.kernels import Recipe
+    from segcal.kernels import Plan, Recipe
 
 
 Weights = Sequence[float] | Tensor | None
+MOST_KINDS = 64  # of input that a loss remembers
 
 
 class SegmentationLoss(nn.Module):
@@ -90,10 +93,15 @@ class SegmentationLoss(nn.Module):
         self, logits: Tensor, target: Tensor, *, split: bool
     ) -> tuple[Tensor, ...] | None:
         """The kernels' answer, or None where the plain functions are to be used."""
+        compiling = torch.compiler.is_compiling()
+        weighted = self._buffers["class_weights"] is not None
+        kind = None if compiling else _kind_of_input(logits, target, split, weighted)
+        if kind is not None and (known := self.__dict__.get("_plans", {}).get(kind)):
+            return self._run_again(logits, target, *known)
         target = check_shapes(logits, target)
         if self.fused is False or (self.fused == "auto" and not logits.is_cuda):
             return None
-        recipe = self._remembered_recipe(logits.ndim - 2)
+        recipe = self._recipe(logits.ndim - 2)
         from segcal import kernels
 
         reason = "it has no kernel" if recipe is None else kernels.why_not(logits, target, recipe)
@@ -102,30 +110,43 @@ class SegmentationLoss(nn.Module):
                 raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
             return None
         check_labels("target", target, logits.shape[1], self.ignore_index)
-        return kernels.fused_terms(
+        weights = fit_weights(self.class_weights, logits)
+        plan = kernels.plan_for(
             logits,
             target,
             recipe,
             ignore_index=self.ignore_index,
-            class_weights=fit_weights(self.class_weights, logits),
+            weighted=weighted,
             reduction=self.reduction,
             split=split,
         )
+        if kind is not None:
+            plans = self.__dict__.setdefault("_plans", {})
+            if len(plans) >= MOST_KINDS:
+                plans.clear()
+            plans[kind] = plan, values_can_be_read(target)
+        return kernels.run(plan, logits, target, weights)
 
-    def _remembered_recipe(self, axes: int) -> Recipe | None:
-        """`_recipe`, made anew only after a setting was changed."""
-        if torch.compiler.is_compiling():
-            return self._recipe(axes)
-        recipes = self.__dict__.get("_recipes")
-        if recipes is None:
-            recipes = self.__dict__["_recipes"] = {}
-        if axes not in recipes:
-            recipes[axes] = self._recipe(axes)
-        return cast("Recipe | None", recipes[axes])
+    def _run_again(
+        self, logits: Tensor, target: Tensor, plan: Plan, look: bool
+    ) -> tuple[Tensor, ...]:
+        """`_run_fused` on a kind of input that was found to be fit for the kernels before."""
+        if target.ndim == logits.ndim:
+            target = target.squeeze(1)
+        if look:
+            check_labels("target", target, logits.shape[1], self.ignore_index)
+        weights = self._buffers["class_weights"]
+        if weights is not None:
+            weights = fit_weights(weights, logits)
+        return cast(tuple[Tensor, ...], _kernels().run(plan, logits, target, weights))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("_recipes", None)
+        self.__dict__.pop("_plans", None)
         super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a file gets: not the plans, which hold compiled kernels."""
+        return {key: value for key, value in self.__dict__.items() if key != "_plans"}
 
     def _recipe(self, axes: int) -> Recipe | None:
         """What the kernels are to compute on images of that many axes, or None: plain only."""
@@ -229,6 +250,26 @@ class WeightedSum(nn.Module):
             for position, (weight, loss) in enumerate(zip(self.weights, self.losses, strict=True))
         )
         return add_up(dict(values))
+
+
+def _kind_of_input(
+    logits: Tensor, target: Tensor, split: bool, weighted: bool
+) -> tuple[Any, ...] | None:
+    """All that a plan of the kernels depends on but the settings; None for no plain tensors."""
+    if type(logits) is not Tensor or type(target) is not Tensor:
+        return None
+    return (
+        logits.shape, logits.stride(), logits.dtype, logits.device,
+        target.shape, target.dtype, target.device, split, weighted,
+    )  # fmt: skip
+
+
+@cache
+def _kernels() -> ModuleType:
+    """The kernels, without the search that a statement inside a function makes every time."""
+    from segcal import kernels
+
+    return kernels
 
 
 def kernel_recipe(kind: str, **options: Any) -> Recipe:
