@@ -79,6 +79,23 @@ def test_no_difference_is_rarely_called_one(seeds: int, cases: int, seed: float)
     assert np.mean([each.low < 0 < each.high for each in found]) == pytest.approx(1 - counted)
 
 
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_strict_holds_its_level_where_few_seeds_disagree(seeds: int) -> None:
+    """Small p-values of few seeds are too small by far; the means of seeds know better."""
+    many = draw(seeds, 40, seed=1.0, times=1500)
+    plain, strict = (np.array([crossed(d, strict=how).p for d in many]) for how in (False, True))
+    assert (strict >= plain).all()
+    assert np.mean(plain < 0.005) > 0.015
+    assert np.mean(strict < 0.005) < 0.012
+    assert np.mean(strict < 0.05) < 0.07
+    d = many[0]
+    over_means = ttest_1samp(d.mean(axis=1), 0)
+    found, usual = crossed(d, strict=True), crossed(d)
+    assert found.p == pytest.approx(max(over_means.pvalue, usual.p))
+    low, high = over_means.confidence_interval()
+    assert (found.low, found.high) == pytest.approx((min(low, usual.low), max(high, usual.high)))
+
+
 def test_a_true_difference_is_found() -> None:
     many = draw(5, 30, seed=0.2, times=200) + 1.5
     assert np.mean([crossed(d).p < 0.05 for d in many]) > 0.95
@@ -206,6 +223,10 @@ def test_every_argument_changes_the_table() -> None:
     assert base[["method", "other"]].to_numpy().tolist()[:3] == [["a", "b"], ["a", "c"], ["b", "c"]]
     assert len(compare_crossed(table, metrics=METRICS, reference="a")) == 4
     assert len(compare_crossed(table, metrics="dsc")) == 3
+    strict = compare_crossed(table, metrics=METRICS, strict=True)
+    assert (strict["p_value"] >= base["p_value"]).all()
+    assert (strict["p_value"] > base["p_value"]).any()
+    assert strict["p_cases"].equals(base["p_cases"])
     narrow = compare_crossed(table, metrics=METRICS, confidence=0.5)
     assert (narrow["high"] - narrow["low"] < base["high"] - base["low"]).all()
     alone = compare_crossed(table, metrics=METRICS, patients={})

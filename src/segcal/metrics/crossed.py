@@ -65,7 +65,9 @@ class Crossed:
         return self.seeds > 1
 
 
-def crossed(differences: npt.ArrayLike, *, confidence: float = 0.95) -> Crossed:
+def crossed(
+    differences: npt.ArrayLike, *, confidence: float = 0.95, strict: bool = False
+) -> Crossed:
     """Two-way random effects of seeds and cases on a difference between two methods.
 
     d[s, c] = μ + seed_s + case_c + rest_sc. Analysis of variance gives the mean squares; those of
@@ -78,6 +80,9 @@ def crossed(differences: npt.ArrayLike, *, confidence: float = 0.95) -> Crossed:
         differences: (seeds, cases), method minus other; cases with a NaN are left out and counted.
             Cases have to be independent: average those of one patient first.
         confidence: of the interval.
+        strict: the difference must also outlast a t test over the means of seeds: `p` is the larger
+            of the two, the interval holds both. Satterthwaite's freedom is a guess from few seeds,
+            which errs most where p-values are small, as they have to be after a correction.
 
     Example:
         >>> found = crossed([[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]])  # two seeds that disagree
@@ -98,7 +103,7 @@ def crossed(differences: npt.ArrayLike, *, confidence: float = 0.95) -> Crossed:
         return Crossed(mean, _NAN, _NAN, _NAN, seeds, cases, left_out)
     if seeds == 1:
         return _over_cases(d, confidence, left_out)
-    return _two_way(d, confidence, left_out)
+    return _two_way(d, confidence, left_out, strict)
 
 
 def _over_cases(d: Floats, confidence: float, left_out: int) -> Crossed:
@@ -110,7 +115,7 @@ def _over_cases(d: Floats, confidence: float, left_out: int) -> Crossed:
     )
 
 
-def _two_way(d: Floats, confidence: float, left_out: int) -> Crossed:
+def _two_way(d: Floats, confidence: float, left_out: int, strict: bool) -> Crossed:
     (seeds, cases), mean = d.shape, float(d.mean())
     by_seed, by_case = d.mean(axis=1) - mean, d.mean(axis=0) - mean
     rest = d - mean - by_seed[:, None] - by_case
@@ -126,6 +131,9 @@ def _two_way(d: Floats, confidence: float, left_out: int) -> Crossed:
         freedom = max(squared**2 / float((parts**2 / free).sum()), float(min(free)))
         share = seed / seeds / squared
     low, high, p = _t(mean, error, freedom, confidence)
+    if strict:
+        of_means = _t(mean, _error(d, of_seed / (seeds * cases)), seeds - 1, confidence)
+        low, high, p = min(low, of_means[0]), max(high, of_means[1]), max(p, of_means[2])
     return Crossed(mean, low, high, p, seeds, cases, left_out, share, seed, case, of_rest, freedom)
 
 
@@ -152,6 +160,7 @@ def compare_crossed(
     region: str = "foreground",
     patients: Mapping[str, Mapping[str, str]] | None = None,
     confidence: float = 0.95,
+    strict: bool = False,
 ) -> "pd.DataFrame":
     """`crossed` of each dataset, metric and pair of methods, corrected by Holm over all rows.
 
@@ -171,7 +180,7 @@ def compare_crossed(
         reference: compare this method with every other; None compares every pair.
         patients: dataset → case → patient; what is not named is a patient of its own. None takes
             the column `patient` of the table, if it has one.
-        confidence: of the intervals.
+        confidence, strict: as `crossed`.
         table, metrics, region: as `collect`.
     """
     import pandas as pd
@@ -189,7 +198,7 @@ def compare_crossed(
         cells = part.groupby(["patient", "case", "label", "method", "seed"], sort=False)["value"]
         wide = cells.mean().unstack(["method", "seed"])
         for pair in pairs:
-            found = _comparison(wide, pair, str(metric), confidence)
+            found = _comparison(wide, pair, str(metric), confidence, strict)
             where = "all" if whole_image(str(metric)) else region
             out.append({"dataset": dataset, "metric": metric, **found, "region": where})
     made = pd.DataFrame(out, columns=list(_COLUMNS))
@@ -230,10 +239,11 @@ def _rows(
 
 
 def _comparison(
-    wide: "pd.DataFrame", pair: tuple[str, str], metric: str, confidence: float
+    wide: "pd.DataFrame", pair: tuple[str, str], metric: str, confidence: float, strict: bool
 ) -> dict[str, Any]:
     d, left_out = _differences(wide, *pair)
-    both, alone = (crossed(each, confidence=confidence) for each in (d, d.mean(axis=0)[None]))
+    both = crossed(d, confidence=confidence, strict=strict)
+    alone = crossed(d.mean(axis=0)[None], confidence=confidence)
     turn = -1 if direction(metric) == "higher" else 1
     return {
         "method": pair[0],

@@ -131,7 +131,7 @@ def seeds_note(numbers: Numbers, counted: Counted) -> str:
     if int(counted.judged["seeds"].min()) == 2:
         out += (
             " Two seeds say little of their spread: where seeds are most of it, such intervals are "
-            "too narrow (about one false alarm in eight instead of one in twenty); take three or "
+            "too narrow (one false alarm in nine instead of one in twenty); take three or "
             "more."
         )
     return f"{out} {title} was chosen as the best on the same cases, which favours it."
