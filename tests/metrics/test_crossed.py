@@ -264,6 +264,14 @@ def test_gaps_of_some_leave_the_case_and_gaps_of_all_the_label() -> None:
     assert found["mean_difference"][0] != pytest.approx(whole["mean_difference"][0])
 
 
+def test_a_seed_that_failed_everywhere_is_not_hidden() -> None:
+    table = make_table().query("metric == 'dsc'").assign(metric="hd95_mm")
+    table.loc[(table["method"] == "b") & (table["seed"] == 1), "value"] = float("nan")
+    out = compare_crossed(table, metrics="hd95", reference="a").set_index("other")
+    assert out["left_out"].to_dict() == {"b": 12, "c": 0}
+    assert math.isnan(out.loc["b", "mean_difference"])
+
+
 def test_seeds_that_only_one_method_has_do_not_count() -> None:
     table = make_table()
     table = table[~((table["method"] == "c") & (table["seed"] > 0))]

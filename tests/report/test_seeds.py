@@ -143,6 +143,19 @@ def test_cases_that_are_left_out_are_told(tmp_path: Path) -> None:
     assert "which flatters it: HD95 against luck: 1." in seeds_table(numbers, counted, "d").notes[0]
 
 
+def test_a_metric_without_a_complete_case(tmp_path: Path) -> None:
+    values = {k: {**v, "hd95_mm": 2 + v["dsc"]} for k, v in scores(3).items()}
+    for (method, seed, _), each in values.items():
+        if (method, seed) in (("sure", 0), ("luck", 1)):
+            each["hd95_mm"] = float("nan")
+    write_plain(tmp_path, values, metrics=["dsc", "hd95_mm", "ece"])
+    page = write_report(tmp_path)
+    figure = (page.parent / "figures" / "seeds_d.svg").read_text(encoding="utf-8")
+    assert figure.count("no complete case") == 1
+    assert "| – | – |" in (page.parent / "tables" / "seeds_d.md").read_text(encoding="utf-8")
+    assert "Of the 4 differences between" in page.read_text(encoding="utf-8")
+
+
 def test_the_page_and_its_files(tmp_path: Path) -> None:
     write_plain(tmp_path, scores(3))
     page = write_report(tmp_path)

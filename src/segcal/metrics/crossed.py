@@ -267,7 +267,8 @@ def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats,
     """(seeds, patients) of the complete cases, and how many cases are not."""
     import pandas as pd
 
-    seeds = [s for s in _seeds(wide, method) if s in _seeds(wide, other)]
+    # A seed that has rows counts, even if all of them are undefined: no network may be hidden.
+    seeds = [seed for seed in _of(wide, method).columns if seed in _of(wide, other).columns]
     cases = np.asarray(wide.index.get_level_values("case"))
     total = len(set(cases))
     if not seeds:
@@ -286,12 +287,6 @@ def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats,
 def _of(wide: "pd.DataFrame", method: str) -> "pd.DataFrame":
     """The columns of a method, one per seed; a seed may be called ""."""
     return wide.loc[:, wide.columns.get_level_values("method") == method].droplevel("method", 1)
-
-
-def _seeds(wide: "pd.DataFrame", method: str) -> list[str]:
-    """The seeds of which a method has some value."""
-    mine = _of(wide, method)
-    return [str(seed) for seed in mine.columns if mine[seed].notna().any()]
 
 
 def _family(p_values: "pd.Series[float]", counts: "pd.Series[bool]") -> Floats:

@@ -50,6 +50,11 @@ def draw_forest(numbers: Numbers, counted: Counted, dataset: str) -> Drawing:
 def _panel(axes: "Axes", numbers: Numbers, rows: "pd.DataFrame", methods: list[str]) -> None:
     names = list(numbers.study.methods)
     tone, shape = colours(names), markers(names)
+    if rows["mean_difference"].isna().all():
+        axes.text(0.5, 0.5, "no complete case", transform=axes.transAxes, ha="center", color=MUTED)
+        axes.set_xticks([])
+        axes.tick_params(axis="y", labelcolor=INK, length=0)
+        return
     axes.axvline(0, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
     for _, row in rows.iterrows():
         method = str(row["other"])
