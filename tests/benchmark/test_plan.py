@@ -11,7 +11,7 @@ from segcal.benchmark import Plan, Study, load_plan
 from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.config import ConfigError
-from segcal.data import plan_source, prepare
+from segcal.data import open_dataset, plan_source, prepare
 from trees import acdc_tree, run_cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -121,6 +121,21 @@ def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     assert Study(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
+
+
+def test_a_study_says_whose_its_cases_are(tmp_path: Path) -> None:
+    source = acdc_tree(tmp_path / "source", patients=4, shape=(24, 24, 2))
+    prepare(plan_source("acdc", source), tmp_path / "a")
+    sets = {"a": {"path": str(tmp_path / "a")}}
+    plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets))
+    (dataset,) = Study(tmp_path, plan, "benchmark", open_datasets(plan)).content()["datasets"]
+    tested = open_dataset(tmp_path / "a").splits.test
+    assert len(tested) >= 2
+    assert dataset["patients"] == {name: name.split("_")[0] for name in tested}
+    # A set that cannot be read any more stops its runs, not the study's file.
+    (tmp_path / "a" / "cases" / tested[0] / "case.json").write_text("{")
+    (dataset,) = Study(tmp_path, plan, "benchmark", open_datasets(plan)).content()["datasets"]
+    assert dataset["patients"] == {}
 
 
 def test_truth_is_asked_of_sets_that_have_it(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
     assert about["metrics"] == ["dsc", "hd95_mm", "ece", "cece"]
     (dataset,) = about["datasets"]
     assert (dataset["source"], dataset["title"]) == ("phantom", "Toy set")
+    assert dataset["patients"] == {}  # every case is a patient of its own
     assert dataset["structures"] == ["liver", "spleen", "kidneys", "lesion"]
     methods = {method["name"]: method for method in about["methods"]}
     assert methods["nacl"]["paper"] == "NACL .1"

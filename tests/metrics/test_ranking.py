@@ -17,7 +17,7 @@ from segcal.metrics import (
     sum_rank,
     summarize,
 )
-from segcal.metrics.significance import _preferred
+from segcal.metrics.significance import preferred
 from segcal.metrics.table import direction
 
 METRICS = ("dsc", "hd95", "ece", "cece")
@@ -293,7 +293,7 @@ def test_infinite_values_are_undefined() -> None:
 
 
 def test_nan_prefers_nobody() -> None:
-    assert _preferred("a", "b", float("nan")) == "neither"
+    assert preferred("a", "b", float("nan")) == "neither"
 
 
 def test_every_table_says_what_it_is() -> None:

@@ -29,8 +29,8 @@ def sections(page: Path) -> set[str]:
 def test_it_says_what_there_is(page: Path) -> None:
     html = text_of(page)
     assert sections(page) == {
-        "findings", "main", "ranks", "reliability", "cases", "ablation", "priors", "posthoc",
-        "classes", "logits", "truth", "pictures", "run",
+        "findings", "main", "ranks", "seeds", "reliability", "cases", "ablation", "priors",
+        "posthoc", "classes", "logits", "truth", "pictures", "run",
     }  # fmt: skip
     assert "CE+Dice is over-confident: mean confidence exceeds accuracy by" in html
     assert "LS (α = 0.1) is under-confident: mean confidence stays below accuracy by" in html
@@ -48,12 +48,13 @@ def test_files(page: Path) -> None:
     folder = page.parent
     tables = {path.name for path in (folder / "tables").iterdir()}
     for name in ("main", "main_all", "classes_acdc", "ablation", "priors", "posthoc", "ranks",
-                 "confidence", "truth_phantom"):  # fmt: skip
+                 "confidence", "truth_phantom", "seeds_acdc", "seeds_phantom"):  # fmt: skip
         assert {f"{name}.md", f"{name}.tex", f"{name}.csv"} <= tables
-    assert "comparisons.csv" in tables
+    assert {"comparisons.csv", "seeds.csv"} <= tables
     figures = {path.name for path in (folder / "figures").iterdir()}
     for name in ("ranks", "significance", "reliability_acdc", "cases_phantom", "logits_acdc",
-                 "truth_phantom", "panel_acdc_best", "panel_phantom_worst"):  # fmt: skip
+                 "truth_phantom", "seeds_acdc", "panel_acdc_best",
+                 "panel_phantom_worst"):  # fmt: skip
         assert {f"{name}.svg", f"{name}.png"} <= figures
     assert {p.name for p in folder.iterdir()} == {"index.html", "tables", "figures"}
     assert [p.name for p in folder.parent.iterdir() if p.name.startswith(".")] == []

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from segcal import __version__
 from segcal._about import git_commit, versions
 from segcal.benchmark.plan import Plan, calibrated_name, row_metric
 from segcal.benchmark.tasks import Result, Task
-from segcal.data import PreparedDataset
+from segcal.data import DataError, PreparedDataset
 from segcal.data.store import replacing, write_json
 from segcal.evaluation import read_evaluation
 from segcal.metrics import collect
@@ -95,6 +96,19 @@ class Study:
         ended = {run for run, result in self.results.items() if result.state == "done"}
         return [task for run, task in self.tasks.items() if run in ended]
 
+    @cached_property
+    def patients(self) -> dict[str, dict[str, str]]:
+        """Dataset → test case → patient, of the sets in which some patient has several cases."""
+        out = {}
+        for name, dataset in self.datasets.items():
+            try:
+                of = {case.name: case.patient for case in dataset.part("test")}
+            except DataError:  # its runs fail and say why: the study is written all the same
+                continue
+            if len(set(of.values())) < len(of):
+                out[name] = of
+        return out
+
     @property
     def metrics(self) -> list[str]:
         """Of the tables and ranks, as the rows name them."""
@@ -117,6 +131,7 @@ class Study:
             "labels": labels,
             "structures": list(info.regions) or labels[1:],
             "fingerprint": info.fingerprint,
+            "patients": self.patients.get(name, {}),
         }
 
     def _method(self, name: str) -> dict[str, Any]:

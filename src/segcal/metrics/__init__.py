@@ -2,6 +2,7 @@
 
 from segcal.metrics.calibration import CalibrationBins, Reliability
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
+from segcal.metrics.crossed import Crossed, compare_crossed, crossed
 from segcal.metrics.means import method_means
 from segcal.metrics.measure import Measured, measure
 from segcal.metrics.overlap import confusion, dsc
@@ -28,6 +29,7 @@ __all__ = [
     "CalibrationBins",
     "CaseResult",
     "CaseScores",
+    "Crossed",
     "Measured",
     "ProperScores",
     "Reliability",
@@ -44,7 +46,9 @@ __all__ = [
     "check_table",
     "collect",
     "compare",
+    "compare_crossed",
     "confusion",
+    "crossed",
     "dsc",
     "evaluate_case",
     "foreground",

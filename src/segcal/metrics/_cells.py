@@ -36,7 +36,7 @@ def settle(
     """One dataset of the long table by a policy of `collect`; `overlap` holds its DSC rows."""
     rows = _with_costs(part.assign(label=part.get("label", "all")))
     runs = [name for name in ("run", "seed") if name in rows.columns]
-    _refuse_duplicates(rows, runs, dataset)
+    refuse_duplicates(rows, runs, dataset)
     absent = _absent_cells(rows, methods)
     undefined = _count(rows, absent, methods)
     if missing == "raise" and undefined.to_numpy().any():
@@ -63,7 +63,7 @@ def _with_costs(rows: "pd.DataFrame") -> "pd.DataFrame":
     return rows.assign(cost=turned.where(better != "zero", turned.abs()))
 
 
-def _refuse_duplicates(rows: "pd.DataFrame", runs: list[str], dataset: str) -> None:
+def refuse_duplicates(rows: "pd.DataFrame", runs: list[str], dataset: str) -> None:
     twice = rows.duplicated([*_CELL, "method", *runs])
     if twice.any():
         row = rows[twice].iloc[0]

@@ -95,8 +95,8 @@ def collect(
     table = table[table["case"] != POOLED]
     if table.empty:
         raise ValueError(f"Expected rows of single cases, but all are of case {POOLED!r}.")
-    names = _resolve(metrics, list(dict.fromkeys(table["metric"])))
-    chosen = _select(table, names, region)
+    names = resolve_metrics(metrics, list(dict.fromkeys(table["metric"])))
+    chosen = select_rows(table, names, region)
     scores = CaseScores(
         list(dict.fromkeys(chosen["method"])), names, {}, {}, {}, {}, region, missing
     )
@@ -118,7 +118,7 @@ def collect(
     return scores
 
 
-def _resolve(metrics: Sequence[str] | str, there: list[str]) -> list[str]:
+def resolve_metrics(metrics: Sequence[str] | str, there: list[str]) -> list[str]:
     """The names as the table has them."""
     asked = [metrics] if isinstance(metrics, str) else list(metrics)
     if not asked:
@@ -141,7 +141,7 @@ def _resolve(metrics: Sequence[str] | str, there: list[str]) -> list[str]:
     return out
 
 
-def _select(table: "pd.DataFrame", metrics: list[str], region: str) -> "pd.DataFrame":
+def select_rows(table: "pd.DataFrame", metrics: list[str], region: str) -> "pd.DataFrame":
     table = table[table["metric"].isin(metrics)]
     if "region" in table.columns:
         measured = table["metric"].map(lambda metric: "all" if whole_image(metric) else region)

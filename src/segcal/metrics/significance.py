@@ -103,7 +103,7 @@ def _comparison(
         "method": method,
         "other": other,
         "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
-        "better": _preferred(method, other, _mean(edge)),
+        "better": preferred(method, other, _mean(edge)),
         "p_value": _wilcoxon(edge),
         "cases": int(kept.sum()),
         "region": scores.region_of(scores.metrics[i]),
@@ -116,7 +116,8 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if values.size else float("nan")
 
 
-def _preferred(method: str, other: str, edge: float) -> str:
+def preferred(method: str, other: str, edge: float) -> str:
+    """Which of the two a difference in costs (method minus other) is in favour of."""
     if not abs(edge) >= 1e-12:  # NaN prefers nobody
         return "neither"
     return method if edge < 0 else other

@@ -13,7 +13,7 @@ _TEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
     "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "±": r"$\pm$", "×": r"$\times$",
     "–": "--", "—": "---", "−": r"$-$", "…": r"\ldots{}", "“": "``", "”": "''", "‖": r"$\|$",
-    "≠": r"$\neq$", "≤": r"$\le$", "≥": r"$\ge$",
+    "≠": r"$\neq$", "≤": r"$\le$", "≥": r"$\ge$", "†": r"$\dagger$",
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\epsilon$",
     "θ": r"$\theta$", "κ": r"$\kappa$", "λ": r"$\lambda$", "μ": r"$\mu$", "ν": r"$\nu$",
     "π": r"$\pi$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "φ": r"$\phi$",
@@ -45,12 +45,14 @@ def markdown(text: str) -> str:
 
 def _with_spread(cell: Cell, column: Column, sign: str) -> str:
     spread = cell.spread(column.digits)
-    return cell.mean(column.digits) + (f" {sign} {spread}" if spread else "")
+    out = cell.mean(column.digits) + (f" {sign} {spread}" if spread else "")
+    return f"{out} {cell.after}" if cell.after else out
 
 
 def _markdown_cell(cell: Cell, column: Column) -> str:
     words = markdown(_with_spread(cell, column, "±"))
-    words = {"best": f"**{words}**", "second": f"<u>{words}</u>"}.get(cell.mark, words)
+    bold = f"**{words}**"
+    words = {"best": bold, "sure": bold, "second": f"<u>{words}</u>"}.get(cell.mark, words)
     return words + (f" ({cell.number.undefined} undef.)" if cell.number.undefined else "")
 
 
@@ -85,9 +87,8 @@ def _published_cell(cell: Cell, column: Column) -> str:
 
 def _tex_cell(cell: Cell, column: Column) -> str:
     words = tex(_with_spread(cell, column, "±"))
-    words = {"best": rf"\textbf{{{words}}}", "second": rf"\underline{{{words}}}"}.get(
-        cell.mark, words
-    )
+    bold = rf"\textbf{{{words}}}"
+    words = {"best": bold, "sure": bold, "second": rf"\underline{{{words}}}"}.get(cell.mark, words)
     return words + (rf"\,({cell.number.undefined} undef.)" if cell.number.undefined else "")
 
 

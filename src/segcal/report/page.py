@@ -50,6 +50,8 @@ class Parts:
     tests: Table | None = None
     test_count: int = 0
     best_title: str = ""
+    seeds: list[tuple[Table, Drawing, Any]] = field(default_factory=list)
+    seeds_note: str = ""
     reliability: list[tuple[Drawing, str]] = field(default_factory=list)
     scatter: list[tuple[Drawing, str]] = field(default_factory=list)
     logits: list[tuple[Drawing, str]] = field(default_factory=list)
@@ -112,6 +114,7 @@ def _contents(parts: Parts) -> list[tuple[str, str]]:
         ("findings", "Findings", True),
         ("main", "Main results", parts.main),
         ("ranks", "Rankings", parts.rank_drawing),
+        ("seeds", "Seeds", parts.seeds_note),
         ("reliability", "Reliability", parts.reliability or parts.confidence),
         ("cases", "Cases", parts.scatter),
         *((name, title, True) for name, title, _, _ in parts.groups),

@@ -28,7 +28,10 @@ class _Part(BaseModel):
 
 
 class Dataset(_Part):
-    """A dataset of the study. `labels` are all classes, `structures` what DSC is measured on."""
+    """A dataset of the study. `labels` are all classes, `structures` what DSC is measured on.
+
+    `patients` says of each case whose it is; what is not named there is a patient of its own.
+    """
 
     name: str
     title: str = ""
@@ -36,6 +39,7 @@ class Dataset(_Part):
     labels: tuple[str, ...] = ()
     structures: tuple[str, ...] = ()
     fingerprint: str = ""
+    patients: dict[str, str] = {}
 
     def class_name(self, label: str) -> str:
         """The name of a class that rows call by its number."""

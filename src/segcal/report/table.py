@@ -46,9 +46,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number (or a text) of a table; `mark` is "best", "second" or nothing.
+    """A number (or a text) of a table; `mark` is "best", "second", "sure" or nothing.
 
-    `signed` prints the sign, `tone` is "over" or "under": the page colours it.
+    `signed` prints the sign, `after` stands behind the number (its interval), `tone` is "over" or
+    "under": the page colours it.
     """
 
     number: Number = field(default_factory=Number)
@@ -57,6 +58,7 @@ class Cell:
     mark: str = ""
     signed: bool = False
     tone: str = ""
+    after: str = ""
 
     def mean(self, digits: int) -> str:
         """The printed mean, "–" where there is none."""

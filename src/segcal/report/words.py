@@ -6,14 +6,19 @@ from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.numbers import Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
+from segcal.report.seeds import Counted, seed_words
 from segcal.report.table import metric_column
 
 
-def findings(numbers: Numbers, ranks: Ranks | None, region: str) -> list[str]:
+def findings(
+    numbers: Numbers, ranks: Ranks | None, region: str, counted: Counted | None = None
+) -> list[str]:
     """The key findings, most important first."""
     out = [*_winner(numbers, ranks), *_best_of_datasets(numbers, region)]
     if ranks is not None:
         out.append(_significance(numbers, ranks))
+    if counted:
+        out.append(seed_words(numbers, counted))
     out += _shared(numbers)
     out += [*_after_training(numbers, region), *_truth(numbers, region), *_failures(numbers)]
     return [sentence for sentence in out if sentence]

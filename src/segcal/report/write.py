@@ -19,6 +19,7 @@ from segcal.report.figures import (
     draw_scatter,
     draw_significance,
 )
+from segcal.report.forest import draw_forest
 from segcal.report.formats import FORMATS
 from segcal.report.live import page_data
 from segcal.report.numbers import Numbers
@@ -28,6 +29,7 @@ from segcal.report.pictures import case_pictures
 from segcal.report.rank_tables import rank_table, test_table
 from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.reliability import read_bins
+from segcal.report.seeds import Counted, count_seeds, seeds_note, seeds_table
 from segcal.report.study import read_study
 from segcal.report.style import figure_style, inline, save_figure
 from segcal.report.table import Table
@@ -108,6 +110,7 @@ class _Report:
         self.elsewhere: list[Table] = []
         self.drawings: list[Drawing] = []
         self.ranks: Ranks | None = None
+        self.counted: Counted | None = None
         self.bins = read_bins(self.study)
         self.truth_bins = read_bins(self.study, "truth_")
 
@@ -120,7 +123,7 @@ class _Report:
         self._diagrams()
         self._pictures()
         region = self.study.region
-        self.parts.headline = findings(self.numbers, self.ranks, region)
+        self.parts.headline = findings(self.numbers, self.ranks, region, self.counted)
         self.parts.confidence_words = confidence_words(self.numbers, region)
         self.parts.caveat = FOREGROUND
 
@@ -175,6 +178,20 @@ class _Report:
         parts.test_count = len(ranks.tests)
         parts.best_title = self.study.methods[ranks.best].title
         parts.rank_note = ranking_note(ranks, self.numbers)
+        self._seeds(ranks)
+
+    def _seeds(self, ranks: Ranks) -> None:
+        """What remains of the differences to the best method once seeds count."""
+        counted = self.counted = count_seeds(self.numbers, ranks)
+        self.parts.seeds_note = seeds_note(self.numbers, counted)
+        if not counted:
+            return
+        for dataset in counted.datasets:
+            table = seeds_table(self.numbers, counted, dataset)
+            drawing = draw_forest(self.numbers, counted, dataset)
+            self.tables.append(table)
+            self.drawings.append(drawing)
+            self.parts.seeds.append((table, drawing, self.study.datasets[dataset]))
 
     def _diagrams(self) -> None:
         region, parts = self.study.region, self.parts
@@ -238,6 +255,8 @@ class _Report:
                 (folder / f"{name}.{ending}").write_text(convert(table), encoding="utf-8")
         if self.ranks is not None:
             self.ranks.tests.to_csv(folder / "comparisons.csv", index=False)
+        if self.counted:
+            self.counted.rows.to_csv(folder / "seeds.csv", index=False)
 
 
 def _file_name(text: str) -> str:
