@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 DEMO ?= segcal-demo
 
-.PHONY: test demo lint types pytest slow format clean
+.PHONY: test demo lint types pytest slow oldest format clean
 
 test: lint types pytest
 
@@ -34,6 +34,16 @@ pytest: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# Numbers and tables with the oldest numpy, pandas and scipy, in an environment of its own.
+oldest: OLD := $(VENV)-oldest
+oldest:
+	$(PYTHON) -m venv $(OLD)
+	grep -v -E '^(numpy|pandas|scipy)(-stubs|-typing-compat)?==' constraints.txt > $(OLD)/constraints.txt
+	cat constraints-oldest.txt >> $(OLD)/constraints.txt
+	$(OLD)/bin/python -m pip install --quiet --constraint $(OLD)/constraints.txt torch
+	$(OLD)/bin/python -m pip install --quiet --constraint $(OLD)/constraints.txt --editable '.[dev]'
+	$(OLD)/bin/python -m pytest --numprocesses auto tests/metrics tests/report tests/benchmark tests/evaluation tests/data tests/posthoc
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -79,7 +79,7 @@ def _absent_cells(rows: "pd.DataFrame", methods: list[str]) -> "pd.MultiIndex":
     import pandas as pd
 
     cells = pd.MultiIndex.from_frame(rows[_CELL].drop_duplicates())
-    pairs = cells.droplevel("label")
+    pairs = set(cells.droplevel("label"))
     labels = rows.groupby("metric", sort=False)["label"].unique()
     lacking = [
         (metric, case, label)
@@ -141,7 +141,9 @@ def _to_cases(
     """Absent cells filled with the worst of their metric and label, then the mean over labels."""
     import pandas as pd
 
-    wide = cells.unstack("method", sort=False).reindex(columns=methods)
+    # Not unstack(sort=False): pandas 2 then puts values into other rows.
+    there = cells.index.droplevel("method").unique()
+    wide = cells.unstack("method").reindex(index=there, columns=methods)
     if wide.isna().to_numpy().any():
         fill = pd.Series([worst[metric, label] for metric, _, label in wide.index], wide.index)
         wide = wide.apply(lambda column: column.fillna(fill))

@@ -120,7 +120,8 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
 
 def check_filled(names: "pd.Series[Any]", source: str) -> None:
     """Raise at the first blank cell of a column of names; row 1 is the first below the head."""
-    blank = [name for name in names.unique() if name != name or not str(name).strip()]
+    # None stays None in pandas 2.
+    blank = [n for n in names.unique() if n is None or n != n or not str(n).strip()]
     if blank:
         raise ValueError(
             f"Expected column `{names.name}` of {source} to be filled, "
@@ -134,7 +135,8 @@ def read_table(path: Path | str) -> "pd.DataFrame":
 
     names = dict.fromkeys((name for name in COLUMNS[:-1] if name != "seed"), str)
     return pd.read_csv(
-        path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]}
+        path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]},
+        float_precision="round_trip",  # the default of pandas 2 may be off in the last digit
     )  # fmt: skip
 
 
