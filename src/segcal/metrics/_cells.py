@@ -142,6 +142,7 @@ def _to_cases(
     import pandas as pd
 
     # Not unstack(sort=False): pandas 2 then puts values into other rows.
+    assert isinstance(cells.index, pd.MultiIndex)
     there = cells.index.droplevel("method").unique()
     wide = cells.unstack("method").reindex(index=there, columns=methods)
     if wide.isna().to_numpy().any():
