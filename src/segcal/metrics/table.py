@@ -136,9 +136,10 @@ def read_table(path: Path | str) -> "pd.DataFrame":
     names = dict.fromkeys((name for name in COLUMNS[:-1] if name != "seed"), str)
     # By default pandas 2 may be off in the last digit; pandas 3 is not, and wants not to be told.
     exact: dict[str, Any] = {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
-    return pd.read_csv(
+    table: pd.DataFrame = pd.read_csv(
         path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]}, **exact
     )  # fmt: skip
+    return table
 
 
 def check_table(table: "pd.DataFrame", source: str = "table") -> "pd.DataFrame":
