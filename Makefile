@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 DEMO ?= segcal-demo
+STUDY ?= segcal-study
 
-.PHONY: test demo lint types pytest slow oldest format clean
+.PHONY: test demo study lint types pytest slow oldest format clean
 
 test: lint types pytest
 
@@ -21,6 +22,14 @@ $(STAMP): pyproject.toml constraints.txt
 # Generated data, five losses, a report; a few minutes on two cores.
 demo: $(STAMP)
 	$(BIN)/segcal demo --out $(DEMO)
+
+# Nine methods, five seeds, then the variants of NACL, on your copy of ACDC; begun again it goes on.
+#   make study ACDC=path/to/ACDC/training [STUDY=folder] [JOBS=n] [OPTIONS='--set train.epochs=1']
+study: $(STAMP)
+	@test -d '$(ACDC)' || { echo 'make study ACDC=path/to/ACDC/training'; exit 2; }
+	$(BIN)/segcal prepare acdc --source '$(ACDC)' --out $(STUDY)/data --dtype uint8
+	$(BIN)/segcal benchmark examples/acdc_study.yaml --out $(STUDY)/acdc --data acdc=$(STUDY)/data --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
+	$(BIN)/segcal benchmark examples/acdc_variants.yaml --out $(STUDY)/acdc_variants --data acdc=$(STUDY)/data --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
