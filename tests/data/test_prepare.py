@@ -158,7 +158,11 @@ def test_an_interrupted_run_says_one_line(tmp_path: Path, number: int) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-m", "segcal", "prepare", "phantom", "--out", str(out)]
     command += ["--cases", "400", "--size", "32", "--workers", "1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # What is started in the background of a shell ignores SIGINT, and so would its children.
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     limit = time.monotonic() + 60
     while not list(out.glob("cases/phantom_*")) and time.monotonic() < limit:
         time.sleep(0.01)
