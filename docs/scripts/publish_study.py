@@ -18,7 +18,7 @@ import yaml
 
 RESULTS = Path(__file__).parents[1] / "results"
 # What a run is known by, of all that run.json says.
-ABOUT = ("device", "processes", "commit", "versions", "data_fingerprint", "compiled", "captured")
+ABOUT = ("device", "processes", "commit", "versions", "data_fingerprint", "compiled")
 
 
 def publish(study: Path, out: Path) -> None:
@@ -54,6 +54,7 @@ def _runs(study: Path) -> dict[str, Any]:
     for run in runs:
         folder = study / run["folder"]
         row = {key: run[key] for key in ("run", "state", "error", "seconds")}
+        row["error"] = row["error"].replace(str(study.resolve()), "STUDY")
         if (folder / "run.json").is_file():
             about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             places[json.dumps({key: about.get(key) for key in ABOUT})] += 1
@@ -66,6 +67,6 @@ def _runs(study: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 3 or not sys.argv[2].isidentifier():
         raise SystemExit(__doc__)
     publish(Path(sys.argv[1]), RESULTS / sys.argv[2])

@@ -104,7 +104,7 @@ def _source_of(folder: Path) -> str | None:
 def _read_cases(path: Path) -> Frame:
     import pandas as pd
 
-    from segcal.metrics.table import check_table
+    from segcal.metrics.table import check_table, exactly
 
     try:
         # Names such as "001" or "NA" are names, not numbers or gaps.
@@ -112,8 +112,9 @@ def _read_cases(path: Path) -> Frame:
             ("run", "method", "seed", "dataset", "case", "label", "region", "metric"), str
         )
         table = pd.read_csv(
-            path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]}
-        )
+            path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]},
+            **exactly(),
+        )  # fmt: skip
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"Expected {path} to be a CSV table, but got: {error}") from error
     return check_table(table, str(path))

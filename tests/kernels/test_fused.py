@@ -251,6 +251,11 @@ def test_a_label_out_of_range_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (NACLLoss(fused=True), torch.randn(1, 3, 4, 4).double(), "the logits are torch.float64"),
         (NACLLoss(fused=True), torch.randn(1, 130, 4, 4), "130 classes are more than 128"),
+        (
+            NACLLoss(fused=True, ignore_index=-(2**31)),
+            torch.randn(1, 3, 4, 4),
+            "ignore_index -2147483648 is too far from the classes",
+        ),
         (NACLLoss(fused=True), torch.randn(1, 3, 4, 8)[..., ::2], "neither contiguous nor"),
         (NACLLoss(fused=True, patch_size=13), torch.randn(1, 3, 4, 4), "more than 125 pixels"),
         (CEDiceLoss(fused=True), torch.randn(1, 3, 4, 4), "it has no kernel"),

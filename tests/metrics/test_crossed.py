@@ -309,3 +309,15 @@ def test_nearer_to_zero_is_better_and_pooled_rows_and_duplicates_do_not_enter() 
     pd.testing.assert_frame_equal(both.set_index("other"), out)
     with pytest.raises(ValueError, match="Expected one row per method, run, seed"):
         compare_crossed(pd.concat([table, table.head(1)]), metrics="signed_gap")
+
+
+def test_a_case_without_a_patient_is_refused() -> None:
+    table = pd.DataFrame(
+        [
+            (m, s, "d", f"c{c}", "dsc", 0.5 + 0.01 * c, "p1" if c else None)
+            for m in "ab" for s in (0, 1) for c in range(6)
+        ],
+        columns=["method", "seed", "dataset", "case", "metric", "value", "patient"],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="column `patient` of table to be filled"):
+        compare_crossed(table, metrics="dsc", reference="a")

@@ -1,7 +1,10 @@
 """The fast path: compiled on any machine, bf16 and CUDA graphs where there is a GPU."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ import pytest
 import torch
 
 from runs import TINY_NET, phantom, same, settings, weights
+from segcal.config import to_yaml
 from segcal.models.network import MODELS
 from segcal.training import Interrupted, TrainingError, train
 from segcal.training.job import Job
@@ -71,8 +75,6 @@ def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: 
                    "options": {"features": [8, 8, 8, 8, 8, 8], "dropout": 0.2}},
         )  # fmt: skip
         train(config, tmp_path / switch)
-        about = json.loads((tmp_path / switch / "run.json").read_text())
-        assert about["captured"] == (switch == "on")
     assert curve(tmp_path / "on") == pytest.approx(curve(tmp_path / "off"), rel=1e-3)
     ours, theirs = (weights(tmp_path / switch / "last.pt") for switch in ("on", "off"))
     for key in theirs:
@@ -80,13 +82,14 @@ def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: 
 
 
 class Asking(torch.nn.Module):
-    """A network that asks the GPU for a value in the middle."""
+    """A network that asks the GPU for a value in the middle, after some dropout."""
 
     def __init__(self, in_channels: int, out_channels: int, **ignored: Any) -> None:
         super().__init__()
         self.conv = torch.nn.Conv2d(in_channels, out_channels, kernel_size=1)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = torch.nn.functional.dropout(image, 0.1, self.training)
         return self.conv(image) * (2.0 if image.mean().item() > 0 else 1.0)
 
 
@@ -103,6 +106,25 @@ def test_a_step_that_cannot_be_captured_is_trained_as_it_is(
     config = settings(data, epochs=3, cuda_graph="on", model={"name": "asking"})
     with pytest.raises(TrainingError, match="set `cuda_graph` to auto"):
         train(config, tmp_path / "on")
+
+
+@on_gpu
+def test_a_step_that_leaves_no_memory_for_a_graph_is_trained_as_it_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("segcal.training.captured.MEMORY_SHARE", 1e-9)
+    train(settings(data, epochs=3), tmp_path / "run")
+    assert "there is no memory for it beside ordinary steps" in capfd.readouterr().err
+
+
+@on_gpu
+def test_a_run_of_a_cpu_goes_on_on_a_gpu(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(to_yaml(settings(data, epochs=1)))
+    command = [sys.executable, "-m", "segcal", "train", "--config", str(config)]
+    without = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([*command, "--out", str(tmp_path / "run")], check=True, env=without)
+    assert train(settings(data, epochs=4), tmp_path / "run", resume=True).epochs == 4
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")

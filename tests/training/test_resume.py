@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +17,9 @@ import torch
 
 from runs import finish, phantom, same, settings, start, weights
 from segcal.config import to_yaml
-from segcal.models import CheckpointError
+from segcal.models import CheckpointError, read_checkpoint
 from segcal.training import NonFiniteLossError, RunError, train
+from segcal.training.checkpoint import write_checkpoint
 
 EPOCHS = 30
 
@@ -281,3 +283,46 @@ def test_nan_in_the_command_is_one_line_and_exit_code_1(
     assert run_cli(monkeypatch, "train", "--out", tmp_path / "new") == 2
     assert "--data" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_an_optimiser_computes_as_its_device_does(finished: Path, data: Path) -> None:
+    """Its state may come from a GPU, where it was fused and part of a CUDA graph."""
+    content = read_checkpoint(finished / "last.pt")
+    for group in content["optimiser"]["param_groups"]:
+        group.update(fused=True, capturable=True)
+    write_checkpoint(finished / "last.pt", content)
+    assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
+    (group,) = read_checkpoint(finished / "last.pt")["optimiser"]["param_groups"]
+    assert not group["capturable"]
+    assert not group["fused"]
+
+
+def test_how_steps_are_launched_may_change(finished: Path, data: Path) -> None:
+    config = settings(data, epochs=4, cuda_graph="off")
+    assert train(config, finished, resume=True).epochs == 4
+
+
+FULL = """
+import resource, sys, torch
+from pathlib import Path
+from segcal.training.checkpoint import write_checkpoint
+path = Path(sys.argv[1])
+write_checkpoint(path, {"weights": torch.zeros(10)})
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    write_checkpoint(path, {"weights": torch.zeros(1_000_000)})
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    said = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "last.pt: cannot be written (" in said
+    assert "MiB are free there" in said or "too large" in said
+    assert len(said.splitlines()) == 1
+    assert len(read_checkpoint(path)["weights"]) == 10
+    assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]

@@ -19,6 +19,8 @@ BORDERS = {"replicate": 0, "background": 1, "valid": 2}
 LABEL_TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CLASSES = 128
+# Labels vote by shifts of their 32-bit value; those of farther ones would fall among the classes.
+FARTHEST_IGNORED = 1 << 24
 SUM_WARPS = 16
 # Strips are as long as leaves this many warps, enough to keep an H200 busy to the end; the
 # interpreter takes one program after the other anyway.
@@ -48,8 +50,10 @@ class Recipe(NamedTuple):
     softmax: bool = False
 
 
-def why_not(logits: Tensor, target: Tensor, recipe: Recipe) -> str | None:
+def why_not(logits: Tensor, target: Tensor, recipe: Recipe, ignore_index: int) -> str | None:
     """Why the kernels cannot take this input, or None if they can."""
+    if abs(ignore_index) > FARTHEST_IGNORED:
+        return f"ignore_index {ignore_index} is too far from the classes"
     if not HAS_TRITON:
         return "Triton is not installed"
     if not logits.is_cuda and not INTERPRETED:

@@ -104,7 +104,9 @@ class SegmentationLoss(nn.Module):
         recipe = self._recipe(logits.ndim - 2)
         from segcal import kernels
 
-        reason = "it has no kernel" if recipe is None else kernels.why_not(logits, target, recipe)
+        reason: str | None = "it has no kernel"
+        if recipe is not None:
+            reason = kernels.why_not(logits, target, recipe, self.ignore_index)
         if recipe is None or reason is not None:
             if self.fused is True:
                 raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")

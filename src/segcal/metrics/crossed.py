@@ -18,7 +18,7 @@ from segcal.metrics._cells import refuse_duplicates
 from segcal.metrics.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.significance import holm, preferred
-from segcal.metrics.table import POOLED, check_table, direction, whole_image
+from segcal.metrics.table import POOLED, check_filled, check_table, direction, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -225,8 +225,11 @@ def _rows(
     if patients is not None:
         named = zip(rows["dataset"], rows["case"], strict=True)
         rows["patient"] = [patients.get(d, {}).get(case, case) for d, case in named]
+    elif "patient" in table:
+        check_filled(table["patient"], "table")
+        rows["patient"] = table["patient"].astype(str)
     else:
-        rows["patient"] = table["patient"].astype(str) if "patient" in table else rows["case"]
+        rows["patient"] = rows["case"]
     rows = rows[rows["case"] != POOLED]
     names = resolve_metrics(metrics, list(dict.fromkeys(rows["metric"])))
     rows = select_rows(rows, names, region)

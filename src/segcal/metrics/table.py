@@ -129,15 +129,24 @@ def check_filled(names: "pd.Series[Any]", source: str) -> None:
         )
 
 
+def exactly() -> dict[str, Any]:
+    """Arguments with which `read_csv` reads numbers as they were written.
+
+    By default pandas 2 may be off in the last digits; pandas 3 is not, and wants not to be told.
+    """
+    import pandas as pd
+
+    return {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
+
+
 def read_table(path: Path | str) -> "pd.DataFrame":
     """A long table that segcal wrote; "001" and "NA" are names, not a number and a gap."""
     import pandas as pd
 
     names = dict.fromkeys((name for name in COLUMNS[:-1] if name != "seed"), str)
-    # By default pandas 2 may be off in the last digit; pandas 3 is not, and wants not to be told.
-    exact: dict[str, Any] = {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
     table: pd.DataFrame = pd.read_csv(
-        path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]}, **exact
+        path, dtype=names, keep_default_na=False, na_values={"value": ["", "nan", "NaN"]},
+        **exactly(),
     )  # fmt: skip
     return table
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segcal._checks import check_choice
 from segcal.metrics.choice import ranked_methods
-from segcal.metrics.table import COLUMNS, check_filled
+from segcal.metrics.table import COLUMNS, check_filled, exactly
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,11 +221,12 @@ def _read_rows(path: Path) -> "pd.DataFrame":
     _check_end(path)
     try:
         # Names such as "001" or "NA" are names, not numbers or gaps.
-        table = pd.read_csv(
+        table: pd.DataFrame = pd.read_csv(
             path,
             dtype={**dict.fromkeys(COLUMNS[:-1], "category")},
             keep_default_na=False,
             na_values={"value": ["", "nan", "NaN"]},
+            **exactly(),
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"Expected {path} to be a CSV table, but got: {error}") from error

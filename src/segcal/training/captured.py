@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from segcal.losses._base import add_up
 from segcal.training.job import Job
 from segcal.training.watch import TrainingError
 
 # Steps before the first capture: libraries choose their algorithms, optimisers make their state.
 WARMUP = 3
+# Of the GPU's memory, what a graph and an ordinary step together may take.
+MEMORY_SHARE = 0.9
 
 
 class CapturedStep:
@@ -20,7 +25,8 @@ class CapturedStep:
 
     A graph holds the learning rate and the weight of the penalty that it was captured with: when
     they change it is captured anew. An incomplete batch is an ordinary step. A network that cannot
-    be captured (one that asks the GPU for values in between) is trained without, which `say` tells.
+    be captured (one that asks the GPU for values in between), or that leaves no memory for a graph
+    beside ordinary steps, is trained without, which `say` tells.
 
     Args:
         job: what is trained, on one GPU.
@@ -32,13 +38,12 @@ class CapturedStep:
         self.possible = True
         self._settings: tuple[Any, ...] = ()
         self._waiting = WARMUP
+        self._rehearsed = False
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, Tensor]
         self._terms: dict[str, Tensor] = {}
+        torch.cuda.reset_peak_memory_stats(job.fabric.device)
         self._aside = torch.cuda.Stream(job.fabric.device)  # type: ignore[no-untyped-call]
-        for group in job.optimiser.param_groups:
-            if "capturable" in group:
-                group["capturable"] = True
 
     def __call__(self, image: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The parts of the loss; they are overwritten by the next step."""
@@ -52,24 +57,72 @@ class CapturedStep:
         if self._graph is None:
             if self._waiting:
                 self._waiting -= 1
-                return self._step_aside(image, target)
-            self._capture(image, target)
-            if self._graph is None:
-                return self.job.step(image, target)
+                with self._on_another_stream():
+                    return self.job.step(image, target)
+            if not self._rehearsed:
+                self._rehearsed = True
+                obstacle = self._obstacle(image, target)
+                if obstacle is not None:
+                    self._refuse(obstacle)
+                    return self.job.step(image, target)
+            self._graph = self._captured(image, target)
         for kept, new in zip(self._inputs, (image, target), strict=True):
             kept.copy_(new)
         self._graph.replay()
         return self._terms
 
-    def _step_aside(self, image: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """An ordinary step on another stream, as what is to be captured asks for."""
+    @contextmanager
+    def _on_another_stream(self) -> Iterator[None]:
+        """As torch asks of what runs before it is captured."""
         self._aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._aside):
-            terms = self.job.step(image, target)
+            yield
         torch.cuda.current_stream().wait_stream(self._aside)
-        return terms
 
-    def _capture(self, image: Tensor, target: Tensor) -> None:
+    def _obstacle(self, image: Tensor, target: Tensor) -> str | None:
+        """Why a graph should not be tried: torch does not recover from a capture that failed."""
+        device = self.job.fabric.device
+        used = torch.cuda.memory_allocated(device)
+        most = torch.cuda.max_memory_allocated(device)
+        there = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        # A graph keeps its memory; an incomplete batch and validation need as much again.
+        if used + 2 * (most - used) > MEMORY_SHARE * there:
+            return "there is no memory for it beside ordinary steps"
+        return self._rehearse(image, target)
+
+    def _rehearse(self, image: Tensor, target: Tensor) -> str | None:
+        """A forward and a backward pass that may not ask the GPU for anything; nothing remains."""
+        job = self.job
+        buffers = [buffer.clone() for buffer in job.network.buffers()]
+        before, random = torch.cuda.get_sync_debug_mode(), torch.cuda.get_rng_state(image.device)
+        try:
+            with warnings.catch_warnings():
+                # It warns that it does not see everything: what it misses fails at the capture.
+                warnings.simplefilter("ignore", UserWarning)
+                torch.cuda.set_sync_debug_mode("error")
+            with self._on_another_stream():
+                job.fabric.backward(add_up(job.terms(job.forward(image), target)))
+        except RuntimeError as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            return str(error).splitlines()[0]
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            torch.cuda.set_rng_state(random, image.device)
+            job.optimiser.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                for buffer, value in zip(job.network.buffers(), buffers, strict=True):
+                    buffer.copy_(value)
+        return None
+
+    def _refuse(self, reason: str) -> None:
+        said = f"a CUDA graph of the step cannot be made ({reason})"
+        if self.job.config.cuda_graph == "on":
+            raise TrainingError(f"{said}; set `cuda_graph` to auto or off")
+        self.possible = False
+        self.say(f"{said}; going on without")
+
+    def _captured(self, image: Tensor, target: Tensor) -> torch.cuda.CUDAGraph:
         self._inputs = _like(image), _like(target)
         graph = torch.cuda.CUDAGraph()
         try:
@@ -77,15 +130,13 @@ class CapturedStep:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._terms = self.job.step(*self._inputs)
         except RuntimeError as error:
-            reason = f"a CUDA graph of the step cannot be made ({str(error).splitlines()[0]})"
-            if self.job.config.cuda_graph == "on":
-                raise TrainingError(f"{reason}; set `cuda_graph` to auto") from error
-            self.possible = False
-            self.job.optimiser.zero_grad(set_to_none=True)
-            torch.cuda.synchronize()
-            self.say(f"{reason}; going on without")
-            return
-        self._graph = graph
+            # torch's random numbers and streams are not what they were: nothing goes on from here.
+            reason = str(error.__context__ or error).splitlines()[0]
+            raise TrainingError(
+                f"capturing the step as a CUDA graph failed ({reason}); "
+                "set `cuda_graph` to off and train anew, or go on with --resume"
+            ) from error
+        return graph
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = No
         os.replace(draft, path)
         _flush_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch turns some failed writes into RuntimeError
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        reason = getattr(error, "strerror", None)
+        if reason is None:  # torch's own words tell nobody that a disk is full
+            free = shutil.disk_usage(path.parent).free / 2**20
+            reason = f"{str(error).splitlines()[0]}; {free:,.0f} MiB are free there"
         raise CheckpointError(path, f"cannot be written ({reason})") from error
     finally:
         draft.unlink(missing_ok=True)

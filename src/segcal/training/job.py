@@ -34,6 +34,8 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 # Settings of an optimiser that do not change what it computes.
 _HOW = {"fused", "foreach", "capturable"}
+# Those that must be told that they become part of a CUDA graph.
+_CAPTURABLE = ("adam", "adamw")
 # Compiling takes the time of some thousand steps; `compile: auto` leaves shorter runs alone.
 COMPILE_FROM_STEPS = 4000
 
@@ -169,17 +171,24 @@ class Job:
         self.network.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
-        # How the optimiser computes is of this device, not of that where the state was saved.
-        kept = [{key: g[key] for key in _HOW & g.keys()} for g in self.optimiser.param_groups]
-        self.optimiser.load_state_dict(state["optimiser"])
-        for group, how in zip(self.optimiser.param_groups, kept, strict=True):
-            group.update(how)
+        self.optimiser.load_state_dict(self._as_here(state["optimiser"]))
         self.loader.load_state_dict(state["loader"])
         self.meter.load_state_dict(state["meter"])
         self.epoch, self.trained = int(state["epoch"]), bool(state["trained"])
         self.seconds = float(state["seconds"]) if self.loader.step or self.trained else 0.0
         self.best_dsc = float(state["best"]["dsc"])
         self.best_epoch = int(state["best"]["epoch"])
+
+    def _as_here(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """An optimiser's state that computes as this device does, not the one it was saved on.
+
+        By these settings torch also decides where a state's counters are to be.
+        """
+        groups = [
+            {**there, **{key: here[key] for key in _HOW & here.keys()}}
+            for there, here in zip(saved["param_groups"], self.optimiser.param_groups, strict=True)
+        ]
+        return {**saved, "param_groups": groups}
 
 
 def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> Job:
@@ -211,7 +220,7 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
     if compiled:
         # Its own graphs, of a forward and a backward pass, are for where whole steps are not one.
         network.net.compile(mode=None if captured else "reduce-overhead", dynamic=False)
-    optimiser = build_optimiser(config.optimiser, network, fused=on_gpu)
+    optimiser = build_optimiser(config.optimiser, network, fused=on_gpu, captured=captured)
     model, wrapped = fabric.setup(network, optimiser)
     cases = dataset.part("val", config.data.fold)
     if not cases:
@@ -261,12 +270,14 @@ def build_loss(
 
 
 def build_optimiser(
-    config: OptimiserConfig, network: nn.Module, *, fused: bool
+    config: OptimiserConfig, network: nn.Module, *, fused: bool, captured: bool = False
 ) -> torch.optim.Optimizer:
     check_choice("optimiser.name", config.name, OPTIMISERS)
     told: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, **config.options}
     if fused:
         told.setdefault("fused", True)
+    if captured and config.name in _CAPTURABLE:
+        told.setdefault("capturable", True)
     try:
         return OPTIMISERS[config.name](network.parameters(), **told)
     except TypeError as error:

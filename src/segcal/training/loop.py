@@ -234,7 +234,6 @@ class Run:
             "cases": cases,
             "parameters": count_parameters(job.network),
             "compiled": job.compiled,
-            "captured": job.captured,
             **describe(job.fabric),
         }
         self.folder.describe(job.config, about)

@@ -18,7 +18,8 @@ from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to
 
 CONFIG, ABOUT, LOG, LOCK = "config.yaml", "run.json", "log.jsonl", ".lock"
 # More epochs continue a run; the data may have moved, and its fingerprint tells if it changed.
-FREE_TO_CHANGE = ("epochs", "data.path")
+# How a step is launched does not change what it computes.
+FREE_TO_CHANGE = ("epochs", "data.path", "cuda_graph")
 
 
 class RunError(ValueError):
@@ -75,7 +76,8 @@ class RunFolder:
         about = self._about()
         if about.get("data_fingerprint") != fingerprint:
             raise RunError(self.path, f"was started on other data than {config.data.path}")
-        for part, names in about.get("cases", {}).items():
+        seen = about.get("cases")
+        for part, names in seen.items() if isinstance(seen, dict) else ():
             moved = sorted(set(names) ^ set(cases.get(part, ())))
             if moved:
                 raise RunError(
