@@ -102,10 +102,10 @@ class CapturedStep:
                 torch.cuda.set_sync_debug_mode("error")
             with self._on_another_stream():
                 job.fabric.backward(add_up(job.terms(job.forward(image), target)))
-        except RuntimeError as error:
-            if isinstance(error, torch.cuda.OutOfMemoryError):
-                raise
-            return str(error).splitlines()[0]
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever it is, training can do without a graph
+            return (str(error) or type(error).__name__).splitlines()[0]
         finally:
             torch.cuda.set_sync_debug_mode(before)
             torch.cuda.set_rng_state(random, image.device)
