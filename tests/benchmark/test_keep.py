@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runs import environment, phantom
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
 from segcal.benchmark.done import is_done
 from segcal.benchmark.matrix import plan_tasks
@@ -18,18 +17,7 @@ from segcal.config import ConfigError
 from segcal.evaluation import evaluate_run
 from trees import run_cli
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _as_in_processes() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            patch.setenv(name, environment()[name])
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+pytestmark = pytest.mark.usefixtures("as_in_processes")
 
 
 def make_plan(data: Path, **changes: Any) -> Plan:

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 
-from runs import environment, phantom
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
 from segcal.benchmark.done import is_done
 from segcal.benchmark.matrix import plan_tasks
@@ -30,17 +29,7 @@ from trees import run_cli
 RUN, AFTER = "runs/toy/ce_dice/seed0", "runs/toy/ce_dice+temperature/seed0"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _as_in_processes() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            patch.setenv(name, environment()[name])
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+pytestmark = pytest.mark.usefixtures("as_in_processes")
 
 
 def make_plan(data: Path, **changes: Any) -> Plan:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runs import environment, phantom
+from runs import phantom
 from segcal.benchmark import Plan, run_benchmark
 from segcal.benchmark.done import is_done
 from segcal.benchmark.matrix import plan_tasks
@@ -21,17 +21,7 @@ from trees import run_cli
 RUN = "runs/toy/ce/seed0"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _as_in_processes() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            patch.setenv(name, environment()[name])
-        yield
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+pytestmark = pytest.mark.usefixtures("as_in_processes")
 
 
 @pytest.fixture(scope="module")

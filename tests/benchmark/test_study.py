@@ -11,25 +11,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from runs import environment, finish, phantom, start
+from runs import finish, start
 from segcal.benchmark import Plan, Study, run_benchmark
 from segcal.benchmark.launch import worker_environment
 from segcal.benchmark.plan import to_yaml
 from segcal.evaluation import read_evaluation
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _as_in_processes() -> Any:
-    """Workers inherit it: one thread, so that sums keep their order, and these sources."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("PYTHONPATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            patch.setenv(name, environment()[name])
-        yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phantom(tmp_path_factory.mktemp("set") / "data", dims=2, cases=14, size=32)
+pytestmark = pytest.mark.usefixtures("as_in_processes")
 
 
 def make_plan(data: Path, methods: dict[str, Any], **changes: Any) -> Plan:
