@@ -103,6 +103,10 @@ def _show_ranks(study: Any) -> None:
     if ranks is None:
         typer.echo(f"not ranked: {study.not_ranked}")
         return
+    undefined = int(ranks["undefined"].sum())
+    if undefined:
+        words = "count as the worst in ranks, where a structure was missed; means leave them out"
+        typer.echo(f"{undefined} values are undefined: they {words}")
     used = str(ranks["metrics"].iloc[0]).split()
     for metric in [name for name in metrics if name not in used]:
         typer.echo(f"not ranked by {metric}: some dataset has no value of it")

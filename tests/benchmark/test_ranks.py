@@ -149,6 +149,9 @@ def test_means_are_those_of_the_report(
     for dataset in ("heart", "belly"):
         for metric in METRICS:
             assert f"{means[dataset, 'ls', metric]:.4g}" in line
+    assert study.ranks is not None
+    undefined = study.ranks["undefined"].sum()
+    assert f"\n{undefined} values are undefined: they count as the worst in ranks" in said
     # Variants are shown, without a rank.
     (line,) = [line for line in said.splitlines() if "nacl_max" in line]
     assert line.count("–") == 2
