@@ -26,6 +26,10 @@ SUM_WARPS = 16
 # interpreter takes one program after the other anyway.
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
+# Slices that a strip may span where a patch reaches into the next one, the best first: what its
+# pixels read of their neighbours' slices is then mostly read by the strip already.
+Z_TILES = (4, 8, 2)
+NARROWEST_TILE = 32  # columns in x, for a warp to read whole lines
 NORMS = 8  # as in _triton
 HAS_TRITON = find_spec("triton") is not None
 # The patch is unrolled: more than this compiles for too long to be worth it.
@@ -199,6 +203,7 @@ def _plan(
     blocks = -(-columns // block)
     run = _run(height, blocks * warps, LONGEST_RUN if recipe.patch else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
+    prior = _prior_constants(recipe, classes)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
     contiguous = layout == torch.contiguous_format
     strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
@@ -210,6 +215,7 @@ def _plan(
         "K": classes,
         "BLOCK_K": block_k,
         "BLOCK": block,
+        "ZT": _slices(block, depth, width) if prior["RZ"] > 0 else 1,
         "RUN": run,
         "KIND": KINDS[recipe.kind],
         "WEIGHTED": weighted,
@@ -221,7 +227,7 @@ def _plan(
         "EVEN": columns % block == 0 and height % run == 0,
         "ROWS": contiguous,
         "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
-        **_prior_constants(recipe, classes),
+        **prior,
         "VECTOR": vector,
         "num_warps": warps,
     }
@@ -286,6 +292,15 @@ def _tile(block_k: int, vector: int) -> tuple[int, int]:
     if block_k <= 16:
         return 128 * vector, 4
     return max(16, 2048 // block_k), 4
+
+
+def _slices(block: int, depth: int, width: int) -> int:
+    """Slices that a strip of `block` columns spans: 1 if whole tiles do not fill the image."""
+    for slices in Z_TILES:
+        columns = block // slices
+        if columns >= NARROWEST_TILE and width % columns == 0 and depth % slices == 0:
+            return slices
+    return 1
 
 
 def _power_of_two(number: int) -> int:
