@@ -101,6 +101,13 @@ def _nibbles(scratch):
 
 
 @triton.jit
+def _first_of_two(pixels):
+    """Of each group of two pixels, that of the first."""
+    first, _ = tl.split(tl.reshape(pixels, [pixels.shape[0] // 2, 2]))
+    return first
+
+
+@triton.jit
 def _pair(at, here, other):
     """The labels of the groups of two pixels whose bytes are at `at`: (GROUPS, 2)."""
     byte = tl.load(at, mask=here, other=other).to(tl.int32)
@@ -227,27 +234,40 @@ def _sides(middle, left, right, VECTOR: tl.constexpr):
 
 @triton.jit
 def _edge(
-    plane, line, x, W, inside, word, RIGHT: tl.constexpr,
+    plane, line, x, W, inside, word,
     IGNORED: tl.constexpr, BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr,
-    WIDE: tl.constexpr, VECTOR: tl.constexpr, PACKED: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The vote of the pixel left or right of each group that starts at x of a line of a plane."""
-    STEP: tl.constexpr = (1 if PACKED else VECTOR) if RIGHT else -1
-    beside = x + STEP
+    """The vote of the pixel at x of a line of a plane, under the border rule."""
     if BORDER == REPLICATE:
-        beside = tl.minimum(tl.maximum(beside, 0), W - 1)
+        x = tl.minimum(tl.maximum(x, 0), W - 1)
     else:
-        inside = inside & (beside >= 0) & (beside < W)
-    label = tl.load(plane + (line + beside), mask=inside, other=0).to(tl.int32)
-    if PACKED:
-        # The nearer half of the byte beside; at a border that replicates, the group's own byte.
-        half = 0 if RIGHT else 4
-        if BORDER == REPLICATE:
-            half = tl.where(beside == x, 4 - half, half)
-        label = (label >> half) & 15
+        inside = inside & (x >= 0) & (x < W)
+    label = tl.load(plane + (line + x), mask=inside, other=0).to(tl.int32)
     if BORDER == VALID:
         label = tl.where(inside, label, -1)
     return _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
+
+
+@triton.jit
+def _packed_edge(
+    at, first, last, inside, word, RIGHT: tl.constexpr,
+    BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """`_edge` left or right of each group whose byte is at `at`.
+
+    Anything where a border replicates: there `_row` sets it right, which costs less than to find
+    out where else to look. What lies before the first nibble and after the last one can be read.
+    """
+    if BORDER != REPLICATE:
+        inside = inside & (~last if RIGHT else ~first)
+    if RIGHT:
+        label = tl.load(at + 1, mask=inside, other=0).to(tl.int32) & 15
+    else:
+        label = tl.load(at - 1, mask=inside, other=0).to(tl.int32) >> 4
+    if BORDER == VALID:
+        label = tl.where(inside, label, -1)
+    return _field(label, word, -1, BITS, PER_WORD, WIDE)
 
 
 @triton.jit
@@ -285,8 +305,8 @@ def _row(
                 start = offset + zi * (H * W)
                 line = yi * W
             if PACKED:
-                plane = labels + start
-                label = _pair(plane + (line + x), inside, 0)
+                at = labels + (start + x) + line
+                label = _pair(at, inside, 0)
             else:
                 plane = labels + tl.multiple_of(start, VECTOR)
                 at = (line + x)[:, None] + tl.arange(0, VECTOR)[None, :]
@@ -299,14 +319,26 @@ def _row(
                 above += votes
             if not GAUSS or (i - RZ) * (i - RZ) + 1 == SLOT:
                 beside += votes
-                left += _edge(
-                    plane, line, x, W, inside, WORD, False,
-                    IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
-                )  # fmt: skip
-                right += _edge(
-                    plane, line, x, W, inside, WORD, True,
-                    IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
-                )  # fmt: skip
+                if PACKED:
+                    left += _packed_edge(
+                        at, x == 0, x == W - 1, inside, WORD, False, BORDER, BITS, PER_WORD, WIDE
+                    )
+                    right += _packed_edge(
+                        at, x == 0, x == W - 1, inside, WORD, True, BORDER, BITS, PER_WORD, WIDE
+                    )
+                else:
+                    left += _edge(
+                        plane, line, x - 1, W, inside,
+                        WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
+                    right += _edge(
+                        plane, line, x + VECTOR, W, inside,
+                        WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
+    if PACKED and BORDER == REPLICATE:  # beside the outermost pixels they stand themselves
+        even, odd = tl.split(beside)
+        left = tl.where(x == 0, even, left)
+        right = tl.where(x == W - 1, odd, right)
     return above + _sides(beside, left, right, VECTOR)
 
 
@@ -566,9 +598,10 @@ def value_kernel(
         if PACKED:
             code = tl.where(strange, STRANGE, tl.where(counted, label, LEFT_OUT))
             low, high = tl.split(tl.reshape(code, [BLOCK // 2, 2]))
-            halves, _ = tl.split(tl.reshape(place >> 1, [BLOCK // 2, 2]))
-            exist, _ = tl.split(tl.reshape(here, [BLOCK // 2, 2]))
-            tl.store(_nibbles(scratch) + halves, (low | high << 4).to(tl.uint8), mask=exist)
+            byte = (low | high << 4).to(tl.uint8)
+            # Found anew in each row: an address kept along the walk takes a warp's registers.
+            at_byte = _nibbles(scratch) + _first_of_two(place >> 1)
+            tl.store(at_byte, byte, mask=_first_of_two(here))
 
         top = tl.max(l, 0)
         shifted = l - top[None, :]
@@ -765,7 +798,7 @@ def gradient_kernel(
         place = tl.multiple_of(tl.max_contiguous(place, VECTOR), VECTOR)
         if PACKED:
             exist = ghere if EVEN else ghere & (y < H)
-            label = _pair(labels + (offset + gz * (H * width) + y * width + gx), exist, 0)
+            label = _pair(labels + (offset + gz * (H * width) + gx) + y * width, exist, 0)
             label = tl.reshape(label, [BLOCK])
         else:
             label = tl.load(labels + place, mask=here, other=0).to(tl.int32)

@@ -31,8 +31,8 @@ LONGEST_RUN = 16
 Z_TILES = (4, 8, 2)
 NARROWEST_TILE = 32  # columns in x, for a warp to read whole lines
 NORMS = 8  # as in _triton
-# Labels that are left behind as nibbles, two of which are no class, cost half a byte per pixel. They
-# are where that is little beside the logits, and int64 labels would be read twice else.
+# Labels left behind as nibbles (two of which are no class) cost half a byte per pixel: they are
+# where that is little beside the logits, and the gradient would read int64 labels otherwise.
 PACKS = True
 MOST_PACKED = 14  # classes
 LEFT_OUT = 14  # as in _triton
@@ -269,7 +269,7 @@ def _pays_to_pack(classes: int, dtype: torch.dtype, label_type: torch.dtype) -> 
 def _scratch(programs: int, pixels: int, maps: bool, packed: bool) -> int:
     """Values of `scratch`: norms and sums, then (from a multiple of 16 bytes on) the nibbles."""
     if packed:
-        return NORMS + 4 * programs + -(-pixels // 8)
+        return NORMS + 4 * programs + pixels // 8 + 1  # a byte beyond the last is read
     return 0 if maps else NORMS + 4 * programs
 
 
