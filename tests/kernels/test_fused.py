@@ -143,10 +143,9 @@ def test_strips_of_several_slices(
 ) -> None:
     spanned: set[int] = set()
 
-    def spy(work: Work, tensors: Sequence[Tensor]) -> None:
-        if "ZT" in work.constants:
-            spanned.add(work.constants["ZT"])
-        launch(work, tensors)
+    def spy(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
+        spanned.update(work.constants["ZT"] for work, _ in jobs if "ZT" in work.constants)
+        launch(*jobs)
 
     monkeypatch.setattr("segcal.kernels.pixel_loss.launch", spy)
     check(*tiled(32 * sum(space) + seed, space, labels))  # 32: seed 0 draws every option

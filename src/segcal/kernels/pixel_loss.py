@@ -139,10 +139,11 @@ class _PixelLoss(torch.autograd.Function):
         second = torch.empty_like(first) if plan.split else first
         scratch = logits.new_empty(plan.scratch, dtype=torch.float32) if plan.scratch else first
         weights = logits if class_weights is None else class_weights
-        tensors = (logits, labels, weights, first, second, scratch)
-        launch(plan.value, tensors)
-        if not plan.maps:
-            launch(plan.finish, (scratch, first, second))
+        value = plan.value, (logits, labels, weights, first, second, scratch)
+        if plan.maps:
+            launch(value)
+        else:
+            launch(value, (plan.finish, (scratch, first, second)))
         left = scratch if plan.scratch else None
         ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left)
         ctx.plan = plan
@@ -160,8 +161,7 @@ class _PixelLoss(torch.autograd.Function):
         weights = logits if class_weights is None else class_weights
         left = logits if scratch is None else scratch
         labels = left if labels is None else labels  # it is in there
-        tensors = (logits, labels, weights, grad, to_ce, to_penalty, left)
-        launch(plan.gradient, tensors)
+        launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
         return grad, None, None, None
 
 
