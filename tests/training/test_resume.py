@@ -20,6 +20,7 @@ from segcal.config import to_yaml
 from segcal.models import CheckpointError, read_checkpoint
 from segcal.training import NonFiniteLossError, RunError, train
 from segcal.training.checkpoint import write_checkpoint
+from segcal.training.job import Job
 
 EPOCHS = 30
 
@@ -306,6 +307,7 @@ FULL = """
 import resource, sys, torch
 from pathlib import Path
 from segcal.training.checkpoint import write_checkpoint
+from segcal.training.job import Job
 path = Path(sys.argv[1])
 write_checkpoint(path, {"weights": torch.zeros(10)})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
@@ -326,3 +328,26 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
     assert len(read_checkpoint(path)["weights"]) == 10
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_moments_follow_the_layout_of_their_weights(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a run of a CPU goes on on a GPU, whose fused Adam takes no other."""
+    train(settings(data, epochs=1, channels_last="on"), tmp_path / "run")
+    changed = []
+    restored = Job.load_state_dict
+
+    def restore(job: Job, state: dict[str, Any]) -> None:
+        for moments in state["optimiser"]["state"].values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                changed.append(not moments[name].is_contiguous())
+                moments[name] = moments[name].contiguous()
+        restored(job, state)
+        for weight, moments in job.optimiser.state.items():
+            assert moments["exp_avg"].stride() == weight.stride()
+            assert moments["exp_avg_sq"].stride() == weight.stride()
+
+    monkeypatch.setattr(Job, "load_state_dict", restore)
+    train(settings(data, epochs=2, channels_last="on"), tmp_path / "run", resume=True)
+    assert any(changed)

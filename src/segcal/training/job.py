@@ -172,6 +172,7 @@ class Job:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self.optimiser.load_state_dict(self._as_here(state["optimiser"]))
+        self._lay_out_state()
         self.loader.load_state_dict(state["loader"])
         self.meter.load_state_dict(state["meter"])
         self.epoch, self.trained = int(state["epoch"]), bool(state["trained"])
@@ -189,6 +190,16 @@ class Job:
             for there, here in zip(saved["param_groups"], self.optimiser.param_groups, strict=True)
         ]
         return {**saved, "param_groups": groups}
+
+    def _lay_out_state(self) -> None:
+        """Moments in the order in memory of their weights, which fused optimisers insist on.
+
+        A run of a CPU keeps both contiguous, one of a GPU channels last.
+        """
+        for weight, state in self.optimiser.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
 def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> Job:
