@@ -7,7 +7,6 @@ import copy
 import os
 import pickle
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ import torch
 from torch import Tensor
 
 from fused_checks import CUDA, DEVICE, check
-from segcal.kernels.launch import Work, launch
-from segcal.kernels.pixel_loss import Recipe, plan_for
 from segcal.losses import LOSSES, CEDiceLoss, NACLLoss, SegmentationLoss, WeightedSum, make_loss
 
 pytest.importorskip("triton", reason="the kernels need Triton")
@@ -87,85 +84,6 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(DRAWS))
 def test_fused_equals_plain_in_float64(seed: int) -> None:
     check(*draw(seed))
-
-
-# Depth, height, width and label type, and the slices that a strip then spans.
-TILES = [
-    ((4, 3, 64), torch.int64, 4),
-    ((8, 1, 64), torch.int64, 4),
-    ((4, 2, 192), torch.int64, 4),
-    ((16, 2, 32), torch.int64, 8),
-    ((2, 2, 128), torch.int64, 2),
-    ((4, 2, 128), torch.uint8, 4),
-    ((8, 2, 192), torch.int32, 8),
-    ((5, 2, 64), torch.int64, 1),  # a slice more than a tile
-    ((4, 2, 66), torch.int64, 1),  # two columns more
-    ((4, 2, 32), torch.int64, 1),  # too few slices for such narrow tiles
-    ((3, 2, 128), torch.uint8, 1),
-]
-# The interpreter takes seconds for each.
-SEEDS = [pytest.param(i, marks=[] if CUDA or i == 0 else pytest.mark.slow) for i in range(4)]
-
-
-def tiled(seed: int, space: tuple[int, ...], labels: torch.dtype) -> tuple[Any, Tensor, Tensor]:
-    """A random loss whose patch reaches into the next slice, on a volume of the given size."""
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    classes = rng.choice([2, 4, 5, 14])
-    priors = ["mean", "gaussian", "median"]
-    name, options = rng.choice([("svls", {}), *(("nacl", {"prior": prior}) for prior in priors)])
-    ignore = rng.choice([255, 0, classes])
-    loss = make_loss(
-        name,
-        **options,
-        patch_size=rng.choice([3, 3, 3, (3, 3, 1)]),
-        border=rng.choice(["replicate", "background", "valid"]),
-        ignore_index=ignore,
-        class_weights=rng.choice([None, [rng.uniform(0.1, 3) for _ in range(classes)]]),
-        reduction=rng.choice(["mean", "none"]),
-    )
-    logits = torch.randn(rng.choice([1, 2]), classes, *space)
-    if rng.random() < 0.4:
-        logits = logits.contiguous(memory_format=torch.channels_last_3d)
-    target = torch.randint(classes, (logits.shape[0], *space), dtype=labels)
-    target[torch.rand(target.shape) < 0.2] = ignore
-    return loss, logits.to(DEVICE), target.to(DEVICE)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("space", "labels", "slices"), TILES)
-def test_strips_of_several_slices(
-    space: tuple[int, ...],
-    labels: torch.dtype,
-    slices: int,
-    seed: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    spanned: set[int] = set()
-
-    def spy(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
-        spanned.update(work.constants["ZT"] for work, _ in jobs if "ZT" in work.constants)
-        launch(*jobs)
-
-    monkeypatch.setattr("segcal.kernels.pixel_loss.launch", spy)
-    check(*tiled(32 * sum(space) + seed, space, labels))  # 32: seed 0 draws every option
-    assert spanned == {slices}
-
-
-def test_strips_stay_in_a_slice_where_the_patch_does() -> None:
-    recipe = Recipe("nacl", patch=(3, 3, 3))
-    plans = []
-    for patch in ((3, 3, 3), (1, 3, 3), (3, 3), ()):
-        shape = (1, 4, 8, 16, 64) if len(patch) != 2 else (8, 4, 16, 64)
-        logits, labels = torch.empty(shape), torch.empty(shape, dtype=torch.int64)
-        plans.append(
-            plan_for(
-                logits, labels, recipe._replace(patch=patch),
-                ignore_index=-100, weighted=False, reduction="mean", split=False,
-            )
-        )  # fmt: skip
-    assert [plan.value.constants["ZT"] for plan in plans] == [4, 1, 1, 1]
-    assert [plan.gradient.constants["ZT"] for plan in plans] == [4, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", FUSED)

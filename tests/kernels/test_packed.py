@@ -160,6 +160,17 @@ def test_packed_with_patches_read_neighbour_by_neighbour(
     check(*packed_draw(name, 14, space, border, len(border), patch_size=size, **options))
 
 
+@pytest.mark.parametrize("patch", [3, 5])
+@pytest.mark.parametrize("space", [(3, 4), (2, 2, 4)])
+def test_background_that_is_ignored_does_not_vote_from_beyond_the_border(
+    space: tuple[int, ...], patch: int
+) -> None:
+    torch.manual_seed(0)
+    target = torch.randint(5, (2, *space))
+    loss = make_loss("svls", ignore_index=0, border="background", patch_size=patch)
+    check(loss, torch.randn(2, 5, *space).to(DEVICE), target.to(DEVICE))
+
+
 @pytest.mark.parametrize("name", ["ce", "focal", "ls", "ecp", "mbls"])
 def test_packed_without_a_prior(name: str) -> None:
     check(*packed_draw(name, 5, (3, 6), "", 0))

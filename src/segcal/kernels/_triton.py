@@ -1,12 +1,11 @@
 """The Triton kernels: one pass over logits and labels for the value, one for the gradient.
 
-A strip is BLOCK columns (x of every slice of every image, side by side, or a tile of ZT slices),
-walked along y for RUN rows with all K classes of each pixel. Labels vote for the prior without a
-K-wide loop per neighbour: each neighbour adds one to a bit field of a packed integer, and the
-fields are unpacked once. What a row votes serves three rows of pixels, so it is carried along the
-walk: 1 (2-D) or 3 (3-D) rows of labels are read for each row of pixels, in groups of VECTOR,
-instead of 9 or 27 labels for each pixel. Patches that do not reach one pixel in x and y are read
-neighbour by neighbour.
+A strip is BLOCK columns (x of every slice of every image, side by side), walked along y for RUN
+rows with all K classes of each pixel. Labels vote for the prior without a K-wide loop per
+neighbour: each neighbour adds one to a bit field of a packed integer, and the fields are unpacked
+once. What a row votes serves three rows of pixels, so it is carried along the walk: 1 (2-D) or 3
+(3-D) rows of labels are read for each row of pixels, in groups of VECTOR, instead of 9 or 27 labels
+for each pixel. Patches that do not reach one pixel in x and y are read neighbour by neighbour.
 
 If PACKED, the first pass leaves the labels behind as nibbles for the second: two pixels in a byte,
 the even one in its lower half. A map of bytes is one of half the width.
@@ -251,7 +250,7 @@ def _edge(
 
 @triton.jit
 def _packed_edge(
-    at, first, last, inside, word, RIGHT: tl.constexpr,
+    at, first, last, inside, word, RIGHT: tl.constexpr, IGNORED: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """`_edge` left or right of each group whose byte is at `at`.
@@ -267,7 +266,7 @@ def _packed_edge(
         label = tl.load(at - 1, mask=inside, other=0).to(tl.int32) >> 4
     if BORDER == VALID:
         label = tl.where(inside, label, -1)
-    return _field(label, word, -1, BITS, PER_WORD, WIDE)
+    return _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
 
 
 @triton.jit
@@ -321,11 +320,13 @@ def _row(
                 beside += votes
                 if PACKED:
                     left += _packed_edge(
-                        at, x == 0, x == W - 1, inside, WORD, False, BORDER, BITS, PER_WORD, WIDE
-                    )
+                        at, x == 0, x == W - 1, inside,
+                        WORD, False, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
                     right += _packed_edge(
-                        at, x == 0, x == W - 1, inside, WORD, True, BORDER, BITS, PER_WORD, WIDE
-                    )
+                        at, x == 0, x == W - 1, inside,
+                        WORD, True, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
                 else:
                     left += _edge(
                         plane, line, x - 1, W, inside,
@@ -481,28 +482,18 @@ def _prior(
 
 
 @triton.jit
-def _place(
-    strip, within, B, D, W,
-    BLOCK: tl.constexpr, ZT: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """Image, slice and x of some columns of a strip, and whether they exist."""
-    column = strip * BLOCK + within
-    if ZT > 1:  # tiles fill the slices: all of x, then the next ZT slices
-        XT: tl.constexpr = BLOCK // ZT
-        layer = strip // (W // XT)
-        row = layer * ZT + within // XT
-        x = (strip - layer * (W // XT)) * XT + within % XT
-    else:
-        row = column // W
-        x = column - row * W
+def _place(column, B, D, W, FLAT: tl.constexpr, EVEN: tl.constexpr):
+    """Image, slice and x of columns, and whether they exist."""
+    row = column // W
+    x = column - row * W
     if FLAT:
         image = row
         z = row * 0
     else:
         image = row // D
         z = row - image * D
-    if EVEN or ZT > 1:
-        here = tl.full(within.shape, True, tl.int1)
+    if EVEN:
+        here = tl.full(column.shape, True, tl.int1)
     else:
         here = column < B * D * W
     return image.to(tl.int64), z, x, here
@@ -534,8 +525,7 @@ def _load_logits(at, here, ks, K: tl.constexpr):
 def value_kernel(
     logits, labels, weights, first, second, scratch,
     B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, ZT: tl.constexpr,
-    RUN: tl.constexpr,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
     MAPS: tl.constexpr, SPLIT: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
     ROWS: tl.constexpr, IGNORED: tl.constexpr, PRIOR: tl.constexpr,
@@ -550,11 +540,11 @@ def value_kernel(
     are left in `scratch`.
     """
     runs = tl.cdiv(H, RUN)
-    strip = tl.program_id(0) // runs
+    column = (tl.program_id(0) // runs) * BLOCK
     y0 = (tl.program_id(0) % runs) * RUN
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
-    image, z, x, exists = _place(strip, tl.arange(0, BLOCK), B, D, W, BLOCK, ZT, FLAT, EVEN)
+    image, z, x, exists = _place(column + tl.arange(0, BLOCK), B, D, W, FLAT, EVEN)
     base = labels + image * (D * H * W)
     pixel = z * (H * W) + x
     if WEIGHTED:
@@ -567,8 +557,8 @@ def value_kernel(
     count = tl.zeros([BLOCK], tl.float32)
     weight_sum = tl.zeros([BLOCK], tl.float32)
     if SLOTS > 0:
-        group = VECTOR * tl.arange(0, BLOCK // VECTOR)
-        gi, gz, gx, ghere = _place(strip, group, B, D, W, BLOCK, ZT, FLAT, EVEN)
+        group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
+        gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
         offset = gi * (D * H * W)
         a0, a1, a2 = _rows(
             labels, offset, gz, y0 - 1, gx, D, H, W, ghere,
@@ -732,8 +722,7 @@ def finish_kernel(
 def gradient_kernel(
     logits, labels, weights, grad, ce_grad, penalty_grad, scratch,
     B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
-    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, ZT: tl.constexpr,
-    RUN: tl.constexpr,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
     MAPS: tl.constexpr, SPLIT: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
     ROWS: tl.constexpr, IGNORED: tl.constexpr, PRIOR: tl.constexpr,
@@ -750,11 +739,11 @@ def gradient_kernel(
     if PACKED:
         labels = _nibbles(scratch)
     runs = tl.cdiv(H, RUN)
-    strip = tl.program_id(0) // runs
+    column = (tl.program_id(0) // runs) * BLOCK
     y0 = (tl.program_id(0) % runs) * RUN
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
-    image, z, x, exists = _place(strip, tl.arange(0, BLOCK), B, D, W, BLOCK, ZT, FLAT, EVEN)
+    image, z, x, exists = _place(column + tl.arange(0, BLOCK), B, D, W, FLAT, EVEN)
     base = labels + ((image * (D * H * W)) >> 1 if PACKED else image * (D * H * W))
     pixel = z * (H * W) + x
     if WEIGHTED:
@@ -766,8 +755,8 @@ def gradient_kernel(
         all_ce = tl.load(ce_grad) * tl.load(scratch)
         all_penalty = tl.load(penalty_grad) * tl.load(scratch + 1) * scale
     if SLOTS > 0 or PACKED:
-        group = VECTOR * tl.arange(0, BLOCK // VECTOR)
-        gi, gz, gx, ghere = _place(strip, group, B, D, W, BLOCK, ZT, FLAT, EVEN)
+        group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
+        gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
         offset = gi * (D * H * W)
         width = W
         if PACKED:

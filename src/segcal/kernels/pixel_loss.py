@@ -26,10 +26,6 @@ SUM_WARPS = 16
 # interpreter takes one program after the other anyway.
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
-# Slices that a strip may span where a patch reaches into the next one, the best first: what its
-# pixels read of their neighbours' slices is then mostly read by the strip already.
-Z_TILES = (4, 8, 2)
-NARROWEST_TILE = 32  # columns in x, for a warp to read whole lines
 NORMS = 8  # as in _triton
 # Labels left behind as nibbles (two of which are no class) cost half a byte per pixel: they are
 # where that is little beside the logits, and the gradient would read int64 labels otherwise.
@@ -210,7 +206,6 @@ def _plan(
     blocks = -(-columns // block)
     run = _run(height, blocks * warps, LONGEST_RUN if recipe.patch else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
-    prior = _prior_constants(recipe, classes)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
     options = recipe.parameter, scale
     ignored = LEFT_OUT if packed else ignore_index
@@ -222,7 +217,6 @@ def _plan(
         "K": classes,
         "BLOCK_K": block_k,
         "BLOCK": block,
-        "ZT": _slices(block, depth, width) if prior["RZ"] > 0 else 1,
         "RUN": run,
         "KIND": KINDS[recipe.kind],
         "WEIGHTED": weighted,
@@ -233,13 +227,13 @@ def _plan(
         "FLAT": len(space) == 2,
         "EVEN": columns % block == 0 and height % run == 0,
         "ROWS": contiguous,
+        # No nibble of a class is ignored, but what lies beyond a border of background may be.
         "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
-        **prior,
+        **_prior_constants(recipe, classes),
         "VECTOR": vector,
         "PACKED": packed,
         "num_warps": warps,
     }
-    again = kernel | {"IGNORED": -1} if packed else kernel  # no nibble of a class is ignored
     finish = {
         "AVERAGE": reduction == "mean",
         "PENALISED": KINDS[recipe.kind] >= KINDS["ecp"],
@@ -256,7 +250,7 @@ def _plan(
         scratch=_scratch(programs, batch * pixels, maps, packed),
         value=Work(_triton.value_kernel, programs, (*sizes, ignore_index, *options), kernel, {}),
         finish=Work(_triton.finish_kernel, 1, (programs,), finish, {}),
-        gradient=Work(_triton.gradient_kernel, programs, (*sizes, ignored, *options), again, {}),
+        gradient=Work(_triton.gradient_kernel, programs, (*sizes, ignored, *options), kernel, {}),
     )
 
 
@@ -315,15 +309,6 @@ def _tile(block_k: int, vector: int) -> tuple[int, int]:
     if block_k <= 16:
         return 128 * vector, 4
     return max(16, 2048 // block_k), 4
-
-
-def _slices(block: int, depth: int, width: int) -> int:
-    """Slices that a strip of `block` columns spans: 1 if whole tiles do not fill the image."""
-    for slices in Z_TILES:
-        columns = block // slices
-        if columns >= NARROWEST_TILE and width % columns == 0 and depth % slices == 0:
-            return slices
-    return 1
 
 
 def _power_of_two(number: int) -> int:
