@@ -7,6 +7,9 @@ once. What a row votes serves three rows of pixels, so it is carried along the w
 (3-D) rows of labels are read for each row of pixels, in groups of VECTOR, instead of 9 or 27 labels
 for each pixel. Patches that do not reach one pixel in x and y are read neighbour by neighbour.
 
+If PACKED, the first pass leaves the labels behind as nibbles for the second: two pixels in a byte,
+the even one in its lower half. A map of bytes is one of half the width.
+
 The two kernels begin alike and say it twice: behind a function that both call, Triton spread the
 classes of a pixel over threads again (measured: a tenth more instructions, and barriers).
 """
@@ -46,8 +49,13 @@ VALID: tl.constexpr = tl.constexpr(2)
 # Fields of this many bits are the bytes of a word: a byte is moved by one instruction, a vote is 8.
 BYTE: tl.constexpr = tl.constexpr(8)
 
-# Room at the head of `scratch` for what the gradient divides by; the programs' sums follow.
+# Room at the head of `scratch` for what the gradient divides by; the programs' sums follow, then
+# the labels as nibbles.
 NORMS: tl.constexpr = tl.constexpr(8)
+
+# The nibbles that are no class: of an ignored pixel, and of one whose label is none.
+LEFT_OUT: tl.constexpr = tl.constexpr(14)
+STRANGE: tl.constexpr = tl.constexpr(15)
 
 
 @triton.jit
@@ -86,15 +94,41 @@ def _inverse(x):
 
 
 @triton.jit
-def _label(base, z, y, x, D, H, W, here, BORDER: tl.constexpr):
+def _nibbles(scratch):
+    """Where in `scratch` the labels are, as bytes."""
+    return (scratch + NORMS + 4 * tl.num_programs(0)).to(tl.pointer_type(tl.uint8))
+
+
+@triton.jit
+def _first_of_two(pixels):
+    """Of each group of two pixels, that of the first."""
+    first, _ = tl.split(tl.reshape(pixels, [pixels.shape[0] // 2, 2]))
+    return first
+
+
+@triton.jit
+def _pair(at, here, other):
+    """The labels of the groups of two pixels whose bytes are at `at`: (GROUPS, 2)."""
+    byte = tl.load(at, mask=here, other=other).to(tl.int32)
+    return tl.join(byte & 15, byte >> 4)
+
+
+@triton.jit
+def _label(base, z, y, x, D, H, W, here, BORDER: tl.constexpr, PACKED: tl.constexpr):
     """The label at (z, y, x) under the border rule; −1 where nothing votes."""
+    inside = here
     if BORDER == REPLICATE:
         z = tl.minimum(tl.maximum(z, 0), D - 1)
         y = tl.minimum(tl.maximum(y, 0), H - 1)
         x = tl.minimum(tl.maximum(x, 0), W - 1)
-        return tl.load(base + (z * H + y) * W + x, mask=here, other=-1).to(tl.int32)
-    inside = (z >= 0) & (z < D) & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-    label = tl.load(base + (z * H + y) * W + x, mask=here & inside, other=0).to(tl.int32)
+    else:
+        inside = here & (z >= 0) & (z < D) & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    at = (z * H + y) * W + x
+    if PACKED:
+        byte = tl.load(base + (at >> 1), mask=inside, other=0).to(tl.int32)
+        label = (byte >> 4 * (at & 1)) & 15
+    else:
+        label = tl.load(base + at, mask=inside, other=0).to(tl.int32)
     if BORDER == VALID:
         label = tl.where(inside, label, -1)
     return label
@@ -152,6 +186,7 @@ def _votes(
     K: tl.constexpr, IGNORED: tl.constexpr,
     RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr, SHELL: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """Votes per class of the pixels at squared distance SHELL (all of the patch if negative)."""
     PZ: tl.constexpr = 2 * RZ + 1
@@ -172,7 +207,7 @@ def _votes(
             ):
                 label = _label(
                     base, z + (i // (PY * PX) - RZ), y + ((i // PX) % PY - RY), x + (i % PX - RX),
-                    D, H, W, here, BORDER,
+                    D, H, W, here, BORDER, PACKED,
                 )  # fmt: skip
                 packed += _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
         counts += _unpack(packed, word, ks, BITS, PER_WORD)
@@ -214,16 +249,37 @@ def _edge(
 
 
 @triton.jit
+def _packed_edge(
+    at, first, last, inside, word, RIGHT: tl.constexpr, IGNORED: tl.constexpr,
+    BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """`_edge` left or right of each group whose byte is at `at`.
+
+    Anything where a border replicates: there `_row` sets it right, which costs less than to find
+    out where else to look. What lies before the first nibble and after the last one can be read.
+    """
+    if BORDER != REPLICATE:
+        inside = inside & (~last if RIGHT else ~first)
+    if RIGHT:
+        label = tl.load(at + 1, mask=inside, other=0).to(tl.int32) & 15
+    else:
+        label = tl.load(at - 1, mask=inside, other=0).to(tl.int32) >> 4
+    if BORDER == VALID:
+        label = tl.where(inside, label, -1)
+    return _field(label, word, IGNORED, BITS, PER_WORD, WIDE)
+
+
+@triton.jit
 def _row(
     labels, offset, z, y, x, D, H, W, here,
     SLOT: tl.constexpr, GAUSS: tl.constexpr, RZ: tl.constexpr, IGNORED: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
-    VECTOR: tl.constexpr,
+    VECTOR: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """What the labels at height y vote, packed, for each pixel of the groups that start at x.
 
     For a Gaussian, the votes at squared distance SLOT within the plane y; else all of them, for
-    the classes of word SLOT.
+    the classes of word SLOT. If PACKED, offset, x and W count bytes.
     """
     WORD: tl.constexpr = 0 if GAUSS else SLOT
     above = tl.zeros([x.shape[0], VECTOR], tl.int64 if WIDE else tl.int32)
@@ -242,14 +298,19 @@ def _row(
                 yi = y
                 inside = here & (zi >= 0) & (zi < D) & (yi >= 0) & (yi < H)
             if WIDE:  # many classes leave no registers for addresses
-                plane = labels + tl.multiple_of(offset + (zi * H + yi) * W, VECTOR)
+                start = offset + (zi * H + yi) * W
                 line = yi * 0
             else:  # most of the address stays the same along the walk
-                plane = labels + tl.multiple_of(offset + zi * (H * W), VECTOR)
+                start = offset + zi * (H * W)
                 line = yi * W
-            at = (line + x)[:, None] + tl.arange(0, VECTOR)[None, :]
-            at = tl.multiple_of(tl.max_contiguous(at, [1, VECTOR]), [1, VECTOR])
-            label = tl.load(plane[:, None] + at, mask=inside[:, None], other=0).to(tl.int32)
+            if PACKED:
+                at = labels + (start + x) + line
+                label = _pair(at, inside, 0)
+            else:
+                plane = labels + tl.multiple_of(start, VECTOR)
+                at = (line + x)[:, None] + tl.arange(0, VECTOR)[None, :]
+                at = tl.multiple_of(tl.max_contiguous(at, [1, VECTOR]), [1, VECTOR])
+                label = tl.load(plane[:, None] + at, mask=inside[:, None], other=0).to(tl.int32)
             if BORDER == VALID:
                 label = tl.where(inside[:, None], label, -1)
             votes = _field(label, WORD, IGNORED, BITS, PER_WORD, WIDE)
@@ -257,13 +318,28 @@ def _row(
                 above += votes
             if not GAUSS or (i - RZ) * (i - RZ) + 1 == SLOT:
                 beside += votes
-                left += _edge(
-                    plane, line, x - 1, W, inside, WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE
-                )
-                right += _edge(
-                    plane, line, x + VECTOR, W, inside,
-                    WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
-                )  # fmt: skip
+                if PACKED:
+                    left += _packed_edge(
+                        at, x == 0, x == W - 1, inside,
+                        WORD, False, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
+                    right += _packed_edge(
+                        at, x == 0, x == W - 1, inside,
+                        WORD, True, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
+                else:
+                    left += _edge(
+                        plane, line, x - 1, W, inside,
+                        WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
+                    right += _edge(
+                        plane, line, x + VECTOR, W, inside,
+                        WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
+                    )  # fmt: skip
+    if PACKED and BORDER == REPLICATE:  # beside the outermost pixels they stand themselves
+        even, odd = tl.split(beside)
+        left = tl.where(x == 0, even, left)
+        right = tl.where(x == W - 1, odd, right)
     return above + _sides(beside, left, right, VECTOR)
 
 
@@ -272,25 +348,25 @@ def _rows(
     labels, offset, z, y, x, D, H, W, here,
     SLOTS: tl.constexpr, PRIOR: tl.constexpr, RZ: tl.constexpr, IGNORED: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
-    VECTOR: tl.constexpr,
+    VECTOR: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """`_row` of up to three slots; those beyond SLOTS are 0."""
     GAUSS: tl.constexpr = PRIOR == GAUSSIAN
     row0 = _row(
         labels, offset, z, y, x, D, H, W, here,
-        0, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+        0, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
     )  # fmt: skip
     row1 = tl.zeros_like(row0)
     row2 = tl.zeros_like(row0)
     if SLOTS > 1:
         row1 = _row(
             labels, offset, z, y, x, D, H, W, here,
-            1, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            1, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
         )  # fmt: skip
     if SLOTS > 2:
         row2 = _row(
             labels, offset, z, y, x, D, H, W, here,
-            2, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            2, GAUSS, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
         )  # fmt: skip
     return row0, row1, row2
 
@@ -383,6 +459,7 @@ def _prior(
     RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr,
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
+    PACKED: tl.constexpr,
 ):  # fmt: skip
     """`_walked_prior` of any patch, read neighbour by neighbour."""
     if PRIOR == GAUSSIAN:
@@ -390,7 +467,7 @@ def _prior(
         for n in tl.static_range(len(SHELLS)):
             counts = _votes(
                 base, z, y, x, D, H, W, here, ks,
-                K, IGNORED, RZ, RY, RX, SHELLS[n], BORDER, BITS, PER_WORD, WIDE,
+                K, IGNORED, RZ, RY, RX, SHELLS[n], BORDER, BITS, PER_WORD, WIDE, PACKED,
             )  # fmt: skip
             tau += SHELL_WEIGHTS[n] * counts
         total = tl.sum(tau, 0)
@@ -398,7 +475,7 @@ def _prior(
     else:
         counts = _votes(
             base, z, y, x, D, H, W, here, ks,
-            K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE,
+            K, IGNORED, RZ, RY, RX, -1, BORDER, BITS, PER_WORD, WIDE, PACKED,
         )  # fmt: skip
         tau, scale = _proportions(counts, tl.sum(counts, 0), ks, K, PRIOR)
     return tau, scale
@@ -455,11 +532,12 @@ def value_kernel(
     RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, BORDER: tl.constexpr,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
-    VECTOR: tl.constexpr, SLOTS: tl.constexpr,
+    VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Cross-entropy part and penalty of every pixel: as maps, or summed per program in `scratch`.
 
-    The maps are `first` and `second`, or their sum in `first` unless SPLIT.
+    The maps are `first` and `second`, or their sum in `first` unless SPLIT. If PACKED, the labels
+    are left in `scratch`.
     """
     runs = tl.cdiv(H, RUN)
     column = (tl.program_id(0) // runs) * BLOCK
@@ -484,11 +562,11 @@ def value_kernel(
         offset = gi * (D * H * W)
         a0, a1, a2 = _rows(
             labels, offset, gz, y0 - 1, gx, D, H, W, ghere,
-            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, False,
         )  # fmt: skip
         b0, b1, b2 = _rows(
             labels, offset, gz, y0, gx, D, H, W, ghere,
-            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, False,
         )  # fmt: skip
     for i in range(RUN):
         y = y0 + i
@@ -497,7 +575,7 @@ def value_kernel(
         if SLOTS > 0:
             c0, c1, c2 = _rows(
                 labels, offset, gz, y + 1, gx, D, H, W, ghere,
-                SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+                SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, False,
             )  # fmt: skip
         at = _at(image * stride_b + s * stride_s, ks, stride_k, ROWS, K, VECTOR)
         l = _load_logits(logits + at, here, ks, K)  # noqa: E741
@@ -507,6 +585,13 @@ def value_kernel(
         counted = here & (label != ignore_index)
         strange = counted & ((label < 0) | (label >= K))
         own = ks[:, None] == label[None, :]
+        if PACKED:
+            code = tl.where(strange, STRANGE, tl.where(counted, label, LEFT_OUT))
+            low, high = tl.split(tl.reshape(code, [BLOCK // 2, 2]))
+            byte = (low | high << 4).to(tl.uint8)
+            # Found anew in each row: an address kept along the walk takes a warp's registers.
+            at_byte = _nibbles(scratch) + _first_of_two(place >> 1)
+            tl.store(at_byte, byte, mask=_first_of_two(here))
 
         top = tl.max(l, 0)
         shifted = l - top[None, :]
@@ -528,7 +613,7 @@ def value_kernel(
                 tau, tau_scale = _prior(
                     base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
                     K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
-                    BORDER, BITS, PER_WORD, WIDE,
+                    BORDER, BITS, PER_WORD, WIDE, False,
                 )  # fmt: skip
 
         if KIND == NACL:
@@ -644,16 +729,22 @@ def gradient_kernel(
     RZ: tl.constexpr, RY: tl.constexpr, RX: tl.constexpr,
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, BORDER: tl.constexpr,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
-    VECTOR: tl.constexpr, SLOTS: tl.constexpr,
+    VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of every logit; everything is computed again, nothing was kept."""
+    """The gradient of every logit; everything is computed again.
+
+    Nothing was kept but the sums and, if PACKED, half a byte for each pixel: its label, in
+    `scratch`. `labels` is not looked at then, and `ignore_index` is LEFT_OUT.
+    """
+    if PACKED:
+        labels = _nibbles(scratch)
     runs = tl.cdiv(H, RUN)
     column = (tl.program_id(0) // runs) * BLOCK
     y0 = (tl.program_id(0) % runs) * RUN
     ks = tl.arange(0, BLOCK_K)
     real = (ks < K)[:, None]
     image, z, x, exists = _place(column + tl.arange(0, BLOCK), B, D, W, FLAT, EVEN)
-    base = labels + image * (D * H * W)
+    base = labels + ((image * (D * H * W)) >> 1 if PACKED else image * (D * H * W))
     pixel = z * (H * W) + x
     if WEIGHTED:
         w = tl.load(weights + ks, mask=ks < K, other=0.0)
@@ -663,17 +754,23 @@ def gradient_kernel(
     if not MAPS:
         all_ce = tl.load(ce_grad) * tl.load(scratch)
         all_penalty = tl.load(penalty_grad) * tl.load(scratch + 1) * scale
-    if SLOTS > 0:
+    if SLOTS > 0 or PACKED:
         group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
         gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
         offset = gi * (D * H * W)
+        width = W
+        if PACKED:
+            offset = offset >> 1
+            gx = gx >> 1
+            width = W >> 1
+    if SLOTS > 0:
         a0, a1, a2 = _rows(
-            labels, offset, gz, y0 - 1, gx, D, H, W, ghere,
-            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            labels, offset, gz, y0 - 1, gx, D, H, width, ghere,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
         )  # fmt: skip
         b0, b1, b2 = _rows(
-            labels, offset, gz, y0, gx, D, H, W, ghere,
-            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+            labels, offset, gz, y0, gx, D, H, width, ghere,
+            SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
         )  # fmt: skip
     for i in range(RUN):
         y = y0 + i
@@ -681,14 +778,19 @@ def gradient_kernel(
         s = pixel + y * W
         if SLOTS > 0:
             c0, c1, c2 = _rows(
-                labels, offset, gz, y + 1, gx, D, H, W, ghere,
-                SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR,
+                labels, offset, gz, y + 1, gx, D, H, width, ghere,
+                SLOTS, PRIOR, RZ, IGNORED, BORDER, BITS, PER_WORD, WIDE, VECTOR, PACKED,
             )  # fmt: skip
         at = _at(image * stride_b + s * stride_s, ks, stride_k, ROWS, K, VECTOR)
         l = _load_logits(logits + at, here, ks, K)  # noqa: E741
         place = image * (D * H * W) + s
         place = tl.multiple_of(tl.max_contiguous(place, VECTOR), VECTOR)
-        label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
+        if PACKED:
+            exist = ghere if EVEN else ghere & (y < H)
+            label = _pair(labels + (offset + gz * (H * width) + gx) + y * width, exist, 0)
+            label = tl.reshape(label, [BLOCK])
+        else:
+            label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
         counted = here & (label != ignore_index)
         strange = counted & ((label < 0) | (label >= K))
         own = ks[:, None] == label[None, :]
@@ -721,7 +823,7 @@ def gradient_kernel(
                 tau, tau_scale = _prior(
                     base, tl.where(counted, label, -1), z, y, x, D, H, W, here, ks,
                     K, IGNORED, PRIOR, RZ, RY, RX, SHELLS, SHELL_WEIGHTS,
-                    BORDER, BITS, PER_WORD, WIDE,
+                    BORDER, BITS, PER_WORD, WIDE, PACKED,
                 )  # fmt: skip
 
         if KIND == NACL:

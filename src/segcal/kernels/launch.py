@@ -51,30 +51,32 @@ class _Ready(NamedTuple):
     tail: tuple[Any, ...]  # the arguments after the tensors
 
 
-def launch(work: Work, tensors: Sequence[Tensor]) -> None:
-    """Do the work on `tensors`. Since 3.4 Triton's compiled kernels take all arguments."""
-    if torch.compiler.is_compiling() or INTERPRETED or _triton_version() < (3, 4):
-        work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
+def launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
+    """Do each work on its tensors, in turn; all are on one device."""
+    if torch.compiler.is_compiling() or _leaves_it_to_triton():
+        for work, tensors in jobs:
+            work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
         return
-    device = tensors[0].get_device()
+    device = jobs[0][1][0].get_device()
     if device != _current_device():  # type: ignore[misc]
         with torch.cuda.device(device):
-            launch(work, tensors)
+            launch(*jobs)
         return
-    pointers = [tensor.data_ptr() for tensor in tensors]
-    low_bits = 0
-    for pointer in pointers:
-        low_bits |= pointer
-    ready = work.known.get(device)
-    if ready is None or low_bits % 16:  # Triton has another version for what is not aligned
-        compiled = work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
-        if low_bits % 16 == 0:
-            work.known[device] = _ready(compiled, work, len(tensors))
-    elif ready.launch is None or _hooked():
-        ready.run(*pointers, *ready.tail)
-    else:
-        stream = _current_stream(device)  # type: ignore[misc]
-        ready.launch(work.programs, 1, 1, stream, *ready.head, *pointers, *ready.tail)
+    stream, hooked = _current_stream(device), _hooked()  # type: ignore[misc]
+    for work, tensors in jobs:
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        low_bits = 0
+        for pointer in pointers:
+            low_bits |= pointer
+        ready = work.known.get(device)
+        if ready is None or low_bits % 16:  # Triton has another version for what is not aligned
+            compiled = work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
+            if low_bits % 16 == 0:
+                work.known[device] = _ready(compiled, work, len(tensors))
+        elif ready.launch is None or hooked:
+            ready.run(*pointers, *ready.tail)
+        else:
+            ready.launch(work.programs, 1, 1, stream, *ready.head, *pointers, *ready.tail)
 
 
 def _ready(compiled: Any, work: Work, tensors: int) -> _Ready:
@@ -109,6 +111,12 @@ def _runtime() -> Any:
     from triton import knobs
 
     return knobs.runtime
+
+
+@cache
+def _leaves_it_to_triton() -> bool:
+    """Before 3.4 Triton's compiled kernels did not take all arguments."""
+    return INTERPRETED or _triton_version() < (3, 4)
 
 
 @cache

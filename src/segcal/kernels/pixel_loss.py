@@ -27,6 +27,12 @@ SUM_WARPS = 16
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
 NORMS = 8  # as in _triton
+# Labels left behind as nibbles (two of which are no class) cost half a byte per pixel: they are
+# where that is little beside the logits, and the gradient would read int64 labels otherwise.
+PACKS = True
+MOST_PACKED = 14  # classes
+LEFT_OUT = 14  # as in _triton
+LEAST_LOGITS = 10  # bytes per pixel: nibbles are a twentieth
 HAS_TRITON = find_spec("triton") is not None
 # The patch is unrolled: more than this compiles for too long to be worth it.
 MAX_PATCH = 125
@@ -127,13 +133,15 @@ class _PixelLoss(torch.autograd.Function):
         # Each result is a tensor of its own: a view of another could not be changed in place.
         first = logits.new_empty(labels.shape if plan.maps else (), dtype=torch.float32)
         second = torch.empty_like(first) if plan.split else first
-        scratch = first if plan.maps else logits.new_empty(plan.scratch, dtype=torch.float32)
+        scratch = logits.new_empty(plan.scratch, dtype=torch.float32) if plan.scratch else first
         weights = logits if class_weights is None else class_weights
-        tensors = (logits, labels, weights, first, second, scratch)
-        launch(plan.value, tensors)
-        if not plan.maps:
-            launch(plan.finish, (scratch, first, second))
-        ctx.save_for_backward(logits, labels, class_weights, None if plan.maps else scratch)
+        value = plan.value, (logits, labels, weights, first, second, scratch)
+        if plan.maps:
+            launch(value)
+        else:
+            launch(value, (plan.finish, (scratch, first, second)))
+        left = scratch if plan.scratch else None
+        ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left)
         ctx.plan = plan
         return (first, second) if plan.split else first
 
@@ -147,9 +155,9 @@ class _PixelLoss(torch.autograd.Function):
         to_penalty = grads[1].contiguous() if plan.split else to_ce
         grad = torch.empty_like(logits, memory_format=plan.layout)
         weights = logits if class_weights is None else class_weights
-        norms = logits if scratch is None else scratch
-        tensors = (logits, labels, weights, grad, to_ce, to_penalty, norms)
-        launch(plan.gradient, tensors)
+        left = logits if scratch is None else scratch
+        labels = left if labels is None else labels  # it is in there
+        launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
         return grad, None, None, None
 
 
@@ -163,7 +171,8 @@ class Plan(NamedTuple):
     layout: torch.memory_format
     maps: bool  # one value per pixel
     split: bool
-    scratch: int  # values that the forward pass leaves for the sum and the gradient
+    packed: bool  # the labels are left behind as nibbles: the gradient needs no others
+    scratch: int  # float32 values that the forward pass leaves for the sum and the gradient
     value: Work
     finish: Work
     gradient: Work
@@ -181,10 +190,7 @@ def _plan(
     reduction: str,
     split: bool,
 ) -> Plan:
-    """How to cut the work up, and all arguments of the kernels but the tensors.
-
-    The type of the logits is not looked at, but what `launch` remembers depends on it.
-    """
+    """How to cut the work up, and all arguments of the kernels but the tensors."""
     from segcal.kernels import _triton
 
     batch, classes, space = shape[0], shape[1], shape[2:]
@@ -194,18 +200,19 @@ def _plan(
     block_k = _power_of_two(classes)
     depth, height, width = (1, *space) if len(space) == 2 else tuple(space)
     vector = 1 if width % 2 else 2 if width % 4 or label_type == torch.int64 else 4
+    packed = PACKS and vector == 2 and _pays_to_pack(classes, dtype, label_type)
     block, warps = _tile(block_k, vector)
     columns = batch * depth * width
     blocks = -(-columns // block)
     run = _run(height, blocks * warps, LONGEST_RUN if recipe.patch else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
+    options = recipe.parameter, scale
+    ignored = LEFT_OUT if packed else ignore_index
     contiguous = layout == torch.contiguous_format
     strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
-    numbers = (
-        batch, depth, height, width, classes * pixels, *strides,
-        ignore_index, recipe.parameter, scale,
-    )  # fmt: skip
+    sizes = (batch, depth, height, width, classes * pixels, *strides)
+    maps = reduction == "none"
     kernel = {
         "K": classes,
         "BLOCK_K": block_k,
@@ -215,14 +222,16 @@ def _plan(
         "WEIGHTED": weighted,
         "SOFTMAX": recipe.softmax,
         "SQUARE": recipe.square,
-        "MAPS": reduction == "none",
+        "MAPS": maps,
         "SPLIT": split,
         "FLAT": len(space) == 2,
         "EVEN": columns % block == 0 and height % run == 0,
         "ROWS": contiguous,
+        # No nibble of a class is ignored, but what lies beyond a border of background may be.
         "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
         **_prior_constants(recipe, classes),
         "VECTOR": vector,
+        "PACKED": packed,
         "num_warps": warps,
     }
     finish = {
@@ -235,13 +244,27 @@ def _plan(
     }
     return Plan(
         layout,
-        maps=reduction == "none",
+        maps=maps,
         split=split,
-        scratch=NORMS + 4 * programs,
-        value=Work(_triton.value_kernel, programs, numbers, kernel, {}),
+        packed=packed,
+        scratch=_scratch(programs, batch * pixels, maps, packed),
+        value=Work(_triton.value_kernel, programs, (*sizes, ignore_index, *options), kernel, {}),
         finish=Work(_triton.finish_kernel, 1, (programs,), finish, {}),
-        gradient=Work(_triton.gradient_kernel, programs, numbers, kernel, {}),
+        gradient=Work(_triton.gradient_kernel, programs, (*sizes, ignored, *options), kernel, {}),
     )
+
+
+def _pays_to_pack(classes: int, dtype: torch.dtype, label_type: torch.dtype) -> bool:
+    """Whether nibbles can hold the labels, spare reading wider ones, and cost little memory."""
+    wide = label_type == torch.int64
+    return wide and classes <= MOST_PACKED and classes * dtype.itemsize >= LEAST_LOGITS
+
+
+def _scratch(programs: int, pixels: int, maps: bool, packed: bool) -> int:
+    """Values of `scratch`: norms and sums, then (from a multiple of 16 bytes on) the nibbles."""
+    if packed:
+        return NORMS + 4 * programs + pixels // 8 + 1  # a byte beyond the last is read
+    return 0 if maps else NORMS + 4 * programs
 
 
 def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:

@@ -1,0 +1,38 @@
+"""The fused losses against the plain functions in float64, where they can run."""
+
+import torch
+from torch import Tensor
+
+from segcal.losses import SegmentationLoss
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+
+
+def both(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Value and gradient: fused, and plain in float64; an uneven incoming gradient for maps."""
+    results: list[Tensor] = []
+    loss = loss.to(DEVICE)
+    for fused, leaf in ((True, logits.detach().clone()), (False, logits.detach().double())):
+        loss.fused = fused
+        leaf.requires_grad_()
+        loss(leaf, target)  # the second launch takes a shorter way
+        value = loss(leaf, target)
+        generator = torch.Generator().manual_seed(1)
+        coming = torch.rand(value.shape, generator=generator).to(value)
+        (grad,) = torch.autograd.grad(value, leaf, coming)
+        results += [value.detach(), grad]
+    return tuple(results)
+
+
+def check(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> None:
+    """Fused equals plain: value, gradient, their types and layout."""
+    value, grad, expected, expected_grad = both(loss, logits, target)
+    assert value.dtype == torch.float32
+    assert grad.dtype == logits.dtype
+    assert grad.stride() == logits.stride()
+    torch.testing.assert_close(value.double(), expected, rtol=2e-5, atol=1e-5)
+    # A gradient of half precision is rounded to it; float32 keeps about seven digits.
+    digits = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[logits.dtype]
+    scale = expected_grad.abs().max().item()
+    assert (grad.double() - expected_grad).abs().max().item() <= digits * scale + 1e-7
