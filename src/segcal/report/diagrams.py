@@ -9,7 +9,7 @@ from segcal.report.figures import Drawing, new_figure
 from segcal.report.numbers import Numbers
 from segcal.report.reliability import FEW_VOXELS, CaseBins, Curve, Floats
 from segcal.report.study import Dataset
-from segcal.report.style import INK, MUTED, RULE, colours, shorten
+from segcal.report.style import INK, MUTED, RULE, colours, fold
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +37,8 @@ def draw_reliability(
         return None
     across = min(5, len(methods))
     down = -(-len(methods) // across)
-    figure = new_figure(0.5 + 1.75 * across, 0.35 + 1.95 * down)
+    folded = any("\n" in fold(numbers.study.methods[m].title) for m in methods)
+    figure = new_figure(0.5 + 1.75 * across, 0.35 + (2.1 if folded else 1.95) * down)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     tone = colours(list(numbers.study.methods))
     for axes, method in zip(grid.flat, methods, strict=False):
@@ -46,7 +47,7 @@ def draw_reliability(
         assert curve is not None
         _cases(axes, found.regions[region])
         _diagram(axes, curve, tone[method])
-        axes.set_title(shorten(numbers.study.methods[method].title, 24), loc="left")
+        axes.set_title(fold(numbers.study.methods[method].title), loc="left")
     for axes in grid.flat[len(methods) :]:
         axes.set_visible(False)
     figure.supxlabel(f"confidence ({dataset.title}, region {region})", fontsize=8)

@@ -9,12 +9,16 @@ import numpy as np
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import ALPHA, Ranks, verdicts
 from segcal.report.study import Dataset
-from segcal.report.style import INK, MUTED, RULE, colours, markers, shorten
+from segcal.report.style import INK, MUTED, RULE, colours, fold, markers, shorten
 from segcal.report.table import metric_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+# From this ratio of the largest to the smallest logit on they are shown on a logarithmic axis.
+_WIDE = 30
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def draw_significance(numbers: Numbers, ranks: Ranks) -> Drawing:
     from matplotlib import colormaps
 
     methods = list(ranks.sums["method"])
-    names, n = titles(numbers, methods, 22), len(methods)
+    names, n = titles(numbers, methods, 26), len(methods)
     most = max(1, len(ranks.datasets) * len(ranks.scores.metrics))
     figure = new_figure(max(4.8, 2.2 + 0.62 * n), 1.3 + 0.34 * n)
     axes = figure.subplots()
@@ -169,7 +173,12 @@ def draw_logits(numbers: Numbers, dataset: Dataset) -> Drawing | None:
         f"mean |logit| over the voxels of each true class, one value per case ({dataset.title})",
         fontsize=8,
     )
-    grid[0, 0].set_xlim(left=0)
+    if values.max() > _WIDE * values.min() > 0:
+        grid[0, 0].set_xscale("log")  # the few that are large would leave no room for the others
+        grid[0, 0].xaxis.set_major_formatter("{x:g}")
+        grid[0, 0].xaxis.set_minor_formatter("")
+    else:
+        grid[0, 0].set_xlim(left=0)
     for axes in grid.flat:
         axes.tick_params(axis="y", labelcolor=INK, length=0)
     alt = f"Distribution over cases of mean |logit| per true class and method, {dataset.title}"
@@ -196,19 +205,21 @@ def draw_scatter(numbers: Numbers, dataset: Dataset, region: str) -> Drawing | N
     ece = ece.reindex(dsc.index)
     across = min(5, len(methods))
     down = -(-len(methods) // across)
-    figure = new_figure(0.5 + 1.75 * across, 0.35 + 1.65 * down)
+    names = [fold(numbers.study.methods[m].title) for m in methods]
+    high = 1.8 if any("\n" in name for name in names) else 1.65
+    figure = new_figure(0.5 + 1.75 * across, 0.35 + high * down)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     tone = colours(list(numbers.study.methods))
     shape = markers(list(numbers.study.methods))
     every = (dsc[methods].to_numpy().ravel(), ece[methods].to_numpy().ravel())
-    for axes, method in zip(grid.flat, methods, strict=False):
+    for axes, method, name in zip(grid.flat, methods, names, strict=False):
         # As pixels, and in a grey for light and dark: thousands of points would make the page slow.
         axes.scatter(*every, s=6, color="#8a939b", alpha=0.3, lw=0, rasterized=True)
         axes.scatter(
             dsc[method], ece[method], s=13, color=tone[method], marker=shape[method],
             lw=0, alpha=0.85, rasterized=len(dsc) > 500,
         )  # fmt: skip
-        axes.set_title(shorten(numbers.study.methods[method].title, 24), loc="left")
+        axes.set_title(name, loc="left")
         axes.grid(lw=0.4)
         axes.set_axisbelow(True)
     for axes in grid.flat[len(methods) :]:

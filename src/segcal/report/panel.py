@@ -8,13 +8,15 @@ from segcal.report.figures import Drawing
 from segcal.report.numbers import Numbers
 from segcal.report.pictures import Bytes, CasePicture
 from segcal.report.reliability import FEW_VOXELS, Curve
-from segcal.report.style import INK, MUTED, RULE, colours, shorten
+from segcal.report.style import INK, MUTED, RULE, colours, fold, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Pixels: between tiles, above them for names, and above all for the title.
-_GAP, _HEAD, _TITLE = 8, 20, 26
+# Pixels: between tiles, above them for names of two lines, and above all for the title.
+_GAP, _HEAD, _TITLE = 8, 31, 26
+# Methods side by side; more would be too small on a page.
+_ACROSS = 9
 
 
 def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
@@ -24,26 +26,29 @@ def draw_panel(numbers: Numbers, picture: CasePicture, region: str) -> Drawing:
 
     high, wide = picture.image.shape[:2]
     side = max(wide, 120)
-    lefts = [i * (side + _GAP) for i in range(1 + len(picture.methods))]
-    tops = [_HEAD + i * (high + _GAP) for i in range(3)]
-    width = lefts[-1] + side
-    height = tops[2] + side if any(m.curve for m in picture.methods) else tops[2] - _GAP
+    across = min(_ACROSS, len(picture.methods))
+    blocks = -(-len(picture.methods) // across)
+    lefts = [i * (side + _GAP) for i in range(1 + across)]
+    tiles = [_HEAD + i * (high + _GAP) for i in range(3)]
+    block = tiles[2] + (side + _GAP if any(m.curve for m in picture.methods) else 0)
+    width, height = lefts[-1] + side, blocks * block - _GAP
     figure = Figure(figsize=(width / 110, (height + _TITLE) / 110))
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + _TITLE)))
     canvas = np.full((height, width, 3), 255, np.uint8)
     if picture.has_image:
-        _paste(canvas, picture.image, lefts[0], tops[0])
-    _paste(canvas, picture.truth, lefts[0], tops[1 if picture.has_image else 0])
-    _name(axes, lefts[0], "image, truth" if picture.has_image else "truth", INK)
+        _paste(canvas, picture.image, lefts[0], tiles[0])
+    _paste(canvas, picture.truth, lefts[0], tiles[1 if picture.has_image else 0])
+    _name(axes, lefts[0], 0, "image, truth" if picture.has_image else "truth", INK)
     tone = colours(list(numbers.study.methods))
-    for x, made in zip(lefts[1:], picture.methods, strict=True):
-        _paste(canvas, made.mask, x, tops[0])
-        _paste(canvas, made.confidence, x, tops[1])
-        _name(axes, x, shorten(numbers.study.methods[made.method].title, 22), tone[made.method])
-        axes.text(x + 4, tops[0] + high - 5, f"DSC {made.dsc:.3f}", fontsize=7, color="white")
+    for index, made in enumerate(picture.methods):
+        x, top = lefts[1 + index % across], index // across * block
+        _paste(canvas, made.mask, x, top + tiles[0])
+        _paste(canvas, made.confidence, x, top + tiles[1])
+        _name(axes, x, top, fold(numbers.study.methods[made.method].title), tone[made.method])
+        axes.text(x + 4, top + tiles[1] - _GAP - 5, f"DSC {made.dsc:.3f}", fontsize=7, color="w")
         if made.curve is not None:
-            _diagram(axes, made.curve, x, tops[2], side, tone[made.method])
+            _diagram(axes, made.curve, x, top + tiles[2], side, tone[made.method])
     axes.imshow(canvas, extent=(0, width, height, 0), interpolation="nearest", aspect="auto")
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
@@ -65,8 +70,8 @@ def _paste(canvas: Bytes, picture: Bytes, x: int, y: int) -> None:
     canvas[y : y + high, x : x + wide] = picture
 
 
-def _name(axes: "Axes", x: int, text: str, colour: str) -> None:
-    axes.text(x, _HEAD - 5, text, fontsize=7.5, color=colour, fontweight="bold")
+def _name(axes: "Axes", x: int, top: int, text: str, colour: str) -> None:
+    axes.text(x, top + _HEAD - 5, text, fontsize=7.5, color=colour, fontweight="bold")
 
 
 def _diagram(axes: "Axes", curve: Curve, x: int, y: int, side: int, colour: str) -> None:

@@ -71,6 +71,19 @@ def shorten(text: str, length: int = 24) -> str:
     return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half :]}"
 
 
+def fold(text: str, length: int = 20) -> str:
+    """The text in two lines if it is longer and has a plus to break at, each cut if need be.
+
+    Example:
+        >>> fold("MbLS (m=5) + temperature")
+        'MbLS (m=5)\\n+ temperature'
+    """
+    first, plus, second = text.partition(" + ")
+    if len(text) <= length or not plus:
+        return shorten(text, length)
+    return f"{shorten(first, length)}\n+ {shorten(second, length - 2)}"
+
+
 def save_figure(figure: "Figure", path: Path) -> str:
     """Write `path`.png and `path`.svg; returns the text of the latter.
 
