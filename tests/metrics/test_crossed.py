@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import f_oneway, t, ttest_1samp
 
-from segcal.metrics import Crossed, compare_crossed, crossed, holm
+from segcal.metrics import Crossed, compare, compare_crossed, crossed, holm
 
 RNG = np.random.default_rng(0)
 
@@ -215,6 +215,34 @@ def test_each_method_against_a_reference_with_patients_and_holm() -> None:
     assert out[["seeds", "cases", "left_out"]].drop_duplicates().to_numpy().tolist() == [[3, 6, 0]]
     assert out["region"].tolist() == ["all", "all", "foreground", "foreground"]
     assert out["better"].tolist() == ["b"] * 4
+
+
+@pytest.mark.parametrize("reference", ["b", None])
+def test_the_same_question_counts_once(reference: str | None) -> None:
+    """`c2` has the masks of `c` and another confidence, as after a calibrator."""
+    table = make_table()
+    twin = table[table["method"] == "c"].assign(method="c2")
+    twin["value"] += np.where(twin["metric"] == "ece", RNG.normal(size=len(twin)) / 50, 0.0)
+    for test in (compare_crossed, compare):
+        once = test(table, reference=reference, metrics=METRICS)
+        out = test(pd.concat([table, twin]), reference=reference, metrics=METRICS)
+        assert once["counted"].all()
+        pair = out[["method", "other"]].agg(set, axis=1)
+        same = (out["metric"] == "dsc") & pair.apply(lambda both: "c2" in both)
+        assert not out.loc[same, "counted"].any()
+        assert out.loc[~same, "counted"].all()
+        rest = out[~same]
+        assert rest["p_holm"].tolist() == pytest.approx(holm(rest["p_value"]).tolist())
+        for row in out[same].itertuples():
+            if {row.method, row.other} == {"c", "c2"}:
+                assert (row.p_value, row.p_holm, row.better) == (1, 1, "neither")
+                continue
+            original = (
+                {"c2": "c"}.get(row.method, row.method),
+                {"c2": "c"}.get(row.other, row.other),
+            )
+            found = out[(out["metric"] == "dsc") & (pair == set(original))]
+            assert row.p_holm == found["p_holm"].item()
 
 
 def test_every_argument_changes_the_table() -> None:

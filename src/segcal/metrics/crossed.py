@@ -17,7 +17,7 @@ from segcal._checks import check_choice, check_number
 from segcal.metrics._cells import refuse_duplicates
 from segcal.metrics.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
 from segcal.metrics.regions import REGIONS
-from segcal.metrics.significance import holm, preferred
+from segcal.metrics.significance import holm_once, preferred, question
 from segcal.metrics.table import POOLED, check_filled, check_table, direction, whole_image
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def compare_crossed(
     confidence: float = 0.95,
     strict: bool = False,
 ) -> "pd.DataFrame":
-    """`crossed` of each dataset, metric and pair of methods, corrected by Holm over all rows.
+    """`crossed` of each dataset, metric and pair of methods, corrected by Holm over all of them.
 
     As `compare`, one row per dataset, metric and pair: `mean_difference` is the value of `method`
     minus that of `other` (of absolute values, where nearer to zero is better) with `low` and
@@ -174,7 +174,8 @@ def compare_crossed(
     neither method has in any seed (a structure that is not there) does not count; a case that lacks
     any other value in a seed is left out, which flatters the method that missed it: read `left_out`
     beside the difference. A pair with one common seed (without a column `seed` there is one) has
-    the interval of cases alone and no `p_holm`: it is not in the family.
+    the interval of cases alone and no `p_holm`: it is not in the family. Nor are differences that
+    are all 0, and pairs that compare the same numbers count once: `counted`, as in `compare`.
 
     Args:
         reference: compare this method with every other; None compares every pair.
@@ -193,24 +194,28 @@ def compare_crossed(
     else:
         check_choice("reference", reference, methods)
         pairs = [(reference, m) for m in methods if m != reference]
-    out = []
+    out, questions = [], []
     for (dataset, metric), part in rows.groupby(["dataset", "metric"], sort=False):
         cells = part.groupby(["patient", "case", "label", "method", "seed"], sort=False)["value"]
         wide = cells.mean().unstack(["method", "seed"])
         for pair in pairs:
-            found = _comparison(wide, pair, str(metric), confidence, strict)
+            d, left_out = _differences(wide, *pair)
+            found = _comparison(d, pair, str(metric), confidence, strict)
+            found["left_out"] = left_out
+            questions.append(question(str(dataset), str(metric), d))
             where = "all" if whole_image(str(metric)) else region
             out.append({"dataset": dataset, "metric": metric, **found, "region": where})
     made = pd.DataFrame(out, columns=list(_COLUMNS))
-    made["p_holm"] = _family(made["p_value"], made["seeds"] > 1)
-    made["p_cases_holm"] = _family(made["p_cases"], made["seeds"] > 0)
+    family = made["p_value"].where(made["seeds"] > 1)
+    made["p_holm"], made["counted"] = holm_once(family, questions)
+    made["p_cases_holm"], _ = holm_once(made["p_cases"].where(made["seeds"] > 0), questions)
     return made
 
 
 _COLUMNS = (
     "dataset", "metric", "method", "other", "mean_difference", "low", "high", "better", "p_value",
-    "p_holm", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases", "p_cases",
-    "p_cases_holm", "region",
+    "p_holm", "counted", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases",
+    "p_cases", "p_cases_holm", "region",
 )  # fmt: skip
 
 
@@ -242,9 +247,8 @@ def _rows(
 
 
 def _comparison(
-    wide: "pd.DataFrame", pair: tuple[str, str], metric: str, confidence: float, strict: bool
+    d: Floats, pair: tuple[str, str], metric: str, confidence: float, strict: bool
 ) -> dict[str, Any]:
-    d, left_out = _differences(wide, *pair)
     both = crossed(d, confidence=confidence, strict=strict)
     alone = crossed(d.mean(axis=0)[None], confidence=confidence)
     turn = -1 if direction(metric) == "higher" else 1
@@ -258,7 +262,6 @@ def _comparison(
         "p_value": both.p,
         "seeds": both.seeds if d.size else 0,
         "cases": both.cases,
-        "left_out": left_out,
         "seed_share": both.seed_share,
         "low_cases": alone.low,
         "high_cases": alone.high,
@@ -290,12 +293,3 @@ def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats,
 def _of(wide: "pd.DataFrame", method: str) -> "pd.DataFrame":
     """The columns of a method, one per seed; a seed may be called ""."""
     return wide.loc[:, wide.columns.get_level_values("method") == method].droplevel("method", 1)
-
-
-def _family(p_values: "pd.Series[float]", counts: "pd.Series[bool]") -> Floats:
-    """Holm over the rows that count and have a p-value; NaN for the others."""
-    p = p_values.to_numpy(dtype=np.float64)
-    family = counts.to_numpy(dtype=bool) & ~np.isnan(p)
-    out: Floats = np.full(len(p), np.nan)
-    out[family] = holm(p[family])
-    return out

@@ -23,6 +23,8 @@ from segcal.metrics.ranking import (
 if TYPE_CHECKING:
     import pandas as pd
 
+Bools = npt.NDArray[np.bool_]
+
 
 def holm(p_values: npt.ArrayLike) -> Floats:
     """Holm's correction: the i-th smallest of m p-values times m − i + 1, kept increasing.
@@ -41,6 +43,39 @@ def holm(p_values: npt.ArrayLike) -> Floats:
     return out
 
 
+def holm_once(p_values: npt.ArrayLike, questions: Sequence[bytes]) -> tuple[Floats, Bools]:
+    """Holm's correction where a question that is asked twice counts once, and which rows count.
+
+    Two rows of the same `question` compare the same numbers (a calibrator that leaves every mask
+    as it was has the Dice of its network). The empty question, differences that are all 0, and
+    rows without a p-value are no tests: the former keep p = 1, the latter NaN.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    first: dict[bytes, int] = {}
+    for row, question in enumerate(questions):
+        if question and not np.isnan(p[row]):
+            first.setdefault(question, row)
+    counted = np.zeros(len(p), dtype=bool)
+    counted[list(first.values())] = True
+    corrected = np.where(np.isnan(p), np.nan, 1.0)
+    corrected[counted] = holm(p[counted])
+    for row, question in enumerate(questions):
+        if question in first and not np.isnan(p[row]):
+            corrected[row] = corrected[first[question]]
+    return corrected, counted
+
+
+def question(dataset: str, metric: str, differences: Floats) -> bytes:
+    """A name for what a comparison asks, whoever of the two comes first; empty if nothing."""
+    rounded = np.round(np.ravel(differences), 12)
+    found = rounded[np.nonzero(rounded)]
+    if not found.size:
+        return b""
+    turned = rounded * np.sign(found[0]) + 0.0  # no negative zeros
+    numbers: bytes = turned.tobytes()
+    return f"{dataset}/{metric}/{differences.shape}/".encode() + numbers
+
+
 def compare(
     table: "pd.DataFrame",
     *,
@@ -49,12 +84,14 @@ def compare(
     region: str = "foreground",
     missing: str = "raise",
 ) -> "pd.DataFrame":
-    """Paired Wilcoxon signed-rank tests over cases, corrected by Holm over all rows returned.
+    """Paired Wilcoxon signed-rank tests over cases, corrected by Holm over all that are returned.
 
     One row per dataset, metric and pair: `mean_difference` is the mean over cases of the value of
     `method` minus that of `other`; `better` names the one the metric's direction prefers;
     `p_value`, `p_holm`, and `cases`; `region`, `missing`, and `undefined`, the values that both
-    lacked together. Pairs without any difference have p = 1. A reference chosen because it is the
+    lacked together. Pairs without any difference have p = 1 and are no test; pairs that compare the
+    same numbers (masks that a calibrator left as they were) are one: `counted` are the rows that
+    Holm's correction is over. A reference chosen because it is the
     best on the same cases flatters itself: the p-values then do not account for the choice.
 
     Args:
@@ -80,14 +117,15 @@ def compare_of(scores: CaseScores, reference: str | None = None) -> "pd.DataFram
         for i in range(len(scores.metrics))
         for method, other in pairs
     ]
+    questions = [row.pop("question") for row in rows]
     out = pd.DataFrame(rows, columns=list(_COMPARISON))
-    out["p_holm"] = holm(out["p_value"].to_numpy(dtype=np.float64))
+    out["p_holm"], out["counted"] = holm_once(out["p_value"], questions)
     return out
 
 
 _COMPARISON = (
     "dataset", "metric", "method", "other", "mean_difference", "better", "p_value", "p_holm",
-    "cases", "region", "missing", "undefined",
+    "counted", "cases", "region", "missing", "undefined",
 )  # fmt: skip
 
 
@@ -106,6 +144,7 @@ def _comparison(
         "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
         "better": preferred(method, other, _mean(edge)),
         "p_value": _wilcoxon(edge),
+        "question": question(dataset, scores.metrics[i], edge),
         "cases": int(kept.sum()),
         "region": scores.region_of(scores.metrics[i]),
         "missing": scores.missing,
