@@ -14,8 +14,16 @@ def report(
     region: Annotated[
         str | None, typer.Option(help="Where calibration is read; by default the study's own.")
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Method that is compared with the others; by default the one that the study "
+            "names, else the one that ranks first."
+        ),
+    ] = None,
 ) -> None:
     """Report a study: index.html, tables (Markdown, LaTeX, CSV) and figures (SVG, PNG)."""
     from segcal.report import write_report
 
-    typer.echo(f"report: {write_report(study, out=out, region=region)}")
+    page = write_report(study, out=out, region=region, reference=reference)
+    typer.echo(f"report: {page}")

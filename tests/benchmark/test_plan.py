@@ -26,6 +26,10 @@ BASE: dict[str, Any] = {
     "train": {"epochs": 7, "batch_size": 2, "optimiser": {"milestones": [4]}},
 }
 
+VARIANTS = {
+    "ce": {"loss": "ce"}, "ls": {"loss": "ls"}, "ce_2": {"loss": "ce", "group": "prior"}
+}  # fmt: skip
+
 
 def write(path: Path, **changes: Any) -> Path:
     path.write_text(yaml.safe_dump({**BASE, **changes}, sort_keys=False))
@@ -80,6 +84,12 @@ def test_tasks(tmp_path: Path) -> None:
         ({"metrics": ["hd95", "hd95_mm"]}, "a value twice in `metrics`"),
         ({"tables": ["mian"]}, "`tables.0`.*'main', 'classes', 'ablation' or 'priors'"),
         ({"tables": ["main", "main"]}, "a value twice in `tables`"),
+        ({"reference": "nalc"}, r"`reference` nalc.*\(ce, nacl, mbls\); did you mean `nacl`"),
+        ({"reference": "nacl+temperature"}, r"none of its methods \(ce, nacl, mbls\)"),
+        (
+            {"methods": VARIANTS, "reference": "ce_2"},
+            "`reference` ce_2, which is of group prior and so not ranked; name one of ce, ls",
+        ),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -121,6 +131,20 @@ def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     assert Study(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
+
+
+def test_the_reference_is_a_ranked_method(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    assert load_plan(write(path)).reference is None
+    told = load_plan(write(path, reference="nacl"))
+    assert told.reference == "nacl"
+    assert Plan.model_validate(yaml.safe_load(to_yaml(told))) == told
+    assert load_plan(path, overrides=["reference=ce"]).reference == "ce"
+    after = write(path, reference="nacl+temperature", posthoc=["temperature"])
+    assert load_plan(after).reference == "nacl+temperature"
+    # A study of variants ranks them with each other.
+    alone = {name: VARIANTS[name] for name in ("ce", "ce_2")}
+    assert load_plan(write(path, methods=alone, reference="ce_2")).reference == "ce_2"
 
 
 def test_a_study_says_whose_its_cases_are(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from segcal.benchmark import Plan, run_benchmark
 from segcal.benchmark.done import is_done
 from segcal.benchmark.matrix import plan_tasks
 from segcal.benchmark.plan import to_yaml
+from segcal.benchmark.study import named_late
 from segcal.benchmark.tasks import Task, run_task
 from segcal.evaluation import RunFolderError, evaluate_run, read_evaluation
 from trees import run_cli
@@ -120,6 +121,37 @@ def test_the_same_data_elsewhere_are_fine(study: Path, data: Path) -> None:
     again = run_benchmark(make_plan(data), study, resume=True, silent=True)
     assert [result.state for result in again.results.values()] == ["done"]
     assert content(study / "runs") == before
+
+
+def test_a_reference_may_be_named_later_and_the_study_says_so(study: Path, source: Path) -> None:
+    before = content(study / "runs")
+
+    def named(reference: str | None) -> tuple[str | None, bool]:
+        plan = make_plan(source, reference=reference)
+        again = run_benchmark(plan, study, resume=True, silent=True)
+        assert [result.state for result in again.results.values()] == ["done"]
+        assert content(study / "runs") == before
+        told = json.loads((study / "study.json").read_text())
+        return told["reference"], told["reference_late"]
+
+    assert named(None) == (None, False)
+    assert named("ce") == ("ce", True)
+    assert named("ce") == ("ce", True)  # a second resumption does not wash it clean
+    # Had it been named before, it would stay so; and study.json may be of an older segcal.
+    told = json.loads((study / "study.json").read_text())
+    (study / "study.json").write_text(json.dumps({**told, "reference_late": False}))
+    assert named("ce") == ("ce", False)
+    for key in ("reference", "reference_late"):
+        del told[key]
+    (study / "study.json").write_text(json.dumps(told))
+    assert named("ce") == ("ce", True)
+
+
+def test_a_reference_named_before_there_are_results(study: Path, source: Path) -> None:
+    plan = make_plan(source, reference="ce")
+    assert named_late(plan, study)
+    (study / RUN / "cases.csv").unlink()
+    assert not named_late(plan, study)
 
 
 @pytest.mark.parametrize(

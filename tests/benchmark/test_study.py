@@ -42,7 +42,7 @@ METHODS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def plan(data: Path) -> Plan:
-    return make_plan(data, METHODS, seeds=[0, 1])
+    return make_plan(data, METHODS, seeds=[0, 1], reference="nacl")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,7 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
     )
     # Of the methods to be ranked only one has rows, and mbls is a variant.
     assert about["ranked"] == ["nacl", "broken"]
+    assert (about["reference"], about["reference_late"]) == ("nacl", False)
     assert study.ranks is None
     assert "fewer than two methods" in study.not_ranked
     assert not (study.folder / "ranks.csv").exists()

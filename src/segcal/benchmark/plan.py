@@ -23,6 +23,7 @@ from segcal.config import (
     read_yaml,
 )
 from segcal.evaluation import AFTER_TRAINING
+from segcal.metrics.choice import ranked_methods
 from segcal.metrics.table import DIRECTIONS, base_metric
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -67,7 +68,8 @@ class MethodPlan(Section):
 class Plan(Section):
     """A study. `train` holds settings of `segcal train` for all runs, `evaluation` those of
     `segcal evaluate`; `region` and `metrics` are what the tables and ranks show. `posthoc` names
-    the calibrators that each run is also evaluated with, and `keep` the weights that stay then."""
+    the calibrators that each run is also evaluated with, and `keep` the weights that stay then.
+    `reference` is the method that the study is about: the report compares it with the others."""
 
     title: str = "Study"
     note: str = ""
@@ -81,6 +83,7 @@ class Plan(Section):
     posthoc: tuple[str, ...] = ()
     keep: Keep = "best"
     tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
+    reference: str | None = None
 
     @model_validator(mode="after")
     def _names_are_folders(self) -> Self:
@@ -143,6 +146,28 @@ class Plan(Section):
                 "`evaluation.flips` out"
             )
         return self
+
+    @model_validator(mode="after")
+    def _reference_is_ranked(self) -> Self:
+        name, ranked = self.reference, ranked_methods(self.groups)
+        if name is None or name in ranked:
+            return self
+        if name in self.groups:
+            raise ValueError(
+                f"has `reference` {name}, which is of group {self.groups[name]} and so not ranked; "
+                f"name one of {', '.join(ranked)}"
+            )
+        near = get_close_matches(name, ranked, n=1)
+        hint = f"; did you mean `{near[0]}`?" if near else ""
+        raise ValueError(
+            f"has `reference` {name}, which is none of its methods ({', '.join(ranked)}){hint}"
+        )
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The group of each method; those that calibrators make of them come last."""
+        after = [calibrated_name(m, name) for m in self.methods for name in self.posthoc]
+        return {**{n: m.group for n, m in self.methods.items()}, **dict.fromkeys(after, "posthoc")}
 
     def config(self, dataset: str, method: str, options: Settings, seed: int) -> TrainConfig:
         """What one run is told: settings of the plan, then the dataset, then the method."""

@@ -19,7 +19,7 @@ from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
 from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks, possible_tasks
 from segcal.benchmark.plan import Plan, at_home, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
-from segcal.benchmark.study import Study, validation_dsc
+from segcal.benchmark.study import Study, named_late, validation_dsc
 from segcal.benchmark.tasks import Result, Task, log_of
 from segcal.data.store import write_text
 
@@ -73,6 +73,7 @@ def run_benchmark(
         check_before(possible_tasks(plan), folder)
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = Study(folder.resolve(), plan, kind, datasets)
+        study.reference_late = named_late(plan, folder)
         with Progress(study.folder, len(first), region=plan.region, silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():

@@ -33,6 +33,7 @@ class Study:
     """A study and what is known of its runs; `write` brings the folder up to date.
 
     At the end `ranks` holds what ranks.csv does, or `not_ranked` says why there is none.
+    `reference_late`: the plan named its reference when runs had been evaluated already.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class Study:
     chosen_from: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     ranks: pd.DataFrame | None = None
     not_ranked: str = ""
+    reference_late: bool = False
 
     @property
     def failed(self) -> dict[str, str]:
@@ -54,9 +56,7 @@ class Study:
     @property
     def methods(self) -> list[str]:
         """Those of the plan, then those that calibrators make of them."""
-        plan = self.plan
-        after = [calibrated_name(m, name) for m in plan.methods for name in plan.posthoc]
-        return [*plan.methods, *after]
+        return list(self.plan.groups)
 
     def add(self, tasks: Iterable[Task]) -> list[Task]:
         """Take in tasks, and the runs that calibrators make of them; all of these."""
@@ -87,6 +87,8 @@ class Study:
             ],
             "runs": [self._run(task) for task in self.tasks.values()],
             "ranked": self.ranked,
+            "reference": plan.reference,
+            "reference_late": self.reference_late,
             "tables": list(plan.tables),
             "environment": self._environment(),
         }
@@ -117,9 +119,7 @@ class Study:
     @property
     def ranked(self) -> list[str]:
         """The methods that are to be ranked, those without rows among them."""
-        groups = dict.fromkeys(self.methods, "posthoc")
-        groups.update({name: method.group for name, method in self.plan.methods.items()})
-        return ranked_methods(groups)
+        return ranked_methods(self.plan.groups)
 
     def _dataset(self, name: str) -> dict[str, Any]:
         info = self.datasets[name].info
@@ -234,6 +234,22 @@ class Study:
         cases = mean_case_rank_of(scores)[["method", "mean_case_rank"]]
         ranks = sums.merge(cases, on="method").sort_values("sum_rank", kind="stable")
         return ranks.assign(metrics=" ".join(chosen.metrics))
+
+
+def named_late(plan: Plan, study: Path) -> bool:
+    """Whether the plan names another reference than before, and there are results by now.
+
+    What was late once stays so, until another reference is named before there are results.
+    """
+    if plan.reference is None:
+        return False
+    try:
+        before = json.loads((study / "study.json").read_text("utf-8"))
+        if before["reference"] == plan.reference:
+            return bool(before["reference_late"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # None was written yet, or by a segcal that knew of no reference.
+    return any(study.glob("runs/*/*/*/cases.csv"))
 
 
 def validation_dsc(study: Path, task: Task) -> float:

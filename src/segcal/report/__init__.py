@@ -6,7 +6,11 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    study: Path | str, *, out: Path | str | None = None, region: str | None = None
+    study: Path | str,
+    *,
+    out: Path | str | None = None,
+    region: str | None = None,
+    reference: str | None = None,
 ) -> Path:
     """Report a study: `index.html`, `tables/` and `figures/`; returns the path of index.html.
 
@@ -17,7 +21,9 @@ def write_report(
         study: a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote.
         out: where to; by default `report` in the study.
         region: where calibration is read; by default the study's own.
+        reference: the method that is compared with the others; by default the one that the study
+            names, else the one that ranks first.
     """
     from segcal.report.write import write  # draws: matplotlib is loaded here
 
-    return write(Path(study), Path(out) if out is not None else None, region)
+    return write(Path(study), Path(out) if out is not None else None, region, reference)

@@ -1,4 +1,4 @@
-"""Forest plot: the difference of each method to the best, with and without counting seeds."""
+"""Forest plot: the difference of a method to each other one, with and without counting seeds."""
 
 from typing import TYPE_CHECKING
 
@@ -23,11 +23,11 @@ def draw_forest(numbers: Numbers, counted: Counted, dataset: str) -> Drawing:
     down = -(-len(metrics) // across)
     figure = new_figure(1.9 + 2.3 * across, down * (0.95 + 0.26 * len(methods)) + 0.25)
     grid = figure.subplots(down, across, sharey=True, squeeze=False)
-    best = numbers.study.methods[counted.reference].title
+    mine = numbers.study.methods[counted.reference].title
     for axes, metric in zip(grid.flat, metrics, strict=False):
         _panel(axes, numbers, rows[rows["metric"] == metric], methods)
         axes.set_title(metric_column(metric).heading, loc="left")
-        sides = ["others", shorten(best, 12)]
+        sides = ["others", shorten(mine, 12)]
         left, right = sides if direction(metric) == "higher" else sides[::-1]
         axes.set_xlabel(f"← {left} better · {right} better →", fontsize=7, color=MUTED)
     for axes in grid.flat[len(metrics) :]:
@@ -36,12 +36,12 @@ def draw_forest(numbers: Numbers, counted: Counted, dataset: str) -> Drawing:
     grid[0, 0].set_ylim(len(methods) - 0.5, -0.5)
     title = numbers.study.datasets[dataset].title
     figure.supxlabel(
-        f"{shorten(best, 30)} minus the method, {title}. Thin: 95 % over seeds and cases; thick: "
+        f"{shorten(mine, 30)} minus the method, {title}. Thin: 95 % over seeds and cases; thick: "
         "over cases alone; filled: remains after correction",
         fontsize=8,
     )
     alt = (
-        f"Differences of {best} to each method with intervals over seeds and cases, and over cases "
+        f"Differences of {mine} to each method with intervals over seeds and cases, and over cases "
         f"alone, {title}"
     )
     return Drawing(f"seeds_{dataset}", figure, alt)

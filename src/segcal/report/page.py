@@ -49,7 +49,8 @@ class Parts:
     significance: Drawing | None = None
     tests: Table | None = None
     test_count: int = 0
-    best_title: str = ""
+    tests_of: str = ""
+    tests_note: str = ""
     seeds: list[tuple[Table, Drawing, Any]] = field(default_factory=list)
     seeds_note: str = ""
     reliability: list[tuple[Drawing, str]] = field(default_factory=list)

@@ -39,7 +39,7 @@ def rank_table(numbers: Numbers, ranks: Ranks) -> Table:
 
 
 def test_table(numbers: Numbers, ranks: Ranks) -> Table:
-    """The paired tests of the best method against each other one."""
+    """The paired tests of the reference against each other method."""
     columns = (
         Column("dataset", "Dataset", text=True),
         Column("metric", "Metric", text=True),
@@ -49,24 +49,24 @@ def test_table(numbers: Numbers, ranks: Ranks) -> Table:
         Column("p_holm", "p (Holm)", digits=4),
         Column("cases", "Cases", digits=0),
     )
-    best, methods = ranks.best, numbers.study.methods
+    mine, methods = ranks.reference, numbers.study.methods
     rows = []
     for _, test in ranks.tests.iterrows():
-        if best not in (test["method"], test["other"]):
+        if mine not in (test["method"], test["other"]):
             continue
-        other = str(test["other"] if test["method"] == best else test["method"])
-        rows.append(Row(other, methods[other].title, _test_cells(numbers, test, best)))
+        other = str(test["other"] if test["method"] == mine else test["method"])
+        rows.append(Row(other, methods[other].title, _test_cells(numbers, test, mine)))
     caption = (
-        f"Difference: mean over cases of {methods[best].title} minus the method. Calibration in "
+        f"Difference: mean over cases of {methods[mine].title} minus the method. Calibration in "
         f"region “{ranks.region}”; “–” under Better: no difference."
     )
-    title = f"Tests of {methods[best].title}"
+    title = f"Tests of {methods[mine].title}"
     return Table("tests", title, columns, tuple(rows), caption, region=ranks.region, head="Against")
 
 
-def _test_cells(numbers: Numbers, test: Any, best: str) -> tuple[Cell, ...]:
+def _test_cells(numbers: Numbers, test: Any, mine: str) -> tuple[Cell, ...]:
     better = str(test["better"])
-    sign = 1 if test["method"] == best else -1
+    sign = 1 if test["method"] == mine else -1
     return (
         Cell(text=numbers.study.datasets[str(test["dataset"])].title),
         Cell(text=metric_column(str(test["metric"])).title),

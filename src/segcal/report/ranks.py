@@ -32,6 +32,7 @@ class Ranks:
         tests: Wilcoxon's test of each pair, corrected by Holm over all of them.
         left_out: methods without rows of some dataset: they cannot be ranked.
         unpaired: datasets of which no case was tested by all methods: they cannot be compared.
+        named: the method that the study is about, or "".
     """
 
     scores: CaseScores
@@ -42,11 +43,20 @@ class Ranks:
     region: str
     left_out: tuple[str, ...]
     unpaired: tuple[str, ...] = ()
+    named: str = ""
 
     @property
     def best(self) -> str:
         """The method of the least sum-rank."""
         return str(self.sums["method"].iloc[0])
+
+    @property
+    def reference(self) -> str:
+        """The method that is compared with the others: the named one if it is ranked, or the best.
+
+        The best was chosen on the cases that it is tested on, which a name given before is not.
+        """
+        return self.named if self.named in self.scores.methods else self.best
 
     @property
     def datasets(self) -> list[str]:
@@ -68,6 +78,7 @@ def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
         scores, sum_rank_of(scores), mean_case_rank_of(scores),
         _intervals(scores), compare_of(scores), region,
         tuple(chosen.left_out), tuple(chosen.unpaired),
+        study.named.method if study.named is not None else "",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What remains of the differences to the best method once seeds count as well as cases."""
+"""What remains of a method's differences to the others once seeds count as well as cases."""
 
 import math
 import re
@@ -9,6 +9,7 @@ from segcal.metrics.crossed import compare_crossed
 from segcal.report.numbers import Number, Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
+from segcal.report.reference import why_this
 from segcal.report.study import Dataset
 from segcal.report.table import Cell, Column, Row, Table, metric_column
 
@@ -54,7 +55,7 @@ class Counted:
 
 
 def count_seeds(numbers: Numbers, ranks: Ranks) -> Counted:
-    """Every ranked method against the best, on the datasets and metrics of the ranking."""
+    """Every ranked method against the reference, on the datasets and metrics of the ranking."""
     rows, scores = numbers.rows, ranks.scores
     rows = rows[
         rows["method"].isin(scores.methods)
@@ -63,10 +64,11 @@ def count_seeds(numbers: Numbers, ranks: Ranks) -> Counted:
     ]
     patients = {name: _patients(dataset, rows) for name, dataset in numbers.study.datasets.items()}
     found = compare_crossed(
-        rows, reference=ranks.best, metrics=scores.metrics, region=ranks.region, patients=patients
-    )
+        rows, reference=ranks.reference, metrics=scores.metrics, region=ranks.region,
+        patients=patients,
+    )  # fmt: skip
     shared = frozenset(name for name, of in patients.items() if len(set(of.values())) < len(of))
-    return Counted(found, ranks.best, ranks.region, shared)
+    return Counted(found, ranks.reference, ranks.region, shared)
 
 
 def _patients(dataset: Dataset, rows: "pd.DataFrame") -> dict[str, str]:
@@ -91,12 +93,12 @@ def only_cases(row: Any) -> bool:
 
 def seed_words(numbers: Numbers, counted: Counted) -> str:
     """How many differences remain, in one sentence for the findings."""
-    rows, best = counted.judged, counted.reference
+    rows, reference = counted.judged, counted.reference
     sure = rows[[remains(row) for _, row in rows.iterrows()]]
-    won = int((sure["better"] == best).sum())
+    won = int((sure["better"] == reference).sum())
     alone = int((rows["p_cases_holm"] < ALPHA).sum())
     lost = sum(only_cases(row) for _, row in rows.iterrows())
-    title = numbers.study.methods[best].title
+    title = numbers.study.methods[reference].title
     out = (
         f"Of the {len(rows)} differences between {title} and the other methods, {len(sure)} "
         f"remain{'s' * (len(sure) == 1)} when seeds count as well as cases ({won} in its favour, "
@@ -145,7 +147,7 @@ def seeds_note(numbers: Numbers, counted: Counted) -> str:
             "too small (6 false alarms in 100 where a corrected test promises 2 in 1,000); take "
             "three or more."
         )
-    return f"{out} {title} was chosen as the best on the same cases, which favours it."
+    return f"{out} {why_this(numbers.study, counted.reference)}"
 
 
 def seeds_table(numbers: Numbers, counted: Counted, dataset: str) -> Table:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segcal._checks import check_choice
 from segcal.metrics.choice import ranked_methods
 from segcal.metrics.table import COLUMNS, check_filled, exactly
+from segcal.report.reference import Named, find_named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +76,10 @@ _Named = TypeVar("_Named", Dataset, Method)
 
 
 class StudyFile(_Part):
-    """study.json. Without `tables` all are shown; what has no name there is always shown."""
+    """study.json. Without `tables` all are shown; what has no name there is always shown.
+
+    `reference_late`: whether results were there when the plan named it; None where nobody knows.
+    """
 
     format: Literal["segcal-study"]
     version: Literal[1]
@@ -89,6 +93,8 @@ class StudyFile(_Part):
     datasets: tuple[Dataset, ...]
     methods: tuple[Method, ...]
     runs: tuple[Run, ...] = ()
+    reference: str | None = None
+    reference_late: bool | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -100,6 +106,7 @@ class Study:
         region: where the calibration of the printed tables was measured.
         regions: where calibration was measured at all.
         metrics: of the tables, as the rows name them.
+        named: the method that the study is about, if somebody named one.
     """
 
     folder: Path
@@ -108,6 +115,7 @@ class Study:
     region: str
     regions: tuple[str, ...]
     metrics: tuple[str, ...]
+    named: Named | None = None
 
     @cached_property
     def methods(self) -> dict[str, Method]:
@@ -173,8 +181,9 @@ def replace_title(part: _Named) -> _Named:
     return part if part.title else part.model_copy(update={"title": part.name})
 
 
-def read_study(folder: Path, region: str | None = None) -> Study:
-    """The study in a folder; `region` overrides where its calibration is read."""
+def read_study(folder: Path, region: str | None = None, reference: str | None = None) -> Study:
+    """The study in a folder; `region` overrides where its calibration is read, `reference` the
+    method that it is about."""
     path = folder / "study.json"
     if not path.is_file():
         raise ValueError(
@@ -194,7 +203,8 @@ def read_study(folder: Path, region: str | None = None) -> Study:
             f"calibration was measured, but got {wanted!r}; correct it, or say --region."
         )
     study = Study(folder, info, table, wanted, regions, ())
-    return replace(study, metrics=_metrics(info.metrics, set(table["metric"])))
+    metrics = _metrics(info.metrics, set(table["metric"]))
+    return replace(study, metrics=metrics, named=find_named(study, reference))
 
 
 def _check(path: Path) -> StudyFile:

@@ -6,6 +6,7 @@ from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.numbers import Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
+from segcal.report.reference import place_words
 from segcal.report.seeds import Counted, seed_words
 from segcal.report.table import metric_column
 
@@ -15,6 +16,7 @@ def findings(
 ) -> list[str]:
     """The key findings, most important first."""
     out = [*_winner(numbers, ranks), *_best_of_datasets(numbers, region)]
+    out.append(place_words(numbers.study, ranks))
     if ranks is not None:
         out.append(_significance(numbers, ranks))
     if counted:
@@ -112,15 +114,15 @@ def _was(count: int) -> str:
 
 
 def _significance(numbers: Numbers, ranks: Ranks) -> str:
-    tests, best = ranks.tests, ranks.best
-    mine = tests[(tests["method"] == best) | (tests["other"] == best)]
+    tests, reference = ranks.tests, ranks.reference
+    mine = tests[(tests["method"] == reference) | (tests["other"] == reference)]
     sure = mine[mine["p_holm"] < ALPHA]
-    won = int((sure["better"] == best).sum())
+    won = int((sure["better"] == reference).sum())
     least = max(least_p(ranks).values())
     others, sets = len(ranks.scores.methods) - 1, len(ranks.datasets)
     out = (
-        f"Of the {len(mine)} paired comparisons of {_title(numbers, best)} with the other methods "
-        f"({others} method{'s' * (others > 1)}, {sets} dataset{'s' * (sets > 1)}, "
+        f"Of the {len(mine)} paired comparisons of {_title(numbers, reference)} with the other "
+        f"methods ({others} method{'s' * (others > 1)}, {sets} dataset{'s' * (sets > 1)}, "
         f"{len(ranks.scores.metrics)} metrics), "
         f"{won} remain significant in its favour and {len(sure) - won} against it (Wilcoxon over "
         f"cases, Holm over all {len(tests)} pairs, α = {ALPHA:g})."

@@ -28,6 +28,7 @@ from segcal.report.panel import draw_panel
 from segcal.report.pictures import case_pictures
 from segcal.report.rank_tables import rank_table, test_table
 from segcal.report.ranks import Ranks, rank_methods
+from segcal.report.reference import why_this
 from segcal.report.reliability import read_bins
 from segcal.report.seeds import Counted, count_seeds, seeds_note, seeds_table
 from segcal.report.study import read_study
@@ -55,11 +56,11 @@ _GROUPS = {
 _OWN = {INDEX, "tables", "figures"}
 
 
-def write(folder: Path, out: Path | None, region: str | None) -> Path:
+def write(folder: Path, out: Path | None, region: str | None, reference: str | None) -> Path:
     """Read the study, compute and draw everything, then move the finished folder into place."""
     target = out if out is not None else folder / "report"
     _check_target(target)
-    report = _Report(Numbers(read_study(folder, region)))
+    report = _Report(Numbers(read_study(folder, region, reference)))
     with figure_style():
         report.compute()
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,12 +177,13 @@ class _Report:
         parts.rank_table = self._add(rank_table(self.numbers, ranks))
         parts.tests = test_table(self.numbers, ranks)
         parts.test_count = len(ranks.tests)
-        parts.best_title = self.study.methods[ranks.best].title
+        parts.tests_of = self.study.methods[ranks.reference].title
+        parts.tests_note = why_this(self.study, ranks.reference)
         parts.rank_note = ranking_note(ranks, self.numbers)
         self._seeds(ranks)
 
     def _seeds(self, ranks: Ranks) -> None:
-        """What remains of the differences to the best method once seeds count."""
+        """What remains of the reference's differences once seeds count."""
         counted = self.counted = count_seeds(self.numbers, ranks)
         self.parts.seeds_note = seeds_note(self.numbers, counted)
         if not counted:
