@@ -1,7 +1,8 @@
 """Keep what a finished study shows: docs/results/NAME.
 
-The report as one page, its tables and figures, the plan, every row of cases.csv (packed), and of
-every run its log and what it ran on. Weights and machine paths stay behind.
+The report as one page, its tables and figures, the plan, every row of cases.csv (packed, values to
+six digits), and of every run its log and what it ran on. Weights and machine paths stay behind, and
+so do the panels of pictures: the page has them.
 
 python docs/scripts/publish_study.py STUDY NAME
 """
@@ -14,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -31,9 +33,13 @@ def publish(study: Path, out: Path) -> None:
     shutil.copytree(study / "report" / "tables", out / "tables")
     (out / "figures").mkdir()
     for figure in sorted((study / "report" / "figures").glob("*.png")):
-        shutil.copy(figure, out / "figures")
+        if not figure.name.startswith("panel_"):
+            shutil.copy(figure, out / "figures")
+    rows = pd.read_csv(study / "cases.csv", dtype={"seed": str, "label": str}, na_filter=False)
+    rows["value"] = pd.to_numeric(rows["value"].replace("", "nan"))
+    text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n", na_rep="")
     with gzip.GzipFile(out / "cases.csv.gz", "wb", mtime=0) as packed:
-        packed.write((study / "cases.csv").read_bytes())
+        packed.write(text.encode())
     (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
     about = json.dumps(_runs(study), indent=1, ensure_ascii=False)
     (out / "runs.json").write_text(about + "\n", encoding="utf-8")

@@ -200,9 +200,9 @@ def test_the_report_shows_them(study: Study) -> None:
         assert table is not None
         assert len(table.rows) == 3
         assert "CE+Dice + temperature" in str(table.rows)
-    assert any(
-        "+ temperature" in text and "the ECE of" in text for text in findings(numbers, None, "all")
-    )
+    (text,) = (t for t in findings(numbers, None, "all") if "ECE is" in t)
+    assert "region “all”: ECE is " in text
+    assert text.count("CE+Dice + temperature (from ") == text.count("CE+Dice + vector (from ") == 1
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 from runs import finish, start
 from segcal.benchmark import Plan, Study, run_benchmark
@@ -71,7 +72,19 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
         assert ("NaN or infinite" in run["error"]) == broken
         assert (study.folder / run["folder"] / "cases.csv").exists() != broken
         assert "\n" not in run["error"]
-    assert about["environment"]["device"]
+        course = run["training"]
+        assert (course is None) == broken
+        if course is not None:
+            log = (study.folder / run["folder"] / "log.jsonl").read_text().splitlines()
+            dsc = [json.loads(line)["val"]["dsc"] for line in log]
+            assert course == {
+                "epochs": len(dsc), "best_epoch": 1 + dsc.index(max(dsc)),
+                "best_dsc": max(dsc), "last_dsc": dsc[-1],
+            }  # fmt: skip
+    (trained,) = about["environment"]["trained"]
+    assert trained["runs"] == 4
+    assert trained["device"]
+    assert trained["versions"]["torch"] == torch.__version__
     table = pd.read_csv(study.folder / "cases.csv")
     assert set(table["run"]) == {name for name in runs if "broken" not in name}
     assert len(table) == sum(

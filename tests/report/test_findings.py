@@ -193,3 +193,42 @@ def test_errors_against_the_truth_are_of_the_whole_image(tmp_path: Path) -> None
     table = main_table(numbers, "foreground")
     assert table is not None
     assert table.rows[0].cells[1].number.mean == pytest.approx(0.1)
+
+
+def course(method: str, best: float, last: float) -> dict[str, object]:
+    training = {"epochs": 9, "best_epoch": 4, "best_dsc": best, "last_dsc": last}
+    return {"run": f"d/{method}/seed0", "method": method, "dataset": "d", "training": training}
+
+
+def test_trainings_that_broke_down_are_named(tmp_path: Path) -> None:
+    values = scores(a=(0.9, 0.1), b=(0.8, 0.1), c=(0.7, 0.1))
+    runs = [course("a", 0.8, 0.73), course("b", 0.8, 0.71), course("c", 0.8, 0.8)]
+    text = findings(read(tmp_path, values, runs=runs), None, "all")[-1]
+    assert text == (
+        "1 of 3 trainings broke down: at the end validation DSC was more than a tenth below its "
+        "best. Tested is the best checkpoint, from before: d/b/seed0 (0.800 in epoch 4, 0.710 in "
+        "epoch 9)."
+    )
+    (tmp_path / "well").mkdir()
+    well = read(tmp_path / "well", values, runs=[course(m, 0.8, 0.8) for m in "abc"])
+    assert not any("broke down" in text for text in findings(well, None, "all"))
+
+
+def test_a_calibrators_masks_are_compared_once(tmp_path: Path) -> None:
+    values = dict(scores(a=(0.9, 0.1), b=(0.8, 0.2)))
+    for (method, seed, case), each in list(values.items()):
+        values[f"{method}+temperature", seed, case] = {**each, "ece": each["ece"] * 0.7}
+    methods = [{"name": m} for m in ("a", "b")]
+    methods += [{"name": f"{m}+temperature", "group": "posthoc"} for m in ("a", "b")]
+    numbers = read(tmp_path, values, methods=methods)
+    ranks = rank_methods(numbers, "all")
+    assert ranks is not None
+    assert len(ranks.tests) == 12
+    assert ranks.family == 1 + 6  # one pair of masks, six pairs of confidences
+    text = " ".join(findings(numbers, ranks, "all"))
+    assert "Of the 4 paired comparisons of a+temperature with" in text
+    assert "Holm over all 7 tests" in text
+    assert (
+        "Set D, region “all”: ECE is lower after a+temperature (from 0.100 to 0.070) and "
+        "b+temperature (from 0.200 to 0.140)." in text
+    )

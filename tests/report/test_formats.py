@@ -156,3 +156,9 @@ def test_numbers_of_the_paper() -> None:
     assert published("NACL .1", "msd", "dsc", "foreground") is None
     assert published("NACL .1", "acdc", "ece", "all") is None
     assert published("NACL .1", "acdc", "brier", "foreground") is None
+
+
+def test_a_p_value_is_never_printed_as_zero() -> None:
+    shown = [Cell(Number(p), above_zero=True).mean(4) for p in (0.0, 3e-9, 0.00011, 0.5)]
+    assert shown == ["0.0000", "<0.0001", "0.0001", "0.5000"]
+    assert Cell(Number(3e-9)).mean(4) == "0.0000"

@@ -41,7 +41,7 @@ def test_it_says_what_there_is(page: Path) -> None:
     assert "undef." in html
     assert "paper 0.854" in html
     assert "against the true probabilities NACL (λ = 0.1) is the best calibrated" in html
-    assert "CE+Dice, temperature lowers the ECE of CE+Dice from" in html
+    assert "ECE is lower after CE+Dice, temperature (from" in html
 
 
 def test_files(page: Path) -> None:

@@ -13,7 +13,14 @@ from segcal.report import write_report
 from segcal.report.formats import to_latex, to_markdown
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import rank_methods
-from segcal.report.seeds import Counted, count_seeds, seed_words, seeds_note, seeds_table
+from segcal.report.seeds import (
+    Counted,
+    count_seeds,
+    patients_note,
+    seed_words,
+    seeds_note,
+    seeds_table,
+)
 from segcal.report.study import read_study
 from segcal.report.words import findings
 
@@ -108,6 +115,10 @@ def test_patients_count_once(tmp_path: Path) -> None:
         numbers.rows, reference="best", metrics=["dsc", "ece"], region="all", patients=named
     )
     assert by_name.rows.equals(expected)
+    assert patients_note(numbers, plain) == ""
+    assert "Set D: cases of one patient count as if they were independent" in (
+        patients_note(numbers, by_name)
+    )
 
 
 def test_one_seed_is_one_line(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segcal import __version__
 from segcal._about import git_commit, versions
 from segcal.benchmark.plan import Plan, calibrated_name, row_metric
 from segcal.benchmark.tasks import Result, Task
@@ -26,6 +25,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT, VERSION = "segcal-study", 1
+
+
+def validation_course(log: Path) -> dict[str, Any] | None:
+    """The best and the last validation DSC of a training, and when; None without a log."""
+    try:
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        found = [(n, float(line["val"]["dsc"])) for n, line in enumerate(lines, 1) if "val" in line]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    if not found:
+        return None
+    best = max(found, key=lambda pair: pair[1])
+    return {
+        "epochs": len(lines),
+        "best_epoch": best[0],
+        "best_dsc": best[1],
+        "last_dsc": found[-1][1],
+    }
 
 
 @dataclass
@@ -162,6 +179,7 @@ class Study:
 
     def _run(self, task: Task) -> dict[str, Any]:
         result = self.results.get(task.run, Result("missing"))
+        log = self.folder / task.folder / "log.jsonl"
         return {
             "run": task.run,
             "method": task.method,
@@ -171,22 +189,23 @@ class Study:
             "state": result.state,
             "error": result.error,
             "seconds": round(result.seconds, 1),
+            "training": validation_course(log) if result.state == "done" else None,
         }
 
     def _environment(self) -> dict[str, Any]:
-        """Where the finished runs were trained, and with what they are put together."""
-        devices = dict[str, None]()
+        """Where and with what the finished runs were trained, and put together."""
+        places: dict[str, dict[str, Any]] = {}
         for task in self.done():
             try:
                 about = json.loads((self.folder / task.folder / "run.json").read_text("utf-8"))
             except (OSError, ValueError):
                 continue
-            devices[str(about.get("device"))] = None
+            place = {key: about.get(key) for key in ("device", "commit", "versions")}
+            same = places.setdefault(json.dumps(place), {"runs": 0, **place})
+            same["runs"] += 1
         return {
-            "device": ", ".join(devices),
-            "versions": versions(),
-            "commit": git_commit(),
-            "segcal": __version__,
+            "trained": list(places.values()),
+            "put_together": {"commit": git_commit(), "versions": versions()},
         }
 
     def _write_cases(self) -> None:

@@ -49,6 +49,7 @@ class Parts:
     significance: Drawing | None = None
     tests: Table | None = None
     test_count: int = 0
+    patients_note: str = ""
     tests_of: str = ""
     tests_note: str = ""
     seeds: list[tuple[Table, Drawing, Any]] = field(default_factory=list)
@@ -93,6 +94,7 @@ def render(
         "failed": study.failed,
         "undefined": _undefined(numbers),
         "how": HOW,
+        "ran_with": _ran_with(study.info.environment),
         "few": FEW_VOXELS,
         "version": __version__,
         "data": script_json(data),
@@ -205,6 +207,20 @@ def small_diagram(curve: Curve, colour: str) -> Markup:
         '<path class="bar" d="{bars}"/><path class="axis" d="M0 0V100H100M0 100L100 0"/>'
         '<path d="{line}" fill="none" stroke="{colour}" stroke-width="2.4"/></svg>'
     ).format(ece=f"{curve.ece:.3f}", bars=bars, line=f"M{line}" if line else "", colour=colour)
+
+
+def _ran_with(environment: Mapping[str, Any]) -> list[str]:
+    """Where and with what runs were trained, in sentences."""
+    trained, together = environment.get("trained"), environment.get("put_together")
+    if not isinstance(trained, list) or not isinstance(together, Mapping):
+        return [words(environment)] if environment else []
+    out = [
+        f"{place.get('runs')} run{'s' * (place.get('runs') != 1)} on {place.get('device')}: "
+        f"{words({key: place[key] for key in ('commit', 'versions') if place.get(key)})}."
+        for place in trained
+        if isinstance(place, Mapping)
+    ]
+    return [*out, f"Put together with: {words(together)}."]
 
 
 def words(content: Mapping[str, Any]) -> str:

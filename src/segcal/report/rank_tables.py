@@ -72,7 +72,7 @@ def _test_cells(numbers: Numbers, test: Any, mine: str) -> tuple[Cell, ...]:
         Cell(text=metric_column(str(test["metric"])).title),
         Cell(Number(sign * float(test["mean_difference"])), signed=True),
         Cell(text=numbers.study.methods[better].title if better in numbers.study.methods else "–"),
-        Cell(Number(float(test["p_value"]))),
-        Cell(Number(float(test["p_holm"]))),
+        Cell(Number(float(test["p_value"])), above_zero=True),
+        Cell(Number(float(test["p_holm"])), above_zero=True),
         Cell(Number(float(test["cases"]))),
     )

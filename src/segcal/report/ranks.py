@@ -59,6 +59,11 @@ class Ranks:
         return self.named if self.named in self.scores.methods else self.best
 
     @property
+    def family(self) -> int:
+        """How many tests Holm's correction is over."""
+        return int(self.tests["counted"].sum())
+
+    @property
     def datasets(self) -> list[str]:
         """The datasets that count."""
         return list(self.scores.values)
@@ -100,6 +105,16 @@ def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:
         costs={d: v[:, at] for d, v in scores.costs.items()},
         undefined={d: v[at] for d, v in scores.undefined.items()},
     )
+
+
+def distinct(tests: "pd.DataFrame") -> "pd.DataFrame":
+    """Rows of comparisons without those that compare what another does, or the same with itself.
+
+    A calibrator leaves masks as they are: its DSC is that of the method before it.
+    """
+    size = tests["mean_difference"].abs()
+    twins = tests.assign(size=size).duplicated(["dataset", "metric", "size", "p_value"])
+    return tests[~twins & ~((size == 0) & (tests["p_value"] == 1))]
 
 
 def least_p(ranks: Ranks) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from segcal.metrics.crossed import compare_crossed
 from segcal.report.numbers import Number, Numbers
 from segcal.report.phrases import join
-from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
+from segcal.report.ranks import ALPHA, FEW_CASES, Ranks, distinct
 from segcal.report.reference import why_this
 from segcal.report.study import Dataset
 from segcal.report.table import Cell, Column, Row, Table, metric_column
@@ -43,7 +43,7 @@ class Counted:
     @property
     def family(self) -> int:
         """How many comparisons Holm's correction is over."""
-        return int(self.rows["p_holm"].notna().sum())
+        return int(self.rows["counted"].sum())
 
     @property
     def datasets(self) -> list[str]:
@@ -80,6 +80,17 @@ def _patients(dataset: Dataset, rows: "pd.DataFrame") -> dict[str, str]:
     return {case: match[1] for case, match in found.items() if match}
 
 
+def patients_note(numbers: Numbers, counted: Counted) -> str:
+    """A word of warning where tests over cases take scans of one patient for independent."""
+    names = [numbers.study.datasets[name].title for name in sorted(counted.by_patient)]
+    if not names:
+        return ""
+    return (
+        f"{join(names)}: cases of one patient count as if they were independent here, which makes "
+        "these p-values too small; where seeds are counted, below, a patient counts once."
+    )
+
+
 def remains(row: Any) -> bool:
     """Whether a difference is significant with seeds counted, after correction."""
     return bool(row["p_holm"] < ALPHA and row["cases"] >= FEW_CASES)
@@ -93,7 +104,7 @@ def only_cases(row: Any) -> bool:
 
 def seed_words(numbers: Numbers, counted: Counted) -> str:
     """How many differences remain, in one sentence for the findings."""
-    rows, reference = counted.judged, counted.reference
+    rows, reference = distinct(counted.judged), counted.reference
     sure = rows[[remains(row) for _, row in rows.iterrows()]]
     won = int((sure["better"] == reference).sum())
     alone = int((rows["p_cases_holm"] < ALPHA).sum())

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # What helps when the long table of a study is not whole.
 _AGAIN = "copy it again, or resume the study (`segcal benchmark PLAN --out STUDY --resume`)"
 GROUPS = ("main", "ablation", "prior", "posthoc")
+# A training whose last validation DSC is below this part of its best is said to have broken down.
+BROKEN_DOWN = 0.9
 
 
 class _Part(BaseModel):
@@ -59,6 +61,20 @@ class Method(_Part):
     chosen_from: tuple[dict[str, Any], ...] = ()
 
 
+class Training(_Part):
+    """The course of a run's validation DSC; epochs count from 1."""
+
+    epochs: int
+    best_epoch: int
+    best_dsc: float
+    last_dsc: float
+
+    @property
+    def broke_down(self) -> bool:
+        """Whether the last network is far behind the best, which is the one that is tested."""
+        return self.last_dsc < BROKEN_DOWN * self.best_dsc
+
+
 class Run(_Part):
     """One training (or, in an audit, one set of predictions)."""
 
@@ -70,6 +86,7 @@ class Run(_Part):
     state: str = "done"
     error: str = ""
     seconds: float | None = None
+    training: Training | None = None
 
 
 _Named = TypeVar("_Named", Dataset, Method)

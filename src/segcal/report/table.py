@@ -48,8 +48,8 @@ class Column:
 class Cell:
     """A number (or a text) of a table; `mark` is "best", "second", "sure" or nothing.
 
-    `signed` prints the sign, `after` stands behind the number (its interval), `tone` is "over" or
-    "under": the page colours it.
+    `signed` prints the sign, `above_zero` never a 0 that is none, `after` stands behind the number
+    (its interval), `tone` is "over" or "under": the page colours it.
     """
 
     number: Number = field(default_factory=Number)
@@ -57,6 +57,7 @@ class Cell:
     published: float | None = None
     mark: str = ""
     signed: bool = False
+    above_zero: bool = False
     tone: str = ""
     after: str = ""
 
@@ -64,6 +65,8 @@ class Cell:
         """The printed mean, "–" where there is none."""
         if self.text or math.isnan(self.number.mean):
             return self.text or "–"
+        if self.above_zero and 0 < self.number.mean < 10.0**-digits:
+            return f"<{10.0**-digits:.{digits}f}"
         text = f"{self.number.mean:{'+' if self.signed else ''}.{digits}f}"
         return text.replace("-", "−")
 

@@ -5,7 +5,7 @@ import math
 from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.numbers import Numbers
 from segcal.report.phrases import join
-from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
+from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, distinct, least_p
 from segcal.report.reference import place_words
 from segcal.report.seeds import Counted, seed_words
 from segcal.report.table import metric_column
@@ -22,7 +22,8 @@ def findings(
     if counted:
         out.append(seed_words(numbers, counted))
     out += _shared(numbers)
-    out += [*_after_training(numbers, region), *_truth(numbers, region), *_failures(numbers)]
+    out += [*_after_training(numbers, region), *_truth(numbers, region)]
+    out += [*_failures(numbers), *_breakdowns(numbers)]
     return [sentence for sentence in out if sentence]
 
 
@@ -115,7 +116,7 @@ def _was(count: int) -> str:
 
 def _significance(numbers: Numbers, ranks: Ranks) -> str:
     tests, reference = ranks.tests, ranks.reference
-    mine = tests[(tests["method"] == reference) | (tests["other"] == reference)]
+    mine = distinct(tests[(tests["method"] == reference) | (tests["other"] == reference)])
     sure = mine[mine["p_holm"] < ALPHA]
     won = int((sure["better"] == reference).sum())
     least = max(least_p(ranks).values())
@@ -125,13 +126,13 @@ def _significance(numbers: Numbers, ranks: Ranks) -> str:
         f"methods ({others} method{'s' * (others > 1)}, {sets} dataset{'s' * (sets > 1)}, "
         f"{len(ranks.scores.metrics)} metrics), "
         f"{won} remain significant in its favour and {len(sure) - won} against it (Wilcoxon over "
-        f"cases, Holm over all {len(tests)} pairs, α = {ALPHA:g})."
+        f"cases, Holm over all {ranks.family} tests, α = {ALPHA:g})."
     )
-    if least * len(tests) > ALPHA:
+    if least * ranks.family > ALPHA:
         few = join([
             f"{len(c)} cases of {numbers.study.datasets[d].title}"
             for d, c in ranks.scores.cases.items()
-            if least_p(ranks)[d] * len(tests) > ALPHA
+            if least_p(ranks)[d] * ranks.family > ALPHA
         ])  # fmt: skip
         out += (
             f" With {few} the exact test gives no p-value below {least:.2g}, so that after "
@@ -141,23 +142,27 @@ def _significance(numbers: Numbers, ranks: Ranks) -> str:
 
 
 def _after_training(numbers: Numbers, region: str) -> list[str]:
+    """What calibrators did to the ECE of each dataset, those that lower it first."""
     study, out = numbers.study, []
-    for name in study.in_group("posthoc"):
-        base = name.rsplit("+", 1)[0]
-        if base == name or base not in study.methods:
-            continue
-        changes = []
-        for dataset in study.datasets.values():
+    for dataset in study.datasets.values():
+        lower: list[str] = []
+        higher: list[str] = []
+        for name in study.in_group("posthoc"):
+            base = name.rsplit("+", 1)[0]
+            if base == name or base not in study.methods:
+                continue
             before = numbers.overall(dataset.name, base, "ece", region).mean
             after = numbers.overall(dataset.name, name, "ece", region).mean
             if not math.isnan(before) and not math.isnan(after):
-                verb = "lowers" if after < before else "raises"
-                changes.append(
-                    f"{verb} the ECE of {_title(numbers, base)} from {before:.3f} to {after:.3f} "
-                    f"on {dataset.title}"
-                )
-        if changes:
-            out.append(f"{_title(numbers, name)} {join(changes)} (region “{region}”).")
+                change = f"{_title(numbers, name)} (from {before:.3f} to {after:.3f})"
+                (lower if after < before else higher).append(change)
+        parts = [
+            f"ECE is {how} after {join(which)}"
+            for how, which in (("lower", lower), ("no lower", higher))
+            if which
+        ]
+        if parts:
+            out.append(f"{dataset.title}, region “{region}”: {'; '.join(parts)}.")
     return out
 
 
@@ -196,6 +201,24 @@ def _failures(numbers: Numbers) -> list[str]:
         f"{len(failed)} of {total} runs did not finish ({join([r.run for r in failed[:3]])}"
         f"{', …' if len(failed) > 3 else ''}); their numbers rest on the other seeds, or are "
         "missing."
+    ]
+
+
+def _breakdowns(numbers: Numbers) -> list[str]:
+    """Which trainings lost again what they had learnt: their seeds say less of the method."""
+    runs = [run for run in numbers.study.info.runs if run.training is not None]
+    broken = [run for run in runs if run.training is not None and run.training.broke_down]
+    if not broken:
+        return []
+    each = [
+        f"{run.run} ({run.training.best_dsc:.3f} in epoch {run.training.best_epoch}, "
+        f"{run.training.last_dsc:.3f} in epoch {run.training.epochs})"
+        for run in broken
+        if run.training is not None
+    ]
+    return [
+        f"{len(broken)} of {len(runs)} trainings broke down: at the end validation DSC was more "
+        f"than a tenth below its best. Tested is the best checkpoint, from before: {join(each)}."
     ]
 
 

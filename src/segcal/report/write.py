@@ -30,7 +30,7 @@ from segcal.report.rank_tables import rank_table, test_table
 from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.reference import why_this
 from segcal.report.reliability import read_bins
-from segcal.report.seeds import Counted, count_seeds, seeds_note, seeds_table
+from segcal.report.seeds import Counted, count_seeds, patients_note, seeds_note, seeds_table
 from segcal.report.study import read_study
 from segcal.report.style import figure_style, inline, save_figure
 from segcal.report.table import Table
@@ -176,7 +176,7 @@ class _Report:
         parts.significance = self._draw(draw_significance(self.numbers, ranks))
         parts.rank_table = self._add(rank_table(self.numbers, ranks))
         parts.tests = test_table(self.numbers, ranks)
-        parts.test_count = len(ranks.tests)
+        parts.test_count = ranks.family
         parts.tests_of = self.study.methods[ranks.reference].title
         parts.tests_note = why_this(self.study, ranks.reference)
         parts.rank_note = ranking_note(ranks, self.numbers)
@@ -186,6 +186,7 @@ class _Report:
         """What remains of the reference's differences once seeds count."""
         counted = self.counted = count_seeds(self.numbers, ranks)
         self.parts.seeds_note = seeds_note(self.numbers, counted)
+        self.parts.patients_note = patients_note(self.numbers, counted)
         if not counted:
             return
         for dataset in counted.datasets:
