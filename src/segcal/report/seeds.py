@@ -85,10 +85,12 @@ def patients_note(numbers: Numbers, counted: Counted) -> str:
     names = [numbers.study.datasets[name].title for name in sorted(counted.by_patient)]
     if not names:
         return ""
-    return (
+    out = (
         f"{join(names)}: cases of one patient count as if they were independent here, which makes "
-        "these p-values too small; where seeds are counted, below, a patient counts once."
+        "these p-values too small"
     )
+    below = "; where seeds are counted, below, a patient counts once" if counted else ""
+    return f"{out}{below}."
 
 
 def remains(row: Any) -> bool:
