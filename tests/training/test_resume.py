@@ -330,6 +330,30 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
+def test_a_training_that_breaks_down_is_told_once(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """From epoch 23 on the learning rate is a thousand times too high."""
+    config = settings(
+        data, epochs=26, loss={"name": "ce_dice"},
+        model={"options": {"filters": [8, 16, 32], "pools": [2, 2]}},
+        optimiser={"lr": 0.01, "milestones": [22], "factor": 1e3},
+    )  # fmt: skip
+    result = train(config, tmp_path / "run")
+    assert result.best_dsc > 0.3
+    said = [line for line in capfd.readouterr().err.splitlines() if "broken down" in line]
+    assert said == [
+        f"epoch 23: validation DSC fell to {_dsc(tmp_path / 'run', 23):.4f} from "
+        f"{result.best_dsc:.4f} (epoch {result.best_epoch + 1}, kept in best.pt): the training may "
+        "have broken down. Lower `optimiser.lr` or set `clip`."
+    ]
+
+
+def _dsc(run: Path, epoch: int) -> float:
+    line = (run / "log.jsonl").read_text().splitlines()[epoch - 1]
+    return float(json.loads(line)["val"]["dsc"])
+
+
 def test_moments_follow_the_layout_of_their_weights(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

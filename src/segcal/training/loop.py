@@ -29,6 +29,9 @@ from segcal.training.watch import (
     TrainingError,
 )
 
+# Validation DSC below this part of the best (of one worth the name) is told as a breakdown.
+FALLEN, WORTH = 0.5, 0.2
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -85,6 +88,7 @@ class Run:
     signals: Signals
     reporter: Reporter
     captured: CapturedStep | None = None
+    fallen: bool = False
 
     def loop(self) -> TrainResult:
         """Epoch after epoch: train, validate, log, save."""
@@ -168,7 +172,19 @@ class Run:
             job.best_dsc, job.best_epoch = metrics["dsc"], job.epoch
             if self.first:
                 write_checkpoint(self.folder.path / BEST, self.best_state(metrics))
+        self.warn(metrics["dsc"])
         return metrics
+
+    def warn(self, dsc: float) -> None:
+        """Say it once when a training loses again what it had learnt."""
+        best, before = self.job.best_dsc, self.fallen
+        self.fallen = best >= WORTH and dsc < FALLEN * best
+        if self.fallen and not before:
+            self.reporter.say(
+                f"epoch {self.job.epoch + 1}: validation DSC fell to {dsc:.4f} from {best:.4f} "
+                f"(epoch {self.job.best_epoch + 1}, kept in {BEST}): the training may have broken "
+                "down. Lower `optimiser.lr` or set `clip`."
+            )
 
     def log_row(self) -> dict[str, Any]:
         """What the log says of the epoch's training; losses are means over all processes."""
