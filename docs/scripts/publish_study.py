@@ -67,6 +67,11 @@ def _runs(study: Path) -> dict[str, Any]:
             log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
             dsc = [json.loads(line).get("val", {}).get("dsc") for line in log]
             row["validation_dsc"] = [None if value is None else round(value, 4) for value in dsc]
+            row["training"] = run["training"]  # the checkpoint that was tested is of `best_epoch`
+            row["calibrators"] = {
+                path.stem.removeprefix("calibrator_"): json.loads(path.read_text())["params"]
+                for path in sorted(folder.glob("calibrator_*.json"))
+            }
         out.append(row)
     ran_on = [{**json.loads(place), "runs": number} for place, number in places.items()]
     return {"ran_on": ran_on, "runs": out}

@@ -89,7 +89,8 @@ def damage(path: Path, how: str) -> None:
 
 def read_arrays(folder: Path) -> None:
     numbers = Numbers(read_study(folder))
-    case_pictures(numbers, "acdc", read_bins(numbers.study), "foreground")
+    read_bins(numbers.study)
+    case_pictures(numbers, "acdc", "foreground")
 
 
 @pytest.mark.parametrize("how", ["empty", "cut off", "text", "overwritten"])

@@ -80,7 +80,7 @@ def test_truth_bins(numbers: Numbers) -> None:
 
 
 def test_the_best_median_and_worst_case_are_pictured(numbers: Numbers) -> None:
-    pictures = case_pictures(numbers, "acdc", read_bins(numbers.study), "foreground")
+    pictures = case_pictures(numbers, "acdc", "foreground")
     assert [p.role for p in pictures] == ["best", "median", "worst"]
     scores = numbers.cases("acdc", "dsc").mean(axis=1)
     assert pictures[0].case == scores.idxmax()
@@ -89,6 +89,25 @@ def test_the_best_median_and_worst_case_are_pictured(numbers: Numbers) -> None:
     assert [m.method for m in pictures[0].methods] == list(numbers.study.methods)
     sharp, soft = (m.confidence.astype(int).sum() for m in pictures[0].methods[:2])
     assert sharp > soft  # over-confident is bright
+
+
+def test_a_picture_and_its_numbers_are_of_one_run(numbers: Numbers) -> None:
+    """Means over seeds below the mask of one of them would not be what is seen."""
+    rows, bins = numbers.rows, read_bins(numbers.study)
+    for picture in case_pictures(numbers, "acdc", "boundary"):
+        for made in picture.methods:
+            mine = rows[
+                (rows["run"] == f"acdc/{made.method}/seed0") & (rows["case"] == picture.case)
+            ]
+            dsc, ece = (mine[mine["metric"] == metric] for metric in ("dsc", "ece"))
+            assert made.dsc == pytest.approx(dsc["value"].mean())
+            assert made.ece == pytest.approx(ece.loc[ece["region"] == "boundary", "value"].item())
+            assert made.curve is not None
+            assert made.curve.ece == pytest.approx(made.ece)
+            of_all = bins["acdc", made.method].of_case(picture.case, "boundary")
+            assert of_all is not None
+            two = made.method != "ls"  # whose second run failed
+            assert (of_all.count.sum() == 2 * made.curve.count.sum()) == two
 
 
 def test_ranks(numbers: Numbers) -> None:

@@ -5,15 +5,18 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from segcal.report.arrays import open_arrays
 from segcal.report.numbers import Numbers
-from segcal.report.reliability import CaseBins, Curve
+from segcal.report.reliability import CaseBins, Curve, read_run_bins
 from segcal.report.style import CLASSES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Bytes = npt.NDArray[np.uint8]
 SIDE = 176  # pixels of the longer side of a picture
@@ -49,12 +52,13 @@ class CasePicture:
         return bool(self.image.any())
 
 
-def case_pictures(
-    numbers: Numbers, dataset: str, bins: Mapping[tuple[str, str], CaseBins], region: str
-) -> list[CasePicture]:
-    """The best, median and worst case of a dataset by mean DSC over methods."""
+def case_pictures(numbers: Numbers, dataset: str, region: str) -> list[CasePicture]:
+    """The best, median and worst case of a dataset by mean DSC over methods and seeds.
+
+    What is shown of a method, pictures and numbers, is of its first run.
+    """
     slices = _open(numbers, dataset)
-    there = {case for _, index in slices.values() for case in index}
+    there = {case for shown in slices.values() for case in shown.index}
     scores = numbers.cases(dataset, "dsc").mean(axis=1).dropna().sort_values(kind="stable")
     scores = scores[[case in there for case in scores.index]]
     if not len(scores):
@@ -65,19 +69,31 @@ def case_pictures(
         case = str(scores.index[place])
         if all(picture.case != case for picture in out):
             value = float(scores.iloc[place])
-            out.append(_picture(numbers, dataset, case, role, value, slices, bins, region))
+            out.append(_picture(numbers, dataset, case, role, value, slices, region))
     return out
 
 
-def _open(numbers: Numbers, dataset: str) -> dict[str, tuple[Path, dict[str, int]]]:
-    """method -> its first run's slices, and where each case is in them."""
-    out: dict[str, tuple[Path, dict[str, int]]] = {}
+@dataclass(frozen=True)
+class _Shown:
+    """The run that is shown of a method: its slices, where each case is in them, its bins."""
+
+    run: str
+    path: Path
+    index: dict[str, int]
+    bins: CaseBins | None
+
+
+def _open(numbers: Numbers, dataset: str) -> dict[str, _Shown]:
+    """method -> its first run that has slices."""
+    out: dict[str, _Shown] = {}
+    bins = {run.run: path for run, path in numbers.study.files("bins.npz")}
     for run, path in numbers.study.files("slices.npz"):
         if run.dataset != dataset or run.method in out:
             continue
         with open_arrays(path, "slices") as file:
             index = {str(case): i for i, case in enumerate(file["cases"])}
-        out[run.method] = (path, index)
+        there = read_run_bins(bins[run.run]) if run.run in bins else None
+        out[run.method] = _Shown(run.run, path, index, there)
     return {m: out[m] for m in numbers.study.methods if m in out}
 
 
@@ -87,28 +103,32 @@ def _picture(
     case: str,
     role: str,
     value: float,
-    slices: Mapping[str, tuple[Path, dict[str, int]]],
-    bins: Mapping[tuple[str, str], CaseBins],
+    slices: Mapping[str, _Shown],
     region: str,
 ) -> CasePicture:
-    planes = {m: _load(*found, case) for m, found in slices.items() if case in found[1]}
+    planes = {
+        m: _load(shown.path, shown.index, case)
+        for m, shown in slices.items()
+        if case in shown.index
+    }
     first = next(iter(planes.values()))
     window = _window(planes)
     size = _size(first["image"][window], first["spacing"])
     grey, truth = _grey(first["image"][window], size), _labels(first["truth"][window], size)
     classes = len(numbers.study.datasets[dataset].labels) or int(first["truth"].max()) + 1
-    dsc, ece = numbers.cases(dataset, "dsc"), numbers.cases(dataset, "ece", region)
+    rows = numbers.rows[numbers.rows["case"] == case]
     made = []
     for method, plane in planes.items():
-        found = bins.get((dataset, method))
+        shown = slices[method]
+        mine = rows[rows["run"] == shown.run]
         made.append(
             MethodPicture(
                 method,
                 _overlay(grey, _labels(plane["labels"][window], size), truth),
                 _confidence(plane["confidence"][window], size, classes),
-                _at(dsc, case, method),
-                _at(ece, case, method),
-                found.of_case(case, region) if found else None,
+                float(mine.loc[mine["metric"] == "dsc", "value"].mean()),
+                float(mine.loc[_is(mine, "ece", region), "value"].mean()),
+                shown.bins.of_case(case, region) if shown.bins else None,
             )
         )
     return CasePicture(
@@ -117,9 +137,8 @@ def _picture(
     )  # fmt: skip
 
 
-def _at(table: Any, case: str, method: str) -> float:
-    there = case in table.index and method in table.columns
-    return float(table.loc[case, method]) if there else float("nan")
+def _is(rows: "pd.DataFrame", metric: str, region: str) -> "pd.Series[bool]":
+    return (rows["metric"] == metric) & (rows["region"] == region)
 
 
 def _load(path: Path, index: dict[str, int], case: str) -> dict[str, npt.NDArray[Any]]:

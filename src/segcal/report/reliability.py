@@ -44,7 +44,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class CaseBins:
-    """Bins of a method on a dataset, seeds added: sums (3, cases, M) for each region."""
+    """Bins of a run, or of a method with seeds added: sums (3, cases, M) for each region."""
 
     cases: list[str]
     regions: dict[str, Floats]
@@ -91,7 +91,7 @@ def read_bins(study: Study, prefix: str = "") -> dict[tuple[str, str], CaseBins]
     """(dataset, method) -> bins; `prefix` "truth_" reads those against the true probabilities."""
     out: dict[tuple[str, str], CaseBins] = {}
     for run, path in study.files("bins.npz"):
-        found = _read(path, prefix)
+        found = read_run_bins(path, prefix)
         if found is None:
             continue
         key = (run.dataset, run.method)
@@ -99,7 +99,8 @@ def read_bins(study: Study, prefix: str = "") -> dict[tuple[str, str], CaseBins]
     return out
 
 
-def _read(path: Path, prefix: str) -> CaseBins | None:
+def read_run_bins(path: Path, prefix: str = "") -> CaseBins | None:
+    """The bins of one run; None where it has none of that prefix."""
     with open_arrays(path, "calibration bins") as file:
         if prefix and f"{prefix}top_count" not in file:
             return None

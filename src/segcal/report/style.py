@@ -39,8 +39,17 @@ _RC: dict[Any, Any] = {
 
 
 def colours(methods: Sequence[str]) -> dict[str, str]:
-    """A colour per method, the same in every figure."""
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(methods)}
+    """A colour per method, the same in every figure; a calibrated one has that of its network.
+
+    Example:
+        >>> colours(["ce", "nacl", "ce+temperature"])
+        {'ce': '#0072b2', 'nacl': '#d55e00', 'ce+temperature': '#0072b2'}
+    """
+    known = set(methods)
+    base = {m: m.rsplit("+", 1)[0] for m in methods}
+    own = [m for m in methods if base[m] == m or base[m] not in known]
+    tones = {m: COLOURS[i % len(COLOURS)] for i, m in enumerate(own)}
+    return {m: tones[m] if m in tones else tones.get(base[m], COLOURS[-1]) for m in methods}
 
 
 def markers(methods: Sequence[str]) -> dict[str, str]:

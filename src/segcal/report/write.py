@@ -50,7 +50,8 @@ _GROUPS = {
     "prior": ("Priors", "NACL with other priors of the neighbourhood; the first row is its own."),
     "posthoc": (
         "Calibration after training",
-        "Calibrators fitted on held-out cases, below the network that they repair.",
+        "Calibrators fitted to validation cases, below the network that they repair. The same "
+        "cases had chosen its checkpoint.",
     ),
 }
 _OWN = {INDEX, "tables", "figures"}
@@ -226,7 +227,7 @@ class _Report:
     def _pictures(self) -> None:
         region = self.study.region
         for dataset in self.study.datasets:
-            found = case_pictures(self.numbers, dataset, self.bins, region)
+            found = case_pictures(self.numbers, dataset, region)
             self.parts.pictures += found
             self.drawings += [draw_panel(self.numbers, picture, region) for picture in found]
 
