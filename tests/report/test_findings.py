@@ -232,3 +232,23 @@ def test_a_calibrators_masks_are_compared_once(tmp_path: Path) -> None:
         "Set D, region “all”: ECE is lower after a+temperature (from 0.100 to 0.070) and "
         "b+temperature (from 0.200 to 0.140)." in text
     )
+
+
+def test_many_calibrated_methods_that_are_balanced_are_one_sentence(tmp_path: Path) -> None:
+    names = ["a", "b", "a+t", "b+t", "c+t"]
+    values = {
+        (m, 0, f"c{i}"): {"signed_gap": 0.001 if "+" in m else 0.2, "ece": 0.1}
+        for m in names
+        for i in range(3)
+    }
+    for count in (4, 5):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        methods = [{"name": m, "group": "posthoc" if "+" in m else "main"} for m in names[:count]]
+        kept = {key: each for key, each in values.items() if key[0] in names[:count]}
+        found = confidence_words(read(folder, kept, methods=methods), "all")
+        assert [m for m, _ in found] == (["a", "b", ""] if count == 5 else names[:4])
+    assert found[-1][1] == (
+        "a+t, b+t and c+t are balanced: mean confidence and accuracy differ by less than 0.01 over "
+        "all voxels."
+    )

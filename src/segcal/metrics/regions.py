@@ -5,7 +5,7 @@ the prediction. Voxels with `ignore_index` are in none. Distances are between vo
 millimetres.
 
 All regions but `all_voxels` look at the truth to choose voxels. That is conditioning on the truth:
-in them, a calibrated model does not score 0.
+in them, a calibrated model need not score 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,8 +45,8 @@ def foreground(
     """Voxels whose true label is not 0: the region of the NACL and SVLS papers.
 
     It conditions on the truth: a voxel that says 70 % organ and is right 70 % of the time is organ
-    in every voxel that is kept, so a perfectly calibrated model looks under-confident. Use it to
-    compare with those papers.
+    in every voxel that is kept, so a perfectly calibrated model mostly looks under-confident. Use
+    it to compare with those papers.
     """
     truth = check_labels("target", target)
     check_spacing(spacing_mm, truth.ndim)
@@ -64,7 +64,7 @@ def union(
     """Predicted or true foreground, and all that lies within `dilate_mm` of it.
 
     Keeps misses and false alarms and a rim of background, and leaves the easy background out. It
-    conditions on the truth, so a calibrated model does not score 0: where the organ turned out
+    conditions on the truth, so a calibrated model need not score 0: where the organ turned out
     larger than expected, the region follows it and keeps more voxels.
     """
     truth = check_labels("target", target)
@@ -97,7 +97,7 @@ def boundary(
     count like those to the background, both sides of a surface belong, and the border of the image
     is no surface. A width below the finest spacing gives an empty region.
 
-    It conditions on the truth, so a calibrated model does not score 0: whatever the map says, half
+    It conditions on the truth, so a calibrated model need not score 0: whatever the map says, half
     of the voxels on either side of the true surface are organ.
     """
     truth = check_labels("target", target)

@@ -8,25 +8,30 @@ from segcal.report.tables import SMALL_GAP, gap_word
 
 FOREGROUND = (
     "Region “foreground” keeps only voxels whose true label is foreground, as the papers do. That "
-    "conditions on the truth: every voxel kept is organ, so a perfectly calibrated network does "
-    "not score 0 there and looks under-confident. “union” and “boundary” choose voxels by the "
-    "truth too. Use them to compare methods on the same cases; whether one is calibrated is said "
-    "by region “all”, where easy background makes all errors small."
+    "conditions on the truth: every voxel kept is organ, so a perfectly calibrated network need "
+    "not score 0 there; mostly it looks under-confident. “union” and “boundary” choose voxels by "
+    "the truth too. Use them to compare methods on the same cases; whether one is calibrated is "
+    "said by region “all”, where easy background makes all errors small."
 )
 DECIDES = "all"
+# Calibrated methods that are balanced are said in one sentence from this number on.
+_MANY = 3
 
 
 def confidence_words(numbers: Numbers, region: str) -> list[tuple[str, str]]:
-    """(method, sentences): over- or under-confidence of each method.
+    """(method, sentences): over- or under-confidence of each method; "" for several together.
 
     Region "all" decides wherever it was measured, since the others choose voxels by the truth; the
     gap in `region` is said beside it.
     """
-    study, out = numbers.study, []
+    study, repaired = numbers.study, []
+    out: list[tuple[str, str]] = []
     for method in study.methods.values():
         everywhere = _gaps(numbers, method.name, DECIDES)
         here = _gaps(numbers, method.name, region)
         if everywhere:
+            if method.group == "posthoc" and _verdicts(everywhere) == {"balanced"}:
+                repaired.append(len(out))
             more = _beside(here, everywhere, region) if region != DECIDES else ""
             text = gap_sentence(everywhere, DECIDES) + more
         elif here:
@@ -37,7 +42,19 @@ def confidence_words(numbers: Numbers, region: str) -> list[tuple[str, str]]:
         else:
             continue
         out.append((method.name, f"{method.title} {text}"))
-    return out
+    if len(repaired) < _MANY:
+        return out
+    titles = [study.methods[out[i][0]].title for i in repaired]
+    together = (
+        f"{join(titles)} are balanced: mean confidence and accuracy differ by less than "
+        f"{SMALL_GAP:g} over all voxels."
+    )
+    return [*(each for i, each in enumerate(out) if i not in repaired), ("", together)]
+
+
+def _verdicts(gaps: dict[str, list[float]]) -> set[str]:
+    """What the datasets call a method."""
+    return {verdict(each) for each in gaps.values()}
 
 
 def _gaps(numbers: Numbers, method: str, region: str) -> dict[str, list[float]]:
@@ -62,7 +79,7 @@ def verdict(gaps: list[float]) -> str:
 
 def gap_sentence(gaps: dict[str, list[float]], region: str) -> str:
     """What is said of a method with these gaps (dataset -> one of each seed) in a region."""
-    words = {verdict(each) for each in gaps.values()}
+    words = _verdicts(gaps)
     where = "over all voxels" if region == DECIDES else f"in region “{region}”"
     if words == {"balanced"}:
         return (
