@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from segcal.report.content import Dataset
 from segcal.report.figures import Drawing, new_figure
 from segcal.report.numbers import Numbers
 from segcal.report.reliability import FEW_VOXELS, CaseBins, Curve, Floats
-from segcal.report.study import Dataset
 from segcal.report.style import INK, MUTED, RULE, colours, fold
 
 if TYPE_CHECKING:

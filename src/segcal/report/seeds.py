@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from segcal.metrics.crossed import compare_crossed
+from segcal.report.content import Dataset
 from segcal.report.numbers import Number, Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, Ranks, distinct
 from segcal.report.reference import why_this
-from segcal.report.study import Dataset
 from segcal.report.table import Cell, Column, Row, Table, metric_column
 
 if TYPE_CHECKING:

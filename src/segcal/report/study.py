@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from segcal._checks import check_choice
 from segcal.metrics.choice import ranked_methods
 from segcal.metrics.table import COLUMNS, check_filled, exactly
+from segcal.report.content import Dataset, Method, Run, StudyFile
 from segcal.report.reference import Named, find_named
 
 if TYPE_CHECKING:
@@ -20,99 +21,7 @@ if TYPE_CHECKING:
 # What helps when the long table of a study is not whole.
 _AGAIN = "copy it again, or resume the study (`segcal benchmark PLAN --out STUDY --resume`)"
 GROUPS = ("main", "ablation", "prior", "posthoc")
-# A training whose last validation DSC is below this part of its best is said to have broken down.
-BROKEN_DOWN = 0.9
-
-
-class _Part(BaseModel):
-    """A newer segcal may write more keys than this one knows: they are left alone."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class Dataset(_Part):
-    """A dataset of the study. `labels` are all classes, `structures` what DSC is measured on.
-
-    `patients` says of each case whose it is; what is not named there is a patient of its own.
-    """
-
-    name: str
-    title: str = ""
-    source: str = ""
-    labels: tuple[str, ...] = ()
-    structures: tuple[str, ...] = ()
-    fingerprint: str = ""
-    patients: dict[str, str] = {}
-
-    def class_name(self, label: str) -> str:
-        """The name of a class that rows call by its number."""
-        known = label.isdecimal() and int(label) < len(self.labels)
-        return self.labels[int(label)] if known else label
-
-
-class Method(_Part):
-    """A method of the study; `paper` is the row of the paper's tables it stands for."""
-
-    name: str
-    title: str = ""
-    paper: str | None = None
-    group: str = "main"
-    options: dict[str, Any] = {}
-    chosen_from: tuple[dict[str, Any], ...] = ()
-
-
-class Training(_Part):
-    """The course of a run's validation DSC; epochs count from 1."""
-
-    epochs: int
-    best_epoch: int
-    best_dsc: float
-    last_dsc: float
-
-    @property
-    def broke_down(self) -> bool:
-        """Whether the last network is far behind the best, which is the one that is tested."""
-        return self.last_dsc < BROKEN_DOWN * self.best_dsc
-
-
-class Run(_Part):
-    """One training (or, in an audit, one set of predictions)."""
-
-    run: str
-    method: str
-    dataset: str
-    seed: int | None = 0
-    folder: str = ""
-    state: str = "done"
-    error: str = ""
-    seconds: float | None = None
-    training: Training | None = None
-
-
 _Named = TypeVar("_Named", Dataset, Method)
-
-
-class StudyFile(_Part):
-    """study.json. Without `tables` all are shown; what has no name there is always shown.
-
-    `reference_late`: whether results were there when the plan named it; None where nobody knows.
-    """
-
-    format: Literal["segcal-study"]
-    version: Literal[1]
-    kind: str = "benchmark"
-    title: str = "Study"
-    note: str | None = None
-    split: str = "test"
-    region: str = "foreground"
-    metrics: tuple[str, ...] = ("dsc", "hd95_mm", "ece", "cece")
-    tables: tuple[Literal["main", "classes", "ablation", "priors"], ...] | None = None
-    datasets: tuple[Dataset, ...]
-    methods: tuple[Method, ...]
-    runs: tuple[Run, ...] = ()
-    reference: str | None = None
-    reference_late: bool | None = None
-    environment: dict[str, Any] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from segcal.metrics.table import SEGMENTATION, base_metric
+from segcal.report.content import Dataset
 from segcal.report.numbers import Number, Numbers
 from segcal.report.paper import CITATION, published, row_of
-from segcal.report.study import Dataset
 from segcal.report.table import Cell, Column, Row, Table, marked, metric_column
 
 TRUTH = ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
