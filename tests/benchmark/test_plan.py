@@ -141,7 +141,10 @@ def test_the_reference_is_a_ranked_method(tmp_path: Path) -> None:
     assert Plan.model_validate(yaml.safe_load(to_yaml(told))) == told
     assert load_plan(path, overrides=["reference=ce"]).reference == "ce"
     after = write(path, reference="nacl+temperature", posthoc=["temperature"])
-    assert load_plan(after).reference == "nacl+temperature"
+    with pytest.raises(
+        ValueError, match="of group posthoc and so not ranked; name one of ce, nacl"
+    ):
+        load_plan(after)
     # A study of variants ranks them with each other.
     alone = {name: VARIANTS[name] for name in ("ce", "ce_2")}
     assert load_plan(write(path, methods=alone, reference="ce_2")).reference == "ce_2"

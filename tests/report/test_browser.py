@@ -66,16 +66,16 @@ def test_sorting_by_keyboard(view: Browser) -> None:
 def test_picking_methods(view: Browser) -> None:
     rows = "#table-main-foreground tbody tr"
     plots = "#live-reliability .plot"
-    assert (visible(view, rows), visible(view, plots)) == (4, 12)
+    assert (visible(view, rows), visible(view, plots)) == (3, 12)
     view.run("document.querySelector('input[value=ls]').click()")
-    assert (visible(view, rows), visible(view, plots)) == (3, 10)
+    assert (visible(view, rows), visible(view, plots)) == (2, 10)
     assert visible(view, ".tile[data-method=ls]") == 0
     view.run("document.getElementById('pick-none').click()")
     assert (visible(view, rows), visible(view, plots)) == (0, 0)
     status = view.run("document.getElementById('live-reliability').innerText")
     assert "No method is picked" in status
     view.run("document.getElementById('pick-all').click()")
-    assert (visible(view, rows), visible(view, plots)) == (4, 12)
+    assert (visible(view, rows), visible(view, plots)) == (3, 12)
     assert view.errors == []
 
 

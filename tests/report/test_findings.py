@@ -215,11 +215,17 @@ def test_trainings_that_broke_down_are_named(tmp_path: Path) -> None:
 
 
 def test_a_calibrators_masks_are_compared_once(tmp_path: Path) -> None:
+    """Where they are ranked, because one method alone was trained; else they are not ranked."""
     values = dict(scores(a=(0.9, 0.1), b=(0.8, 0.2)))
     for (method, seed, case), each in list(values.items()):
         values[f"{method}+temperature", seed, case] = {**each, "ece": each["ece"] * 0.7}
-    methods = [{"name": m} for m in ("a", "b")]
-    methods += [{"name": f"{m}+temperature", "group": "posthoc"} for m in ("a", "b")]
+    names = ("a", "b", "a+temperature", "b+temperature")
+    methods = [{"name": m, "group": "posthoc" if "+" in m else "main"} for m in names]
+    (tmp_path / "main").mkdir()
+    ranks = rank_methods(read(tmp_path / "main", values, methods=methods), "all")
+    assert ranks is not None
+    assert list(ranks.sums["method"]) == ["a", "b"]
+    methods[1]["group"] = "ablation"
     numbers = read(tmp_path, values, methods=methods)
     ranks = rank_methods(numbers, "all")
     assert ranks is not None

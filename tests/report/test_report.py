@@ -48,12 +48,12 @@ def test_files(page: Path) -> None:
     folder = page.parent
     tables = {path.name for path in (folder / "tables").iterdir()}
     for name in ("main", "main_all", "classes_acdc", "ablation", "priors", "posthoc", "ranks",
-                 "confidence", "truth_phantom", "seeds_acdc", "seeds_phantom"):  # fmt: skip
+                 "confidence", "truth_phantom", "seeds_phantom"):  # fmt: skip
         assert {f"{name}.md", f"{name}.tex", f"{name}.csv"} <= tables
     assert {"comparisons.csv", "seeds.csv"} <= tables
     figures = {path.name for path in (folder / "figures").iterdir()}
     for name in ("ranks", "significance", "reliability_acdc", "cases_phantom", "logits_acdc",
-                 "truth_phantom", "seeds_acdc", "panel_acdc_best",
+                 "truth_phantom", "seeds_phantom", "panel_acdc_best",
                  "panel_phantom_worst"):  # fmt: skip
         assert {f"{name}.svg", f"{name}.png"} <= figures
     assert {p.name for p in folder.iterdir()} == {"index.html", "tables", "figures"}

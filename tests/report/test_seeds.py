@@ -10,6 +10,7 @@ import pytest
 from plain_studies import Values, write_plain
 from segcal.metrics import compare_crossed
 from segcal.report import write_report
+from segcal.report.forest import draw_forest
 from segcal.report.formats import to_latex, to_markdown
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import rank_methods
@@ -69,6 +70,34 @@ def test_what_seeds_turn_around_does_not_remain(tmp_path: Path) -> None:
     assert "3 seeds, 12 cases" in table.caption
     assert r"**+0.2" in to_markdown(table)
     assert r"$\dagger$" in to_latex(table)
+
+
+def test_calibrated_networks_are_compared_in_what_they_change(tmp_path: Path) -> None:
+    values = dict(scores(3))
+    for (method, seed, case), each in list(values.items()):
+        if method != "best":
+            values[f"{method}+t", seed, case] = {**each, "ece": 0.9 * each["ece"]}
+    methods = [
+        {"name": m, "group": "posthoc" if "+" in m else "main"}
+        for m in ("best", "sure", "luck", "sure+t", "luck+t")
+    ]
+    numbers, counted = count(tmp_path, values, methods=methods)
+    assert counted.family == 4 + 2
+    assert "Of the 6 differences" in seed_words(numbers, counted)
+    table = seeds_table(numbers, counted, "d")
+    assert [row.method for row in table.rows] == ["sure", "luck", "sure+t", "luck+t"]
+    shown = [[cell.mean(3) for cell in row.cells] for row in table.rows]
+    assert all("–" not in row for row in shown[:2])
+    assert [row[:2] for row in shown[2:]] == [["–", "–"]] * 2
+    assert all("–" not in row[2:] for row in shown[2:])
+    assert "a calibrator left the masks as they were" in table.caption
+    marks = {
+        axes.get_title(loc="left"): len(
+            [x for x in axes.lines if x.get_marker() not in ("None", "")]
+        )
+        for axes in draw_forest(numbers, counted, "d").figure.axes
+    }
+    assert marks == {"DSC ↑": 2, "ECE ↓": 4}
 
 
 def test_without_spread_of_seeds_nothing_is_lost(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from segcal.metrics.table import DIRECTIONS, POOLED, base_metric, whole_image
 if TYPE_CHECKING:
     import pandas as pd
 
-# Variants of one method: they would crowd the ranking of the others.
-_VARIANTS = ("ablation", "prior")
+# Variants of one method: they would crowd the ranking of the others. A calibrated network has even
+# the masks of its own.
+_VARIANTS = ("ablation", "prior", "posthoc")
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Ranked:
 
 
 def ranked_methods(groups: Mapping[str, str]) -> list[str]:
-    """The methods to be ranked, from the group of each: main and post-hoc ones, or all.
+    """The methods to be ranked, from the group of each: the main ones, or all.
 
-    All where those are fewer than two: a study of ablations or priors compares them with each
-    other. A group that is not known counts as main.
+    All where those are fewer than two: a study of ablations, of priors or of calibrators compares
+    them with each other. A group that is not known counts as main.
 
     Example:
         >>> ranked_methods({"ce": "main", "nacl": "main", "nacl_max": "ablation"})

@@ -18,6 +18,7 @@ def draw_forest(numbers: Numbers, counted: Counted, dataset: str) -> Drawing:
     """One panel per metric, one row per method; filled points remain after correction."""
     rows = counted.rows[counted.rows["dataset"] == dataset]
     metrics = [str(name) for name in dict.fromkeys(rows["metric"])]
+    shown = rows[[at not in counted.twins for at in rows.index]]
     methods = [m for m in numbers.study.methods if m in set(rows["other"])]
     across = min(4, len(metrics))
     down = -(-len(metrics) // across)
@@ -25,7 +26,7 @@ def draw_forest(numbers: Numbers, counted: Counted, dataset: str) -> Drawing:
     grid = figure.subplots(down, across, sharey=True, squeeze=False)
     mine = numbers.study.methods[counted.reference].title
     for axes, metric in zip(grid.flat, metrics, strict=False):
-        _panel(axes, numbers, rows[rows["metric"] == metric], methods)
+        _panel(axes, numbers, shown[shown["metric"] == metric], methods)
         axes.set_title(metric_column(metric).heading, loc="left")
         sides = ["others", shorten(mine, 12)]
         left, right = sides if direction(metric) == "higher" else sides[::-1]

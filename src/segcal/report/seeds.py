@@ -46,6 +46,11 @@ class Counted:
         return int(self.rows["counted"].sum())
 
     @property
+    def twins(self) -> set[Any]:
+        """Rows that compare what another does: masks that a calibrator left as they were."""
+        return set(self.rows.index) - set(distinct(self.rows).index)
+
+    @property
     def datasets(self) -> list[str]:
         """Those of which something can be said."""
         return [str(name) for name in dict.fromkeys(self.judged["dataset"])]
@@ -55,10 +60,16 @@ class Counted:
 
 
 def count_seeds(numbers: Numbers, ranks: Ranks) -> Counted:
-    """Every ranked method against the reference, on the datasets and metrics of the ranking."""
-    rows, scores = numbers.rows, ranks.scores
+    """Every ranked method against the reference, on the datasets and metrics of the ranking.
+
+    Calibrated ones too: whether training for calibration is worth it is asked of them.
+    """
+    rows, scores, study = numbers.rows, ranks.scores, numbers.study
+    after = [
+        m for m in study.in_group("posthoc") if all((d, m) in study.present for d in ranks.datasets)
+    ]
     rows = rows[
-        rows["method"].isin(scores.methods)
+        rows["method"].isin([*scores.methods, *after])
         & rows["dataset"].isin(ranks.datasets)
         & rows["metric"].isin(scores.metrics)
     ]
@@ -179,7 +190,11 @@ def seeds_table(numbers: Numbers, counted: Counted, dataset: str) -> Table:
     made = []
     for method in (m for m in numbers.study.methods if m in others):
         mine = rows[rows["other"] == method]
-        cells = [cell for _, row in mine.iterrows() for cell in _cells(row)]
+        cells = [
+            cell
+            for at, row in mine.iterrows()
+            for cell in ((Cell(), Cell()) if at in counted.twins else _cells(row))
+        ]
         note = "one seed: over cases alone" if (mine["seeds"] == 1).any() else ""
         made.append(Row(method, numbers.study.methods[method].title, tuple(cells), note=note))
     title = numbers.study.methods[counted.reference].title
@@ -193,6 +208,8 @@ def seeds_table(numbers: Numbers, counted: Counted, dataset: str) -> Table:
         "count. “Seeds”: their part of the squared standard error; where it is large, more cases "
         "do not help."
     )
+    if counted.twins:
+        caption += " “–”: a calibrator left the masks as they were."
     return Table(
         f"seeds_{dataset}", f"Once seeds count: {numbers.study.datasets[dataset].title}",
         tuple(columns), tuple(made), caption, _notes(numbers, rows), counted.region,

@@ -16,12 +16,14 @@ SMALL_GAP = 0.01
 
 
 def main_table(numbers: Numbers, region: str) -> Table | None:
-    """The main table: the metrics of the study per dataset, main and post-hoc methods."""
+    """The main table: the metrics of the study per dataset and main method.
+
+    What calibrators made of a single one stands below it; of several, in a table of its own.
+    """
     main, posthoc = (numbers.study.in_group(group) for group in ("main", "posthoc"))
-    return _table(
-        numbers, region, [*main, *posthoc], name="main", title="Main results",
-        rules={posthoc[0]} if main and posthoc else set(),
-    )  # fmt: skip
+    shown = main if len(main) > 1 else [*main, *posthoc]
+    rules = {posthoc[0]} if len(main) == 1 and posthoc else set()
+    return _table(numbers, region, shown, name="main", title="Main results", rules=rules)
 
 
 def group_table(numbers: Numbers, region: str, group: str) -> Table | None:
