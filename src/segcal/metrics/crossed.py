@@ -17,7 +17,7 @@ from segcal._checks import check_choice, check_number
 from segcal.metrics._cells import refuse_duplicates
 from segcal.metrics.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
 from segcal.metrics.regions import REGIONS
-from segcal.metrics.significance import holm_once, preferred, question
+from segcal.metrics.significance import ask, holm_once, preferred
 from segcal.metrics.table import POOLED, check_filled, check_table, direction, whole_image
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def compare_crossed(
     any other value in a seed is left out, which flatters the method that missed it: read `left_out`
     beside the difference. A pair with one common seed (without a column `seed` there is one) has
     the interval of cases alone and no `p_holm`: it is not in the family. Nor are differences that
-    are all 0, and pairs that compare the same numbers count once: `counted`, as in `compare`.
+    are all 0, and pairs that compare the same numbers (the same `question`) count once.
 
     Args:
         reference: compare this method with every other; None compares every pair.
@@ -194,7 +194,7 @@ def compare_crossed(
     else:
         check_choice("reference", reference, methods)
         pairs = [(reference, m) for m in methods if m != reference]
-    out, questions = [], []
+    out, comparisons = [], []
     for (dataset, metric), part in rows.groupby(["dataset", "metric"], sort=False):
         cells = part.groupby(["patient", "case", "label", "method", "seed"], sort=False)["value"]
         wide = cells.mean().unstack(["method", "seed"])
@@ -202,19 +202,19 @@ def compare_crossed(
             d, left_out = _differences(wide, *pair)
             found = _comparison(d, pair, str(metric), confidence, strict)
             found["left_out"] = left_out
-            questions.append(question(str(dataset), str(metric), d))
+            comparisons.append((str(dataset), str(metric), d))
             where = "all" if whole_image(str(metric)) else region
             out.append({"dataset": dataset, "metric": metric, **found, "region": where})
-    made = pd.DataFrame(out, columns=list(_COLUMNS))
-    family = made["p_value"].where(made["seeds"] > 1)
-    made["p_holm"], made["counted"] = holm_once(family, questions)
-    made["p_cases_holm"], _ = holm_once(made["p_cases"].where(made["seeds"] > 0), questions)
+    questions = ask(comparisons)
+    made = pd.DataFrame(out, columns=list(_COLUMNS)).assign(question=questions)
+    made["p_holm"] = holm_once(made["p_value"].where(made["seeds"] > 1), questions)
+    made["p_cases_holm"] = holm_once(made["p_cases"].where(made["seeds"] > 0), questions)
     return made
 
 
 _COLUMNS = (
     "dataset", "metric", "method", "other", "mean_difference", "low", "high", "better", "p_value",
-    "p_holm", "counted", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases",
+    "p_holm", "question", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases",
     "p_cases", "p_cases_holm", "region",
 )  # fmt: skip
 

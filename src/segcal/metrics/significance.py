@@ -23,7 +23,7 @@ from segcal.metrics.ranking import (
 if TYPE_CHECKING:
     import pandas as pd
 
-Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 
 
 def holm(p_values: npt.ArrayLike) -> Floats:
@@ -43,37 +43,41 @@ def holm(p_values: npt.ArrayLike) -> Floats:
     return out
 
 
-def holm_once(p_values: npt.ArrayLike, questions: Sequence[bytes]) -> tuple[Floats, Bools]:
-    """Holm's correction where a question that is asked twice counts once, and which rows count.
+def holm_once(p_values: npt.ArrayLike, questions: Ints) -> Floats:
+    """Holm's correction where a question that is asked twice counts once; see `ask`.
 
-    Two rows of the same `question` compare the same numbers (a calibrator that leaves every mask
-    as it was has the Dice of its network). The empty question, differences that are all 0, and
-    rows without a p-value are no tests: the former keep p = 1, the latter NaN.
+    What asks nothing (question 0) is no test and keeps p = 1, what has no p-value has none after.
     """
     p = np.asarray(p_values, dtype=np.float64)
-    first: dict[bytes, int] = {}
-    for row, question in enumerate(questions):
-        if question and not np.isnan(p[row]):
-            first.setdefault(question, row)
-    counted = np.zeros(len(p), dtype=bool)
-    counted[list(first.values())] = True
-    corrected = np.where(np.isnan(p), np.nan, 1.0)
-    corrected[counted] = holm(p[counted])
-    for row, question in enumerate(questions):
-        if question in first and not np.isnan(p[row]):
-            corrected[row] = corrected[first[question]]
-    return corrected, counted
+    corrected: Floats = np.where(np.isnan(p), np.nan, 1.0)
+    tested = (questions > 0) & ~np.isnan(p)
+    _, first, which = np.unique(questions[tested], return_index=True, return_inverse=True)
+    corrected[tested] = holm(p[tested][first])[which]
+    return corrected
 
 
-def question(dataset: str, metric: str, differences: Floats) -> bytes:
-    """A name for what a comparison asks, whoever of the two comes first; empty if nothing."""
+def ask(comparisons: Sequence[tuple[str, str, Floats]]) -> Ints:
+    """A number for what each comparison (dataset, metric, differences) asks, whoever comes first.
+
+    Comparisons of the same numbers have the same: a calibrator that leaves every mask as it was has
+    the Dice of its network. 0 where no case differs.
+    """
+    known = {b"": 0}
+    return np.array([known.setdefault(_key(*each), len(known)) for each in comparisons], np.int64)
+
+
+def _key(dataset: str, metric: str, differences: Floats) -> bytes:
     rounded = np.round(np.ravel(differences), 12)
     found = rounded[np.nonzero(rounded)]
     if not found.size:
         return b""
-    turned = rounded * np.sign(found[0]) + 0.0  # no negative zeros
-    numbers: bytes = turned.tobytes()
-    return f"{dataset}/{metric}/{differences.shape}/".encode() + numbers
+    turned: bytes = (rounded * np.sign(found[0]) + 0.0).tobytes()  # no negative zeros
+    return f"{dataset}/{metric}/{differences.shape}/".encode() + turned
+
+
+def once(comparisons: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows of `compare` or `compare_crossed` that ask something, each question once."""
+    return comparisons[comparisons["question"] > 0].drop_duplicates("question")
 
 
 def compare(
@@ -90,9 +94,9 @@ def compare(
     `method` minus that of `other`; `better` names the one the metric's direction prefers;
     `p_value`, `p_holm`, and `cases`; `region`, `missing`, and `undefined`, the values that both
     lacked together. Pairs without any difference have p = 1 and are no test; pairs that compare the
-    same numbers (masks that a calibrator left as they were) are one: `counted` are the rows that
-    Holm's correction is over. A reference chosen because it is the
-    best on the same cases flatters itself: the p-values then do not account for the choice.
+    same numbers (masks that a calibrator left as they were) have the same `question` and count once
+    for Holm's correction. A reference chosen because it is the best on the same cases flatters
+    itself: the p-values then do not account for the choice.
 
     Args:
         reference: compare this method with every other; None compares every pair.
@@ -117,15 +121,15 @@ def compare_of(scores: CaseScores, reference: str | None = None) -> "pd.DataFram
         for i in range(len(scores.metrics))
         for method, other in pairs
     ]
-    questions = [row.pop("question") for row in rows]
-    out = pd.DataFrame(rows, columns=list(_COMPARISON))
-    out["p_holm"], out["counted"] = holm_once(out["p_value"], questions)
+    questions = ask([(row["dataset"], row["metric"], row.pop("differences")) for row in rows])
+    out = pd.DataFrame(rows, columns=list(_COMPARISON)).assign(question=questions)
+    out["p_holm"] = holm_once(out["p_value"], questions)
     return out
 
 
 _COMPARISON = (
     "dataset", "metric", "method", "other", "mean_difference", "better", "p_value", "p_holm",
-    "counted", "cases", "region", "missing", "undefined",
+    "question", "cases", "region", "missing", "undefined",
 )  # fmt: skip
 
 
@@ -144,7 +148,7 @@ def _comparison(
         "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
         "better": preferred(method, other, _mean(edge)),
         "p_value": _wilcoxon(edge),
-        "question": question(dataset, scores.metrics[i], edge),
+        "differences": edge,
         "cases": int(kept.sum()),
         "region": scores.region_of(scores.metrics[i]),
         "missing": scores.missing,

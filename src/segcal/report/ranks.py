@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from segcal.metrics import CaseScores, collect
 from segcal.metrics.choice import choose_ranked
 from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
-from segcal.metrics.significance import bootstrap_ranks_of, compare_of
+from segcal.metrics.significance import bootstrap_ranks_of, compare_of, once
 from segcal.report.numbers import Numbers
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Ranks:
     @property
     def family(self) -> int:
         """How many tests Holm's correction is over."""
-        return int(self.tests["counted"].sum())
+        return len(once(self.tests))
 
     @property
     def datasets(self) -> list[str]:
@@ -105,16 +105,6 @@ def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:
         costs={d: v[:, at] for d, v in scores.costs.items()},
         undefined={d: v[at] for d, v in scores.undefined.items()},
     )
-
-
-def distinct(tests: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows of comparisons without those that compare what another does, or the same with itself.
-
-    A calibrator leaves masks as they are: its DSC is that of the method before it.
-    """
-    size = tests["mean_difference"].abs()
-    twins = tests.assign(size=size).duplicated(["dataset", "metric", "size", "p_value"])
-    return tests[~twins & ~((size == 0) & (tests["p_value"] == 1))]
 
 
 def least_p(ranks: Ranks) -> dict[str, float]:

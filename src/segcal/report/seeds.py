@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from segcal.metrics.crossed import compare_crossed
+from segcal.metrics.significance import once
 from segcal.report.content import Dataset
 from segcal.report.numbers import Number, Numbers
 from segcal.report.phrases import join
-from segcal.report.ranks import ALPHA, FEW_CASES, Ranks, distinct
+from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
 from segcal.report.reference import why_this
 from segcal.report.table import Cell, Column, Row, Table, metric_column
 
@@ -43,12 +44,13 @@ class Counted:
     @property
     def family(self) -> int:
         """How many comparisons Holm's correction is over."""
-        return int(self.rows["counted"].sum())
+        return len(once(self.rows[self.rows["p_holm"].notna()]))
 
     @property
     def twins(self) -> set[Any]:
         """Rows that compare what another does: masks that a calibrator left as they were."""
-        return set(self.rows.index) - set(distinct(self.rows).index)
+        known = self.rows[self.rows["mean_difference"].notna()]
+        return set(known.index) - set(once(known).index)
 
     @property
     def datasets(self) -> list[str]:
@@ -117,7 +119,7 @@ def only_cases(row: Any) -> bool:
 
 def seed_words(numbers: Numbers, counted: Counted) -> str:
     """How many differences remain, in one sentence for the findings."""
-    rows, reference = distinct(counted.judged), counted.reference
+    rows, reference = once(counted.judged), counted.reference
     sure = rows[[remains(row) for _, row in rows.iterrows()]]
     won = int((sure["better"] == reference).sum())
     alone = int((rows["p_cases_holm"] < ALPHA).sum())

@@ -2,10 +2,11 @@
 
 import math
 
+from segcal.metrics.significance import once
 from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.numbers import Numbers
 from segcal.report.phrases import join
-from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, distinct, least_p
+from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
 from segcal.report.reference import place_words
 from segcal.report.seeds import Counted, seed_words
 from segcal.report.table import metric_column
@@ -116,7 +117,7 @@ def _was(count: int) -> str:
 
 def _significance(numbers: Numbers, ranks: Ranks) -> str:
     tests, reference = ranks.tests, ranks.reference
-    mine = distinct(tests[(tests["method"] == reference) | (tests["other"] == reference)])
+    mine = once(tests[(tests["method"] == reference) | (tests["other"] == reference)])
     sure = mine[mine["p_holm"] < ALPHA]
     won = int((sure["better"] == reference).sum())
     least = max(least_p(ranks).values())
