@@ -202,7 +202,7 @@ def test_the_report_shows_them(study: Study) -> None:
         assert "CE+Dice + temperature" in str(table.rows)
     (text,) = (t for t in findings(numbers, None, "all") if "ECE is" in t)
     assert "region “all”: ECE is " in text
-    assert text.count("CE+Dice + temperature (from ") == text.count("CE+Dice + vector (from ") == 1
+    assert text.count("CE+Dice + temperature (") == text.count("CE+Dice + vector (") == 1
 
 
 @pytest.mark.slow

@@ -240,6 +240,20 @@ def test_a_calibrators_masks_are_compared_once(tmp_path: Path) -> None:
     )
 
 
+def test_what_calibrators_changed_goes_by_the_digits_that_are_printed(tmp_path: Path) -> None:
+    values = dict(scores(a=(0.9, 0.1), b=(0.8, 0.2), c=(0.7, 0.3)))
+    times = {"a": 0.9999, "b": 1.1, "c": 0.5}
+    for (method, seed, case), each in list(values.items()):
+        values[f"{method}+t", seed, case] = {**each, "ece": each["ece"] * times[method]}
+    names = [*times, *(f"{m}+t" for m in times)]
+    methods = [{"name": m, "group": "posthoc" if "+" in m else "main"} for m in names]
+    text = " ".join(findings(read(tmp_path, values, methods=methods), None, "all"))
+    assert (
+        "ECE is lower after c+t (from 0.300 to 0.150); ECE is the same after a+t (0.100); "
+        "ECE is higher after b+t (from 0.200 to 0.220)." in text
+    )
+
+
 def test_many_calibrated_methods_that_are_balanced_are_one_sentence(tmp_path: Path) -> None:
     names = ["a", "b", "a+t", "b+t", "c+t"]
     values = {

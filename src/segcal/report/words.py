@@ -143,25 +143,25 @@ def _significance(numbers: Numbers, ranks: Ranks) -> str:
 
 
 def _after_training(numbers: Numbers, region: str) -> list[str]:
-    """What calibrators did to the ECE of each dataset, those that lower it first."""
+    """What calibrators did to the ECE of each dataset, by the digits that are printed."""
     study, out = numbers.study, []
     for dataset in study.datasets.values():
-        lower: list[str] = []
-        higher: list[str] = []
+        changes: dict[str, list[str]] = {"lower": [], "the same": [], "higher": []}
         for name in study.in_group("posthoc"):
             base = name.rsplit("+", 1)[0]
             if base == name or base not in study.methods:
                 continue
-            before = numbers.overall(dataset.name, base, "ece", region).mean
-            after = numbers.overall(dataset.name, name, "ece", region).mean
-            if not math.isnan(before) and not math.isnan(after):
-                change = f"{_title(numbers, name)} (from {before:.3f} to {after:.3f})"
-                (lower if after < before else higher).append(change)
-        parts = [
-            f"ECE is {how} after {join(which)}"
-            for how, which in (("lower", lower), ("no lower", higher))
-            if which
-        ]
+            before = round(numbers.overall(dataset.name, base, "ece", region).mean, 3)
+            after = round(numbers.overall(dataset.name, name, "ece", region).mean, 3)
+            if math.isnan(before) or math.isnan(after):
+                continue
+            title = _title(numbers, name)
+            if after == before:
+                changes["the same"].append(f"{title} ({after:.3f})")
+            else:
+                how = "lower" if after < before else "higher"
+                changes[how].append(f"{title} (from {before:.3f} to {after:.3f})")
+        parts = [f"ECE is {how} after {join(which)}" for how, which in changes.items() if which]
         if parts:
             out.append(f"{dataset.title}, region “{region}”: {'; '.join(parts)}.")
     return out
