@@ -60,6 +60,27 @@ def test_when_labels_are_packed(case: dict[str, Any], packed: bool) -> None:
     assert made.value.constants["PACKED"] is made.gradient.constants["PACKED"] is packed
 
 
+@pytest.mark.skipif(bool(torch.version.hip), reason="registers are limited on NVIDIA's GPUs alone")
+@pytest.mark.parametrize(
+    ("case", "value", "gradient"),
+    [
+        ({"shape": (2, 4, 3, 8, 8)}, None, 64),
+        ({"shape": (2, 14, 3, 8, 8)}, 128, 128),
+        ({"shape": (2, 5, 3, 8, 8)}, None, None),  # not measured
+        ({"shape": (2, 4, 3, 8, 9)}, None, None),  # not packed
+        ({"shape": (2, 4, 8, 8)}, None, None),  # nothing is carried along slices
+    ],
+)
+def test_where_registers_are_limited(
+    case: dict[str, Any], value: int | None, gradient: int | None
+) -> None:
+    made = plan(**case)
+    assert made.value.advice.get("maxnreg") == value
+    assert made.gradient.advice.get("maxnreg") == gradient
+    assert made.finish.advice == {}
+    assert "maxnreg" not in made.gradient.constants  # torch.compile takes these, and knows it not
+
+
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_what_is_kept_is_half_a_byte_per_pixel(reduction: str) -> None:
     """And not the labels; with it come the programs' sums and less than two further values."""

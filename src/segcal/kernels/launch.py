@@ -33,6 +33,8 @@ class Work(NamedTuple):
         constants: the compile-time arguments, and `num_warps`.
         known: the memory, one entry per device. Launches with it must be of tensors that differ in
             nothing but their content and address.
+        advice: options of the compiler that the result does not depend on. torch.compile's launches
+            go without: it knows none but `num_warps`.
     """
 
     kernel: Any
@@ -40,6 +42,7 @@ class Work(NamedTuple):
     numbers: tuple[int | float, ...]
     constants: dict[str, Any]
     known: dict[int, _Ready]
+    advice: dict[str, int]
 
 
 class _Ready(NamedTuple):
@@ -70,7 +73,9 @@ def launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
             low_bits |= pointer
         ready = work.known.get(device)
         if ready is None or low_bits % 16:  # Triton has another version for what is not aligned
-            compiled = work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
+            compiled = work.kernel[(work.programs,)](
+                *tensors, *work.numbers, **work.constants, **work.advice
+            )
             if low_bits % 16 == 0:
                 work.known[device] = _ready(compiled, work, len(tensors))
         elif ready.launch is None or hooked:

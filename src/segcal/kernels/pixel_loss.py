@@ -33,7 +33,11 @@ PACKS = True
 MOST_PACKED = 14  # classes
 LEFT_OUT = 14  # as in _triton
 LEAST_LOGITS = 10  # bytes per pixel: nibbles are a twentieth
+# Registers of a thread where votes are carried along three slices, by pass and BLOCK_K: so few that
+# another block fits on a multiprocessor of an H200, so many that hardly any is spilled.
+MOST_REGISTERS: dict[str, dict[int, int]] = {"value": {16: 128}, "gradient": {4: 64, 16: 128}}
 HAS_TRITON = find_spec("triton") is not None
+NVIDIA = torch.version.hip is None
 # The patch is unrolled: more than this compiles for too long to be worth it.
 MAX_PATCH = 125
 
@@ -208,7 +212,6 @@ def _plan(
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
     options = recipe.parameter, scale
-    ignored = LEFT_OUT if packed else ignore_index
     contiguous = layout == torch.contiguous_format
     strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
     sizes = (batch, depth, height, width, classes * pixels, *strides)
@@ -242,16 +245,27 @@ def _plan(
         "BLOCK": _power_of_two(programs),
         "num_warps": SUM_WARPS,
     }
+    first = (*sizes, ignore_index, *options)
+    second = (*sizes, LEFT_OUT if packed else ignore_index, *options)
     return Plan(
         layout,
         maps=maps,
         split=split,
         packed=packed,
         scratch=_scratch(programs, batch * pixels, maps, packed),
-        value=Work(_triton.value_kernel, programs, (*sizes, ignore_index, *options), kernel, {}),
-        finish=Work(_triton.finish_kernel, 1, (programs,), finish, {}),
-        gradient=Work(_triton.gradient_kernel, programs, (*sizes, ignored, *options), kernel, {}),
+        value=Work(_triton.value_kernel, programs, first, kernel, {}, _advice("value", kernel)),
+        finish=Work(_triton.finish_kernel, 1, (programs,), finish, {}, {}),
+        gradient=Work(
+            _triton.gradient_kernel, programs, second, kernel, {}, _advice("gradient", kernel)
+        ),
     )
+
+
+def _advice(part: str, kernel: dict[str, Any]) -> dict[str, int]:
+    """What the compiler is told about a pass; it was measured with nibbles, so it is for them."""
+    most = MOST_REGISTERS[part].get(kernel["BLOCK_K"])
+    carries = kernel["PACKED"] and kernel["SLOTS"] and kernel["RZ"]
+    return {"maxnreg": most} if most and carries and NVIDIA else {}
 
 
 def _pays_to_pack(classes: int, dtype: torch.dtype, label_type: torch.dtype) -> bool:
