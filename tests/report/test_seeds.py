@@ -201,7 +201,7 @@ def test_the_page_and_its_files(tmp_path: Path) -> None:
     page = write_report(tmp_path)
     html = page.read_text(encoding="utf-8")
     assert 'href="#seeds"' in html
-    assert html.count('id="table-seeds_d"') == 1
+    assert html.count('id="table-seeds_d-all"') == 1
     assert "2 of those do not remain." in html
     lines = list(csv.DictReader((page.parent / "tables" / "seeds.csv").open(encoding="utf-8")))
     assert [(x["metric"], x["other"]) for x in lines] == [
@@ -211,6 +211,26 @@ def test_the_page_and_its_files(tmp_path: Path) -> None:
     cells = list(csv.DictReader((page.parent / "tables" / "seeds_d.csv").open(encoding="utf-8")))
     assert cells[0]["mark"] == "sure"
     assert (page.parent / "figures" / "seeds_d.svg").is_file()
+
+
+def test_every_region_is_counted_by_itself(tmp_path: Path) -> None:
+    """At the boundary `sure` is the better one; the findings go by the study's own region."""
+    values = scores(3)
+    turned: Values = {
+        key: {**each, ("ece", "boundary"): 0.5 - each["ece"]} for key, each in values.items()
+    }
+    page = write_report(write_plain(tmp_path, turned))
+    with (page.parent / "tables" / "seeds.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    ours, others = ([x for x in lines if x["family"] == f] for f in ("all", "boundary"))
+    assert len(lines) == len(ours) + len(others) == 8
+    assert [x["better"] for x in ours if x["other"] == "sure"] == ["best", "best"]
+    assert [x["better"] for x in others if x["other"] == "sure"] == ["best", "sure"]
+    assert [x["region"] for x in others] == ["all", "all", "boundary", "boundary"]
+    assert (page.parent / "tables" / "seeds_d_boundary.md").is_file()
+    html = page.read_text(encoding="utf-8")
+    assert html.count('id="table-seeds_d-all"') == html.count('id="table-seeds_d-boundary"') == 1
+    assert "2 remain when seeds count as well as cases (2 in its favour, 0 against it" in html
 
 
 def test_patients_have_to_be_names(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Parts:
     patients_note: str = ""
     tests_of: str = ""
     tests_note: str = ""
-    seeds: list[tuple[Table, Drawing, Any]] = field(default_factory=list)
+    seeds: list[tuple[list[Table], Drawing, Any]] = field(default_factory=list)
     seeds_note: str = ""
     reliability: list[tuple[Drawing, str]] = field(default_factory=list)
     scatter: list[tuple[Drawing, str]] = field(default_factory=list)
@@ -109,7 +109,8 @@ def _regional(parts: Parts) -> list[Table]:
     """Tables that the page has once for each region."""
     out = [*parts.main]
     out += [table for *_, tables in parts.groups for table in tables]
-    return out + [table for _, tables in parts.classes for table in tables]
+    out += [table for _, tables in parts.classes for table in tables]
+    return out + [table for tables, *_ in parts.seeds for table in tables]
 
 
 def _contents(parts: Parts) -> list[tuple[str, str]]:

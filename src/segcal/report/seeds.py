@@ -61,11 +61,13 @@ class Counted:
         return not self.judged.empty
 
 
-def count_seeds(numbers: Numbers, ranks: Ranks) -> Counted:
+def count_seeds(numbers: Numbers, ranks: Ranks, region: str | None = None) -> Counted:
     """Every ranked method against the reference, on the datasets and metrics of the ranking.
 
-    Calibrated ones too: whether training for calibration is worth it is asked of them.
+    Calibrated ones too: whether training for calibration is worth it is asked of them. Calibration
+    is that in `region`, or in the ranking's; Holm's correction is over the comparisons of one.
     """
+    region = region or ranks.region
     rows, scores, study = numbers.rows, ranks.scores, numbers.study
     after = [
         m for m in study.in_group("posthoc") if all((d, m) in study.present for d in ranks.datasets)
@@ -77,11 +79,10 @@ def count_seeds(numbers: Numbers, ranks: Ranks) -> Counted:
     ]
     patients = {name: _patients(dataset, rows) for name, dataset in numbers.study.datasets.items()}
     found = compare_crossed(
-        rows, reference=ranks.reference, metrics=scores.metrics, region=ranks.region,
-        patients=patients,
+        rows, reference=ranks.reference, metrics=scores.metrics, region=region, patients=patients,
     )  # fmt: skip
     shared = frozenset(name for name, of in patients.items() if len(set(of.values())) < len(of))
-    return Counted(found, ranks.reference, ranks.region, shared)
+    return Counted(found, ranks.reference, region, shared)
 
 
 def _patients(dataset: Dataset, rows: "pd.DataFrame") -> dict[str, str]:
@@ -206,9 +207,9 @@ def seeds_table(numbers: Numbers, counted: Counted, dataset: str) -> Table:
     caption = (
         f"{title} minus the method with its 95 % interval: {_seeds(counted.judged)}, {subjects}; "
         f"calibration in region “{counted.region}”. Bold remains after Holm's correction over all "
-        "differences of all datasets; † is significant over cases alone, and no more when seeds "
-        "count. “Seeds”: their part of the squared standard error; where it is large, more cases "
-        "do not help."
+        "differences of all datasets in this region; † is significant over cases alone, and no "
+        "more when seeds count. “Seeds”: their part of the squared standard error; where it is "
+        "large, more cases do not help."
     )
     if counted.twins:
         caption += " “–”: a calibrator left the masks as they were."

@@ -112,7 +112,7 @@ class _Report:
         self.elsewhere: list[Table] = []
         self.drawings: list[Drawing] = []
         self.ranks: Ranks | None = None
-        self.counted: Counted | None = None
+        self.counted: dict[str, Counted] = {}
         self.bins = read_bins(self.study)
         self.truth_bins = read_bins(self.study, "truth_")
 
@@ -125,7 +125,7 @@ class _Report:
         self._diagrams()
         self._pictures()
         region = self.study.region
-        self.parts.headline = findings(self.numbers, self.ranks, region, self.counted)
+        self.parts.headline = findings(self.numbers, self.ranks, region, self.counted.get(region))
         self.parts.confidence_words = confidence_words(self.numbers, region)
         self.parts.caveat = FOREGROUND
 
@@ -139,10 +139,14 @@ class _Report:
             self.drawings.append(drawing)
         return drawing
 
+    @property
+    def _regions(self) -> list[str]:
+        """The study's, its own first."""
+        return list(dict.fromkeys([self.study.region, *self.study.regions]))
+
     def _in_regions(self, make: Callable[[str], Table | None]) -> list[Table]:
-        """A table for each region, the study's first."""
-        regions = [self.study.region, *(r for r in self.study.regions if r != self.study.region)]
-        made = [table for table in map(make, regions) if table is not None]
+        """A table for each region."""
+        made = [table for table in map(make, self._regions) if table is not None]
         self.tables += made
         self.elsewhere += [table for table in made if table.region != self.study.region]
         return made
@@ -185,17 +189,22 @@ class _Report:
 
     def _seeds(self, ranks: Ranks) -> None:
         """What remains of the reference's differences once seeds count."""
-        counted = self.counted = count_seeds(self.numbers, ranks)
+        counted = count_seeds(self.numbers, ranks)
+        regions = self._regions if counted else []
+        self.counted = {region: count_seeds(self.numbers, ranks, region) for region in regions}
         self.parts.seeds_note = seeds_note(self.numbers, counted)
         self.parts.patients_note = patients_note(self.numbers, counted)
-        if not counted:
-            return
         for dataset in counted.datasets:
-            table = seeds_table(self.numbers, counted, dataset)
+            tables = self._in_regions(partial(self._seeds_table, dataset))
             drawing = draw_forest(self.numbers, counted, dataset)
-            self.tables.append(table)
             self.drawings.append(drawing)
-            self.parts.seeds.append((table, drawing, self.study.datasets[dataset]))
+            self.parts.seeds.append((tables, drawing, self.study.datasets[dataset]))
+
+    def _seeds_table(self, dataset: str, region: str) -> Table | None:
+        counted = self.counted[region]
+        if dataset not in counted.datasets:
+            return None
+        return seeds_table(self.numbers, counted, dataset)
 
     def _diagrams(self) -> None:
         region, parts = self.study.region, self.parts
@@ -259,8 +268,12 @@ class _Report:
                 (folder / f"{name}.{ending}").write_text(convert(table), encoding="utf-8")
         if self.ranks is not None:
             self.ranks.tests.to_csv(folder / "comparisons.csv", index=False)
-        if self.counted:
-            self.counted.rows.to_csv(folder / "seeds.csv", index=False)
+        counted = {region: each.rows for region, each in self.counted.items() if each}
+        if counted:
+            import pandas as pd
+
+            rows = pd.concat(counted, names=["family"]).reset_index("family")
+            rows.to_csv(folder / "seeds.csv", index=False)
 
 
 def _file_name(text: str) -> str:
