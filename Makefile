@@ -23,13 +23,21 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/segcal demo --out $(DEMO)
 
-# Nine methods, five seeds, then the variants of NACL, on your copy of ACDC; begun again it goes on.
-#   make study ACDC=path/to/ACDC/training [STUDY=folder] [JOBS=n] [OPTIONS='--set train.epochs=1']
+# Nine methods, five seeds, then the variants of NACL, on your copy of ACDC, and the nine with three
+# seeds on Hippocampus if you have it; begun again it goes on.
+#   make study ACDC=path/to/ACDC/training [HIPPOCAMPUS=path/to/Task04_Hippocampus] [STUDY=folder]
+#     [JOBS=n] [OPTIONS='--set train.epochs=1']
+BENCHMARK = $(BIN)/segcal benchmark --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
 study: $(STAMP)
 	@test -d '$(ACDC)' || { echo 'make study ACDC=path/to/ACDC/training'; exit 2; }
+	@test -z '$(HIPPOCAMPUS)' -o -d '$(HIPPOCAMPUS)' || { echo '$(HIPPOCAMPUS): is no folder'; exit 2; }
 	$(BIN)/segcal prepare acdc --source '$(ACDC)' --out $(STUDY)/data --dtype uint8
-	$(BIN)/segcal benchmark examples/acdc_study.yaml --out $(STUDY)/acdc --data acdc=$(STUDY)/data --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
-	$(BIN)/segcal benchmark examples/acdc_variants.yaml --out $(STUDY)/acdc_variants --data acdc=$(STUDY)/data --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
+	$(BENCHMARK) examples/acdc_study.yaml --out $(STUDY)/acdc --data acdc=$(STUDY)/data
+	$(BENCHMARK) examples/acdc_variants.yaml --out $(STUDY)/acdc_variants --data acdc=$(STUDY)/data
+ifneq ($(HIPPOCAMPUS),)
+	$(BIN)/segcal prepare msd --source '$(HIPPOCAMPUS)' --out $(STUDY)/hippocampus_data --dtype uint8 --classes anterior,posterior
+	$(BENCHMARK) examples/hippocampus_study.yaml --out $(STUDY)/hippocampus --data hippocampus=$(STUDY)/hippocampus_data
+endif
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
