@@ -64,9 +64,6 @@ def _runs(study: Path) -> dict[str, Any]:
         if (folder / "run.json").is_file():
             about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             places[json.dumps({key: about.get(key) for key in ABOUT})] += 1
-            log = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
-            dsc = [json.loads(line).get("val", {}).get("dsc") for line in log]
-            row["validation_dsc"] = [None if value is None else round(value, 4) for value in dsc]
             row["training"] = run["training"]  # the checkpoint that was tested is of `best_epoch`
             row["calibrators"] = {
                 path.stem.removeprefix("calibrator_"): json.loads(path.read_text())["params"]

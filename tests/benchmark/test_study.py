@@ -76,10 +76,15 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
         assert (course is None) == broken
         if course is not None:
             log = (study.folder / run["folder"] / "log.jsonl").read_text().splitlines()
-            dsc = [json.loads(line)["val"]["dsc"] for line in log]
+            dsc, ece = ([json.loads(line)["val"][key] for line in log] for key in ("dsc", "ece"))
             assert course == {
                 "epochs": len(dsc), "best_epoch": 1 + dsc.index(max(dsc)),
                 "best_dsc": max(dsc), "last_dsc": dsc[-1],
+                "course": {
+                    "epochs": [1 + n for n in range(len(dsc))],
+                    "dsc": [round(value, 4) for value in dsc],
+                    "ece": [round(value, 4) for value in ece],
+                },
             }  # fmt: skip
     (trained,) = about["environment"]["trained"]
     assert trained["runs"] == 4

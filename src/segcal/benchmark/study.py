@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,21 +29,30 @@ FORMAT, VERSION = "segcal-study", 1
 
 
 def validation_course(log: Path) -> dict[str, Any] | None:
-    """The best and the last validation DSC of a training, and when; None without a log."""
+    """How the validation of a training went, its best and its last; None without a log."""
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-        found = [(n, float(line["val"]["dsc"])) for n, line in enumerate(lines, 1) if "val" in line]
+        found = [(n, line["val"]) for n, line in enumerate(lines, 1) if "val" in line]
+        values = {key: [float(val[key]) for _, val in found] for key in ("dsc", "ece")}
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if not found:
         return None
-    best = max(found, key=lambda pair: pair[1])
+    epochs, dsc = [n for n, _ in found], values["dsc"]
+    best = dsc.index(max(dsc))
+    course = {key: [_rounded(value) for value in each] for key, each in values.items()}
     return {
         "epochs": len(lines),
-        "best_epoch": best[0],
-        "best_dsc": best[1],
-        "last_dsc": found[-1][1],
+        "best_epoch": epochs[best],
+        "best_dsc": dsc[best],
+        "last_dsc": dsc[-1],
+        "course": {"epochs": epochs, **course},
     }
+
+
+def _rounded(value: float) -> float | None:
+    """Enough for a line; JSON has no NaN."""
+    return None if math.isnan(value) else round(value, 4)
 
 
 @dataclass

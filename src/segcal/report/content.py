@@ -1,8 +1,9 @@
 """What study.json holds: datasets, methods, runs."""
 
+import math
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # A training whose last validation DSC is below this part of its best is said to have broken down.
 BROKEN_DOWN = 0.9
@@ -45,13 +46,32 @@ class Method(_Part):
     chosen_from: tuple[dict[str, Any], ...] = ()
 
 
+class Course(_Part):
+    """Validation after some of the epochs: mean DSC, and mean ECE of the foreground."""
+
+    epochs: tuple[int, ...] = ()
+    dsc: tuple[float | None, ...] = ()
+    ece: tuple[float | None, ...] = ()
+
+    @model_validator(mode="after")
+    def _as_many(self) -> "Course":
+        if not len(self.epochs) == len(self.dsc) == len(self.ece):
+            raise ValueError("epochs, dsc and ece are not as many")
+        return self
+
+    def values(self, key: str) -> list[float]:
+        """Of "dsc" or "ece"; what is undefined is NaN."""
+        return [math.nan if value is None else value for value in getattr(self, key)]
+
+
 class Training(_Part):
-    """The course of a run's validation DSC; epochs count from 1."""
+    """How a run's validation went; epochs count from 1."""
 
     epochs: int
     best_epoch: int
     best_dsc: float
     last_dsc: float
+    course: Course = Course()
 
     @property
     def broke_down(self) -> bool:

@@ -57,6 +57,7 @@ class Parts:
     reliability: list[tuple[Drawing, str]] = field(default_factory=list)
     scatter: list[tuple[Drawing, str]] = field(default_factory=list)
     logits: list[tuple[Drawing, str]] = field(default_factory=list)
+    courses: list[tuple[Drawing, str]] = field(default_factory=list)
     truth: list[tuple[Table | None, Drawing | None, str]] = field(default_factory=list)
     pictures: list[CasePicture] = field(default_factory=list)
 
@@ -124,6 +125,7 @@ def _contents(parts: Parts) -> list[tuple[str, str]]:
         *((name, title, True) for name, title, _, _ in parts.groups),
         ("classes", "Classes", parts.classes),
         ("logits", "Logits", parts.logits),
+        ("training", "Training", parts.courses),
         ("truth", "True probabilities", parts.truth),
         ("pictures", "Pictures", parts.pictures),
         ("run", "What was run", True),

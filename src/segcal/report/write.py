@@ -11,6 +11,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from segcal.report.confidence import FOREGROUND, confidence_words
+from segcal.report.courses import draw_courses
 from segcal.report.diagrams import draw_reliability
 from segcal.report.figures import (
     Drawing,
@@ -223,6 +224,9 @@ class _Report:
             drawing = self._draw(draw_logits(self.numbers, dataset))
             if drawing:
                 parts.logits.append((drawing, name))
+            drawing = self._draw(draw_courses(self.numbers, dataset))
+            if drawing:
+                parts.courses.append((drawing, name))
             table = self._add(truth_table(self.numbers, dataset))
             drawing = self._draw(
                 draw_reliability(
