@@ -16,6 +16,7 @@ from runs import finish, start
 from segcal.benchmark import Plan, Study, run_benchmark
 from segcal.benchmark.launch import worker_environment
 from segcal.benchmark.plan import to_yaml
+from segcal.benchmark.study import validation_course
 from segcal.evaluation import read_evaluation
 
 pytestmark = pytest.mark.usefixtures("as_in_processes")
@@ -51,6 +52,23 @@ def study(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Study:
     return run_benchmark(plan, tmp_path_factory.mktemp("studies") / "study", silent=True)
 
 
+def test_the_course_of_a_validation_now_and_then(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    values = [(0.5, None), (0.8, 0.12345), (0.1, 0.2)]  # without any foreground there is no ECE
+    lines: list[dict[str, Any]] = []
+    for dsc, ece in values:
+        lines += [{"epoch": len(lines)}, {"epoch": len(lines) + 1, "val": {"dsc": dsc, "ece": ece}}]
+    log.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"epoch": 6}]))
+    assert validation_course(log) == {
+        "epochs": 7, "best_epoch": 4, "best_dsc": 0.8, "last_dsc": 0.1, "tested_epoch": 4,
+        "course": {"epochs": [2, 4, 6], "dsc": [0.5, 0.8, 0.1], "ece": [None, 0.1235, 0.2]},
+    }  # fmt: skip
+    last = validation_course(log, "last")
+    assert last is not None
+    assert last["tested_epoch"] == 7
+    assert validation_course(tmp_path / "none") is None
+
+
 def test_what_is_written(study: Study, plan: Plan) -> None:
     about = json.loads((study.folder / "study.json").read_text())
     assert (about["format"], about["kind"], about["title"]) == ("segcal-study", "benchmark", "Toy")
@@ -79,7 +97,7 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
             dsc, ece = ([json.loads(line)["val"][key] for line in log] for key in ("dsc", "ece"))
             assert course == {
                 "epochs": len(dsc), "best_epoch": 1 + dsc.index(max(dsc)),
-                "best_dsc": max(dsc), "last_dsc": dsc[-1],
+                "best_dsc": max(dsc), "last_dsc": dsc[-1], "tested_epoch": 1 + dsc.index(max(dsc)),
                 "course": {
                     "epochs": [1 + n for n in range(len(dsc))],
                     "dsc": [round(value, 4) for value in dsc],

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fused_checks import CUDA, DEVICE, check
+from segcal.kernels.launch import Work, launch
 from segcal.kernels.pixel_loss import Plan, Recipe, plan_for
 from segcal.losses import NACLLoss, make_loss
 
@@ -29,9 +30,10 @@ def plan(
     dtype: torch.dtype = torch.float32,
     labels: torch.dtype = torch.int64,
     reduction: str = "mean",
+    patch: int = 3,
 ) -> Plan:
     logits, target = torch.empty(shape, dtype=dtype), torch.empty(1, dtype=labels)
-    recipe = Recipe("nacl", patch=(3,) * (len(shape) - 2))
+    recipe = Recipe("nacl", patch=(patch,) * (len(shape) - 2))
     options: dict[str, Any] = {"ignore_index": 255, "weighted": False, "split": False}
     return plan_for(logits, target, recipe, reduction=reduction, **options)
 
@@ -69,6 +71,7 @@ def test_when_labels_are_packed(case: dict[str, Any], packed: bool) -> None:
         ({"shape": (2, 5, 3, 8, 8)}, None, None),  # not measured
         ({"shape": (2, 4, 3, 8, 9)}, None, None),  # not packed
         ({"shape": (2, 4, 8, 8)}, None, None),  # nothing is carried along slices
+        ({"shape": (2, 4, 3, 8, 8), "patch": 5}, None, None),  # nothing is carried at all
     ],
 )
 def test_where_registers_are_limited(
@@ -79,6 +82,34 @@ def test_where_registers_are_limited(
     assert made.gradient.advice.get("maxnreg") == gradient
     assert made.finish.advice == {}
     assert "maxnreg" not in made.gradient.constants  # torch.compile takes these, and knows it not
+
+
+def test_advice_is_given_with_the_first_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a kernel that only takes notes, for there is none without a GPU."""
+    given: list[dict[str, Any]] = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *_, **options: given.append(options)
+
+    for name, result in {
+        "_leaves_it_to_triton": False, "_current_device": -1, "_current_stream": 0,
+        "_hooked": False, "_ready": None,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(f"segcal.kernels.launch.{name}", lambda *_, result=result: result)
+    work = Work(Kernel(), 1, (), {"K": 4}, known={}, advice={"maxnreg": 64})
+    launch((work, [torch.zeros(4)]))
+    assert given == [{"K": 4, "maxnreg": 64}]
+
+
+@pytest.mark.skipif(not CUDA or bool(torch.version.hip), reason="needs a GPU of NVIDIA")
+def test_the_limit_reaches_the_compiler() -> None:
+    from segcal.kernels import _triton
+
+    logits = torch.randn(1, 4, 4, 16, 16, device=DEVICE, requires_grad=True)
+    NACLLoss(fused=True)(logits, torch.zeros_like(logits[:, 0], dtype=torch.int64)).backward()
+    made = _triton.gradient_kernel.device_caches[torch.cuda.current_device()][0].values()
+    assert 64 in {kernel.metadata.maxnreg for kernel in made}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

@@ -195,8 +195,8 @@ def test_errors_against_the_truth_are_of_the_whole_image(tmp_path: Path) -> None
     assert table.rows[0].cells[1].number.mean == pytest.approx(0.1)
 
 
-def course(method: str, best: float, last: float) -> dict[str, object]:
-    training = {"epochs": 9, "best_epoch": 4, "best_dsc": best, "last_dsc": last}
+def course(method: str, best: float, last: float, **more: int) -> dict[str, object]:
+    training = {"epochs": 9, "best_epoch": 4, "best_dsc": best, "last_dsc": last, **more}
     return {"run": f"d/{method}/seed0", "method": method, "dataset": "d", "training": training}
 
 
@@ -209,6 +209,9 @@ def test_trainings_that_broke_down_are_named(tmp_path: Path) -> None:
         "best. Tested is the best checkpoint, from before: d/b/seed0 (0.800 in epoch 4, 0.710 in "
         "epoch 9)."
     )
+    (tmp_path / "last").mkdir()
+    last = read(tmp_path / "last", values, runs=[course("b", 0.8, 0.1, tested_epoch=9)])
+    assert "Tested is the last checkpoint: d/b/seed0" in findings(last, None, "all")[-1]
     (tmp_path / "well").mkdir()
     well = read(tmp_path / "well", values, runs=[course(m, 0.8, 0.8) for m in "abc"])
     assert not any("broke down" in text for text in findings(well, None, "all"))

@@ -44,7 +44,7 @@ def words_of(folder: Path, asked: str | None = None, **told: Any) -> tuple[str, 
     numbers = Numbers(read_study(write_plain(folder, scores(), **told), reference=asked))
     ranks = rank_methods(numbers, "all")
     assert ranks is not None
-    counted = count_seeds(numbers, ranks)
+    counted = count_seeds(numbers, ranks, "all")
     assert counted.reference == ranks.reference
     note = seeds_note(numbers, counted)
     assert note.endswith(why_this(numbers.study, ranks.reference))
@@ -79,7 +79,8 @@ def test_a_study_names_what_it_is_about(
     assert "Of the 4 paired comparisons of fair with the other methods" in tested
     assert "2 remain significant in its favour and 2 against it" in tested
     (remains,) = [x for x in said if "when seeds count" in x]
-    assert remains.startswith("Of the 4 differences between fair and the other methods, 4 remain")
+    assert remains.startswith("Of the 4 differences between fair and the other methods (")
+    assert "), 4 remain when seeds count" in remains
     assert "(2 in its favour, 2 against it" in remains
     assert note.endswith(f"fair was {how}{worth}")
     assert "which favours it" not in note
@@ -124,7 +125,7 @@ def test_tables_are_of_the_reference(tmp_path: Path) -> None:
     assert differences["good"] == pytest.approx(-0.1, abs=0.01)
     assert differences["poor"] == pytest.approx(0.2, abs=0.01)
     assert len(ranks.tests) == 6  # Wilcoxon's family stays all pairs
-    seeds = seeds_table(numbers, count_seeds(numbers, ranks), "d")
+    seeds = seeds_table(numbers, count_seeds(numbers, ranks, "all"), "d")
     assert [row.method for row in seeds.rows] == ["good", "poor"]
     assert seeds.caption.startswith("fair minus the method")
 
@@ -146,7 +147,7 @@ def test_a_reference_that_is_not_ranked_gives_way_to_the_best(tmp_path: Path) ->
     assert ranks is not None
     assert ranks.left_out == ("fair",)
     assert ranks.reference == ranks.best == "good"
-    counted = count_seeds(numbers, ranks)
+    counted = count_seeds(numbers, ranks, "all")
     said = findings(numbers, ranks, "all", counted)
     assert (
         "fair, named in the plan before any run was evaluated, could not be ranked, because a "

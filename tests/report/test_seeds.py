@@ -45,16 +45,17 @@ def count(folder: Path, values: Values, **extra: object) -> tuple[Numbers, Count
     ranks = rank_methods(numbers, "all")
     assert ranks is not None
     assert ranks.best == "best"
-    return numbers, count_seeds(numbers, ranks)
+    return numbers, count_seeds(numbers, ranks, "all")
 
 
 def test_what_seeds_turn_around_does_not_remain(tmp_path: Path) -> None:
     numbers, counted = count(tmp_path, scores(3))
     text = seed_words(numbers, counted)
     assert text == (
-        "Of the 4 differences between best and the other methods, 2 remain when seeds count as "
-        "well as cases (2 in its favour, 0 against it; 3 seeds, Holm over all 4, α = 0.05). A test "
-        "over the same cases alone calls 4 significant; 2 of those do not remain."
+        "Of the 4 differences between best and the other methods (calibration in region “all”), 2 "
+        "remain when seeds count as well as cases (2 in its favour, 0 against it; 3 seeds, Holm "
+        "over all 4, α = 0.05). A test over the same cases alone calls 4 significant; 2 of those "
+        "do not remain."
     )
     ranks = rank_methods(numbers, "all")
     assert text in findings(numbers, ranks, "all", counted)
@@ -111,8 +112,8 @@ def test_nothing_remains_where_nothing_was(tmp_path: Path) -> None:
     numbers = Numbers(read_study(write_plain(tmp_path, values)))
     ranks = rank_methods(numbers, "all")
     assert ranks is not None
-    text = seed_words(numbers, count_seeds(numbers, ranks))
-    assert "the other methods, 0 remain when" in text
+    text = seed_words(numbers, count_seeds(numbers, ranks, "all"))
+    assert "(calibration in region “all”), 0 remain when" in text
     assert text.endswith("alone calls none of them significant either.")
 
 
@@ -230,7 +231,46 @@ def test_every_region_is_counted_by_itself(tmp_path: Path) -> None:
     assert (page.parent / "tables" / "seeds_d_boundary.md").is_file()
     html = page.read_text(encoding="utf-8")
     assert html.count('id="table-seeds_d-all"') == html.count('id="table-seeds_d-boundary"') == 1
+    forest = html.index("<svg", html.index('<section id="seeds">'))
+    assert html.rindex("data-region", 0, forest) == html.rindex('data-region="all"', 0, forest)
     assert "2 remain when seeds count as well as cases (2 in its favour, 0 against it" in html
+
+
+def test_a_reference_that_another_region_does_not_know(tmp_path: Path) -> None:
+    """Nothing is said there, and the report is written all the same."""
+    values: Values = {
+        key: {"ece": each["ece"]} | ({} if key[0] == "best" else {("ece", "boundary"): 0.1})
+        for key, each in scores(3).items()
+    }
+    page = write_report(write_plain(tmp_path, values, metrics=["ece"]))
+    with (page.parent / "tables" / "seeds.csv").open(encoding="utf-8") as file:
+        assert {line["family"] for line in csv.DictReader(file)} == {"all"}
+    assert not (page.parent / "tables" / "seeds_d_boundary.md").exists()
+
+
+def test_a_method_that_another_region_does_not_know_is_not_flattered(tmp_path: Path) -> None:
+    values: Values = {
+        key: dict(each) | ({} if key[0] == "luck" else {("ece", "boundary"): each["ece"]})
+        for key, each in scores(3).items()
+    }
+    page = write_report(write_plain(tmp_path, values))
+    table = (page.parent / "tables" / "seeds_d_boundary.md").read_text(encoding="utf-8")
+    assert "luck" in table
+    assert "flatters" not in table
+
+
+def test_a_dataset_may_be_called_like_the_table_of_a_region(tmp_path: Path) -> None:
+    values: Values = {
+        key: {**each, ("ece", "boundary"): each["ece"]} for key, each in scores(3).items()
+    }
+    write_plain(tmp_path, values)
+    rows = (tmp_path / "cases.csv").read_text().splitlines()
+    twice = [*rows, *(row.replace("d/", "e/").replace(",d,", ",d_boundary,") for row in rows[1:])]
+    (tmp_path / "cases.csv").write_text("\n".join(twice) + "\n")
+    tables = write_report(tmp_path).parent / "tables"
+    second = (tables / "seeds_d_boundary-2.md").read_text(encoding="utf-8")
+    assert "region “all”" in (tables / "seeds_d_boundary.md").read_text(encoding="utf-8")
+    assert "region “boundary”" in second
 
 
 def test_patients_have_to_be_names(tmp_path: Path) -> None:

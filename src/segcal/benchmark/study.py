@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,31 +27,31 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "segcal-study", 1
 
 
-def validation_course(log: Path) -> dict[str, Any] | None:
-    """How the validation of a training went, its best and its last; None without a log."""
+def validation_course(log: Path, checkpoint: str = "best") -> dict[str, Any] | None:
+    """How the validation of a training went, its best and its last; None without a log.
+
+    `checkpoint` is the one that was evaluated, "best" or "last".
+    """
     try:
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         found = [(n, line["val"]) for n, line in enumerate(lines, 1) if "val" in line]
-        values = {key: [float(val[key]) for _, val in found] for key in ("dsc", "ece")}
-    except (OSError, ValueError, TypeError, KeyError):
+        dsc = [float(val["dsc"]) for _, val in found]
+        # Without any foreground among the cases there is none.
+        ece = [None if val.get("ece") is None else round(val["ece"], 4) for _, val in found]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     if not found:
         return None
-    epochs, dsc = [n for n, _ in found], values["dsc"]
+    epochs = [n for n, _ in found]
     best = dsc.index(max(dsc))
-    course = {key: [_rounded(value) for value in each] for key, each in values.items()}
     return {
         "epochs": len(lines),
         "best_epoch": epochs[best],
         "best_dsc": dsc[best],
         "last_dsc": dsc[-1],
-        "course": {"epochs": epochs, **course},
+        "tested_epoch": epochs[best] if checkpoint == "best" else len(lines),
+        "course": {"epochs": epochs, "dsc": [round(value, 4) for value in dsc], "ece": ece},
     }
-
-
-def _rounded(value: float) -> float | None:
-    """Enough for a line; JSON has no NaN."""
-    return None if math.isnan(value) else round(value, 4)
 
 
 @dataclass
@@ -189,7 +188,10 @@ class Study:
 
     def _run(self, task: Task) -> dict[str, Any]:
         result = self.results.get(task.run, Result("missing"))
-        log = self.folder / task.folder / "log.jsonl"
+        log, checkpoint = (
+            self.folder / task.folder / "log.jsonl",
+            task.evaluation_settings.checkpoint,
+        )
         return {
             "run": task.run,
             "method": task.method,
@@ -199,7 +201,7 @@ class Study:
             "state": result.state,
             "error": result.error,
             "seconds": round(result.seconds, 1),
-            "training": validation_course(log) if result.state == "done" else None,
+            "training": validation_course(log, checkpoint) if result.state == "done" else None,
         }
 
     def _environment(self) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class Work(NamedTuple):
         constants: the compile-time arguments, and `num_warps`.
         known: the memory, one entry per device. Launches with it must be of tensors that differ in
             nothing but their content and address.
-        advice: options of the compiler that the result does not depend on. torch.compile's launches
-            go without: it knows none but `num_warps`.
+        advice: options of the compiler that the result does not depend on. Launches by
+            torch.compile, which does not know them, and by Triton before 3.4 go without.
     """
 
     kernel: Any

@@ -254,7 +254,7 @@ def _plan(
         packed=packed,
         scratch=_scratch(programs, batch * pixels, maps, packed),
         value=Work(_triton.value_kernel, programs, first, kernel, {}, _advice("value", kernel)),
-        finish=Work(_triton.finish_kernel, 1, (programs,), finish, {}, {}),
+        finish=Work(_triton.finish_kernel, 1, (programs,), finish, known={}, advice={}),
         gradient=Work(
             _triton.gradient_kernel, programs, second, kernel, {}, _advice("gradient", kernel)
         ),

@@ -192,7 +192,8 @@ def compare_crossed(
     if reference is None:
         pairs = list(combinations(methods, 2))
     else:
-        check_choice("reference", reference, methods)
+        # Its rows may all be of other metrics or regions: then nothing can be said of any pair.
+        check_choice("reference", reference, [*map(str, dict.fromkeys(table["method"]))])
         pairs = [(reference, m) for m in methods if m != reference]
     out, comparisons = [], []
     for (dataset, metric), part in rows.groupby(["dataset", "metric"], sort=False):

@@ -56,7 +56,8 @@ class Course(_Part):
     @model_validator(mode="after")
     def _as_many(self) -> "Course":
         if not len(self.epochs) == len(self.dsc) == len(self.ece):
-            raise ValueError("epochs, dsc and ece are not as many")
+            counts = f"{len(self.epochs)}, {len(self.dsc)} and {len(self.ece)}"
+            raise ValueError(f"epochs, dsc and ece have {counts} values")
         return self
 
     def values(self, key: str) -> list[float]:
@@ -65,17 +66,26 @@ class Course(_Part):
 
 
 class Training(_Part):
-    """How a run's validation went; epochs count from 1."""
+    """How a run's validation went; epochs count from 1.
+
+    `tested_epoch` is that of the checkpoint that was evaluated; where nobody said, it is the best.
+    """
 
     epochs: int
     best_epoch: int
     best_dsc: float
     last_dsc: float
+    tested_epoch: int | None = None
     course: Course = Course()
 
     @property
+    def tested(self) -> int:
+        """The epoch of the checkpoint that the rows are of."""
+        return self.best_epoch if self.tested_epoch is None else self.tested_epoch
+
+    @property
     def broke_down(self) -> bool:
-        """Whether the last network is far behind the best, which is the one that is tested."""
+        """Whether the last network is far behind the best."""
         return self.last_dsc < BROKEN_DOWN * self.best_dsc
 
 

@@ -1,5 +1,6 @@
-"""The course of every training: validation DSC and ECE after each epoch."""
+"""The course of every training: validation DSC and ECE by epoch."""
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST_ACROSS = 5
-# The axis of ECE ends at this many times the largest of a checkpoint that is tested.
+# The axis of ECE ends at this many times the largest of a checkpoint that is tested: in the first
+# epochs, and where a training broke down, it is many times larger.
 _ROOM = 2.0
 
 
@@ -32,13 +34,14 @@ def draw_courses(numbers: Numbers, dataset: Dataset) -> Drawing | None:
     figure = new_figure(0.6 + 1.75 * across, 0.35 + 2.5 * blocks)
     grid = figure.subplots(2 * blocks, across, sharex=True, squeeze=False)
     tone = colours(list(study.methods))
-    top = min(1.0, _ROOM * max(_tested(t, "ece") for of in runs.values() for t in of))
+    tested = [_tested(training, "ece") for of in runs.values() for training in of]
+    top = min(1.0, _ROOM * max((ece for ece in tested if ece > 0), default=1.0))
     for i, method in enumerate(methods):
         block, column = divmod(i, across)
         for j, key in enumerate(("dsc", "ece")):
             axes = grid[2 * block + j, column]
             _panel(axes, runs[method], key, tone[method])
-            axes.set_ylim(0, 1 if key == "dsc" else top or 1)
+            axes.set_ylim(0, 1 if key == "dsc" else top)
             axes.tick_params(labelleft=column == 0)
         grid[2 * block, column].set_title(fold(study.methods[method].title), loc="left")
     for block in range(blocks):
@@ -49,10 +52,11 @@ def draw_courses(numbers: Numbers, dataset: Dataset) -> Drawing | None:
         grid[2 * block, column].set_visible(False)
         grid[2 * block + 1, column].set_visible(False)
         grid[2 * block - 1, column].tick_params(labelbottom=True)
-    figure.supxlabel(f"epoch ({dataset.title}, validation)", fontsize=8)
+    figure.supxlabel("epoch", fontsize=8)
     alt = (
         f"Validation DSC and foreground ECE over the epochs of {len(methods)} methods on "
-        f"{dataset.title}, a line per seed, with the checkpoints that were tested"
+        f"{dataset.title}, a line per seed, with the checkpoints that were tested; ECE above "
+        f"{top:.2f} is cut off"
     )
     return Drawing(f"training_{dataset.name}", figure, alt)
 
@@ -67,7 +71,7 @@ def _panel(axes: "Axes", trainings: list[Training], key: str, colour: str) -> No
         axes.plot(epochs, middle, color=INK, lw=0.9)
     for training in trainings:
         axes.plot(
-            training.best_epoch, _tested(training, key), "o", color=colour, ms=3.6, mew=0.6,
+            training.tested, _tested(training, key), "o", color=colour, ms=3.6, mew=0.6,
             markeredgecolor=WHITE, zorder=4,
         )  # fmt: skip
     axes.grid(lw=0.4)
@@ -76,7 +80,7 @@ def _panel(axes: "Axes", trainings: list[Training], key: str, colour: str) -> No
 
 
 def _tested(training: Training, key: str) -> float:
-    """What the tested checkpoint had on the validation cases; 0 where that is unknown."""
+    """What the tested checkpoint had on the validation cases; NaN where that is unknown."""
     course = training.course
     known = dict(zip(course.epochs, course.values(key), strict=True))
-    return float(np.nan_to_num(known.get(training.best_epoch, 0.0)))
+    return known.get(training.tested, math.nan)

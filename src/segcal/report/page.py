@@ -57,7 +57,7 @@ class Parts:
     reliability: list[tuple[Drawing, str]] = field(default_factory=list)
     scatter: list[tuple[Drawing, str]] = field(default_factory=list)
     logits: list[tuple[Drawing, str]] = field(default_factory=list)
-    courses: list[tuple[Drawing, str]] = field(default_factory=list)
+    courses: list[tuple[Drawing, Any]] = field(default_factory=list)
     truth: list[tuple[Table | None, Drawing | None, str]] = field(default_factory=list)
     pictures: list[CasePicture] = field(default_factory=list)
 

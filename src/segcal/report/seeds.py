@@ -61,13 +61,12 @@ class Counted:
         return not self.judged.empty
 
 
-def count_seeds(numbers: Numbers, ranks: Ranks, region: str | None = None) -> Counted:
+def count_seeds(numbers: Numbers, ranks: Ranks, region: str) -> Counted:
     """Every ranked method against the reference, on the datasets and metrics of the ranking.
 
     Calibrated ones too: whether training for calibration is worth it is asked of them. Calibration
-    is that in `region`, or in the ranking's; Holm's correction is over the comparisons of one.
+    is that in `region`; Holm's correction is over the comparisons of one region.
     """
-    region = region or ranks.region
     rows, scores, study = numbers.rows, ranks.scores, numbers.study
     after = [
         m for m in study.in_group("posthoc") if all((d, m) in study.present for d in ranks.datasets)
@@ -127,10 +126,10 @@ def seed_words(numbers: Numbers, counted: Counted) -> str:
     lost = sum(only_cases(row) for _, row in rows.iterrows())
     title = numbers.study.methods[reference].title
     out = (
-        f"Of the {len(rows)} differences between {title} and the other methods, {len(sure)} "
-        f"remain{'s' * (len(sure) == 1)} when seeds count as well as cases ({won} in its favour, "
-        f"{len(sure) - won} against it; {_seeds(rows)}, Holm over all {counted.family}, "
-        f"α = {ALPHA:g}). "
+        f"Of the {len(rows)} differences between {title} and the other methods (calibration in "
+        f"region “{counted.region}”), {len(sure)} remain{'s' * (len(sure) == 1)} when seeds count "
+        f"as well as cases ({won} in its favour, {len(sure) - won} against it; {_seeds(rows)}, "
+        f"Holm over all {counted.family}, α = {ALPHA:g}). "
     )
     if not alone:
         return f"{out}A test over the same cases alone calls none of them significant either."
@@ -243,7 +242,7 @@ def _notes(numbers: Numbers, rows: "pd.DataFrame") -> tuple[str, ...]:
         f"{metric_column(str(row['metric'])).title} against "
         f"{numbers.study.methods[str(row['other'])].title}: {row['left_out']}"
         for _, row in rows.iterrows()
-        if row["left_out"]
+        if row["left_out"] and row["cases"]
     ]
     if not lost:
         return ()

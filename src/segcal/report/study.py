@@ -14,6 +14,7 @@ from segcal.metrics.choice import ranked_methods
 from segcal.metrics.table import COLUMNS, check_filled, exactly
 from segcal.report.content import Dataset, Method, Run, StudyFile
 from segcal.report.reference import Named, find_named
+from segcal.report.style import shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +141,8 @@ def _check(path: Path) -> StudyFile:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top level"
         raise ValueError(
-            f"{path}: Expected `{where}` to be valid ({first['msg']}), but got {first['input']!r}."
+            f"{path}: Expected `{where}` to be valid ({first['msg']}), but got "
+            f"{shorten(repr(first['input']), 80)}."
         ) from error
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: is not JSON ({error})") from error

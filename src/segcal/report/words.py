@@ -217,9 +217,11 @@ def _breakdowns(numbers: Numbers) -> list[str]:
         for run in broken
         if run.training is not None
     ]
+    best = all(run.training.tested == run.training.best_epoch for run in broken if run.training)
+    tested = "the best checkpoint, from before" if best else "the last checkpoint"
     return [
         f"{len(broken)} of {len(runs)} trainings broke down: at the end validation DSC was more "
-        f"than a tenth below its best. Tested is the best checkpoint, from before: {join(each)}."
+        f"than a tenth below its best. Tested is {tested}: {join(each)}."
     ]
 
 

@@ -4,8 +4,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from markupsafe import Markup
@@ -190,9 +191,10 @@ class _Report:
 
     def _seeds(self, ranks: Ranks) -> None:
         """What remains of the reference's differences once seeds count."""
-        counted = count_seeds(self.numbers, ranks)
-        regions = self._regions if counted else []
-        self.counted = {region: count_seeds(self.numbers, ranks, region) for region in regions}
+        own, *others = self._regions
+        counted = count_seeds(self.numbers, ranks, own)
+        elsewhere = {r: count_seeds(self.numbers, ranks, r) for r in others} if counted else {}
+        self.counted = {own: counted, **elsewhere}
         self.parts.seeds_note = seeds_note(self.numbers, counted)
         self.parts.patients_note = patients_note(self.numbers, counted)
         for dataset in counted.datasets:
@@ -226,7 +228,7 @@ class _Report:
                 parts.logits.append((drawing, name))
             drawing = self._draw(draw_courses(self.numbers, dataset))
             if drawing:
-                parts.courses.append((drawing, name))
+                parts.courses.append((drawing, dataset))
             table = self._add(truth_table(self.numbers, dataset))
             drawing = self._draw(
                 draw_reliability(
@@ -262,12 +264,16 @@ class _Report:
         return drawn
 
     def _save_tables(self, folder: Path) -> None:
-        """Tables of another region than the study's have it in their name."""
+        """Tables of another region than the study's have it in their name, and a number if that is
+        what another dataset is called."""
         folder.mkdir()
-        for table in self.tables:
+        taken: set[str] = set()
+        for table in sorted(self.tables, key=lambda table: table in self.elsewhere):
             name = _file_name(table.name)
             if table in self.elsewhere:
                 name = f"{name}_{table.region}"
+            name = _free(name, taken)
+            taken.add(name)
             for ending, convert in FORMATS.items():
                 (folder / f"{name}.{ending}").write_text(convert(table), encoding="utf-8")
         if self.ranks is not None:
@@ -278,6 +284,12 @@ class _Report:
 
             rows = pd.concat(counted, names=["family"]).reset_index("family")
             rows.to_csv(folder / "seeds.csv", index=False)
+
+
+def _free(name: str, taken: Set[str]) -> str:
+    """The name, with a number if it is taken."""
+    numbered = (f"{name}-{i}" for i in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)
 
 
 def _file_name(text: str) -> str:
