@@ -59,6 +59,9 @@ def rank(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the tables; by default that of the CSV.")
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Rank these alone; repeat for several.")
+    ] = None,
     metric: Annotated[list[str] | None, typer.Option(help="Repeat for several.")] = None,
     region: Annotated[str, typer.Option(help="Where calibration was measured.")] = "foreground",
     missing: Annotated[
@@ -76,6 +79,7 @@ def rank(
     cli_rank.run(
         cases,
         out or cases.parent,
+        methods=method or None,
         metrics=metric or None,
         region=region,
         missing=missing,

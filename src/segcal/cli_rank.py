@@ -23,6 +23,7 @@ def run(
     cases: Path,
     folder: Path,
     *,
+    methods: Sequence[str] | None,
     metrics: Sequence[str] | None,
     region: str,
     missing: str,
@@ -35,7 +36,7 @@ def run(
 
     _check_folder(cases, folder, overwrite)
     scores = ranking.collect(
-        _read_cases(cases),
+        _only(_read_cases(cases), methods),
         metrics=metrics or ranking.PAPER_METRICS,
         region=region,
         missing=missing,
@@ -62,6 +63,7 @@ def run(
         )
     source = {
         "cases": os.path.relpath(cases, folder),
+        "methods": scores.methods,
         "metrics": scores.metrics,
         "region": region,
         "missing": missing,
@@ -118,6 +120,18 @@ def _read_cases(path: Path) -> Frame:
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise ValueError(f"Expected {path} to be a CSV table, but got: {error}") from error
     return check_table(table, str(path))
+
+
+def _only(table: Frame, methods: Sequence[str] | None) -> Frame:
+    """The rows of some methods; None is all."""
+    from segcal._checks import check_choice
+
+    if methods is None:
+        return table
+    known = list(dict.fromkeys(table["method"]))
+    for name in methods:
+        check_choice("method", name, known)
+    return table[table["method"].isin(methods)]
 
 
 def _by_dataset(table: Frame, metrics: list[str]) -> Frame:

@@ -65,6 +65,21 @@ def test_rank_prints_and_writes(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "ranks.csv")["sum_rank"].tolist() == [1, 2]
 
 
+def test_some_methods_are_ranked_alone(tmp_path: Path) -> None:
+    table = pd.read_csv(write_cases(tmp_path / "two.csv"), dtype=str)
+    between = table[table["method"] == "bad"].assign(method="between", value="0.5")
+    cases = tmp_path / "cases.csv"
+    pd.concat([table, between]).to_csv(cases, index=False)
+    done = segcal("rank", cases, "--method", "bad", "--method", "good")
+    assert done.returncode == 0, done.stderr
+    assert "between" not in done.stdout
+    assert pd.read_csv(tmp_path / "ranks.csv")["sum_rank"].tolist() == [4, 8]
+    assert json.loads((tmp_path / "rank.json").read_text())["methods"] == ["good", "bad"]
+    wrong = segcal("rank", cases, "--method", "god")
+    assert wrong.returncode == 2
+    assert "`method` to be one of 'good', 'bad', 'between', but got 'god'" in wrong.stderr
+
+
 def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     for name in FILES:
