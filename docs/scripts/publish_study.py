@@ -64,7 +64,7 @@ def _runs(study: Path) -> dict[str, Any]:
         if (folder / "run.json").is_file():
             about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             places[json.dumps({key: about.get(key) for key in ABOUT})] += 1
-            row["training"] = run["training"]  # the checkpoint that was tested is of `best_epoch`
+            row["training"] = run["training"]
             row["calibrators"] = {
                 path.stem.removeprefix("calibrator_"): json.loads(path.read_text())["params"]
                 for path in sorted(folder.glob("calibrator_*.json"))

@@ -67,6 +67,9 @@ def test_the_course_of_a_validation_now_and_then(tmp_path: Path) -> None:
     assert last is not None
     assert last["tested_epoch"] == 7
     assert validation_course(tmp_path / "none") is None
+    for damaged in ("", "{", '{"epoch": 0}', '{"val": 3}', '{"val": {"ece": 0.1}}'):
+        log.write_text(damaged)
+        assert validation_course(log) is None
 
 
 def test_what_is_written(study: Study, plan: Plan) -> None:

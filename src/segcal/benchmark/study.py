@@ -38,7 +38,7 @@ def validation_course(log: Path, checkpoint: str = "best") -> dict[str, Any] | N
         dsc = [float(val["dsc"]) for _, val in found]
         # Without any foreground among the cases there is none.
         ece = [None if val.get("ece") is None else round(val["ece"], 4) for _, val in found]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     if not found:
         return None
@@ -188,10 +188,8 @@ class Study:
 
     def _run(self, task: Task) -> dict[str, Any]:
         result = self.results.get(task.run, Result("missing"))
-        log, checkpoint = (
-            self.folder / task.folder / "log.jsonl",
-            task.evaluation_settings.checkpoint,
-        )
+        log = self.folder / task.folder / "log.jsonl"
+        tested = task.evaluation_settings.checkpoint
         return {
             "run": task.run,
             "method": task.method,
@@ -201,7 +199,7 @@ class Study:
             "state": result.state,
             "error": result.error,
             "seconds": round(result.seconds, 1),
-            "training": validation_course(log, checkpoint) if result.state == "done" else None,
+            "training": validation_course(log, tested) if result.state == "done" else None,
         }
 
     def _environment(self) -> dict[str, Any]:

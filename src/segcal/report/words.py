@@ -207,20 +207,19 @@ def _failures(numbers: Numbers) -> list[str]:
 
 def _breakdowns(numbers: Numbers) -> list[str]:
     """Which trainings lost again what they had learnt: their seeds say less of the method."""
-    runs = [run for run in numbers.study.info.runs if run.training is not None]
-    broken = [run for run in runs if run.training is not None and run.training.broke_down]
+    trained = [(run.run, run.training) for run in numbers.study.info.runs if run.training]
+    broken = [(name, training) for name, training in trained if training.broke_down]
     if not broken:
         return []
     each = [
-        f"{run.run} ({run.training.best_dsc:.3f} in epoch {run.training.best_epoch}, "
-        f"{run.training.last_dsc:.3f} in epoch {run.training.epochs})"
-        for run in broken
-        if run.training is not None
+        f"{name} ({training.best_dsc:.3f} in epoch {training.best_epoch}, "
+        f"{training.last_dsc:.3f} in epoch {training.epochs})"
+        for name, training in broken
     ]
-    best = all(run.training.tested == run.training.best_epoch for run in broken if run.training)
+    best = all(training.tested == training.best_epoch for _, training in broken)
     tested = "the best checkpoint, from before" if best else "the last checkpoint"
     return [
-        f"{len(broken)} of {len(runs)} trainings broke down: at the end validation DSC was more "
+        f"{len(broken)} of {len(trained)} trainings broke down: at the end validation DSC was more "
         f"than a tenth below its best. Tested is {tested}: {join(each)}."
     ]
 
