@@ -4,6 +4,7 @@ The random draws of test_fused.py cover the options together; these are about th
 """
 
 import random
+import warnings
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
@@ -63,6 +64,18 @@ def test_when_labels_are_packed(case: dict[str, Any], packed: bool) -> None:
 
 
 @pytest.mark.skipif(bool(torch.version.hip), reason="registers are limited on NVIDIA's GPUs alone")
+def test_a_plan_is_made_once_and_traced_without_a_warning() -> None:
+    assert plan() is plan()
+
+    def room(logits: Tensor) -> Tensor:
+        return logits + plan().scratch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        traced = torch.compile(room, backend="eager", fullgraph=True)(torch.zeros(1))
+    assert traced.item() == plan().scratch > 0
+
+
 @pytest.mark.parametrize(
     ("case", "value", "gradient"),
     [

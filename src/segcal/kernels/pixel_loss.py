@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,18 @@ HAS_TRITON = find_spec("triton") is not None
 NVIDIA = torch.version.hip is None
 # The patch is unrolled: more than this compiles for too long to be worth it.
 MAX_PATCH = 125
+Answer = TypeVar("Answer")
+
+
+def _remembered(find: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Find an answer once. torch.compile, which warns of caches, finds it whenever it traces."""
+    known = lru_cache(maxsize=256)(find)
+
+    @wraps(find)
+    def ask(*question: Any) -> Answer:
+        return find(*question) if torch.compiler.is_compiling() else known(*question)
+
+    return ask
 
 
 class Recipe(NamedTuple):
@@ -74,7 +86,7 @@ def why_not(logits: Tensor, target: Tensor, recipe: Recipe, ignore_index: int) -
     )
 
 
-@lru_cache(maxsize=256)
+@_remembered
 def _why_not_these(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
@@ -182,7 +194,7 @@ class Plan(NamedTuple):
     gradient: Work
 
 
-@lru_cache(maxsize=256)
+@_remembered
 def _plan(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
