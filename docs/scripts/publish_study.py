@@ -1,8 +1,9 @@
 """Keep what a finished study shows: docs/results/NAME.
 
 The report as one page, its tables and figures, the plan, every row of cases.csv (packed, values to
-six digits), and of every run its log and what it ran on. Weights and machine paths stay behind, and
-so do the panels of pictures: the page has them.
+six digits), and of every run, candidates of a grid included, how its validation went; of those that
+were tested also what they ran on. Weights and machine paths stay behind, and so do the panels of
+pictures: the page has them.
 
 python docs/scripts/publish_study.py STUDY NAME
 """
@@ -54,7 +55,8 @@ def _without_paths(plan: Path) -> str:
 
 def _runs(study: Path) -> dict[str, Any]:
     """States and times of all runs, what they ran on, and each one's validation curve."""
-    runs = json.loads((study / "study.json").read_text(encoding="utf-8"))["runs"]
+    content = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    runs = content["runs"]
     places: Counter[str] = Counter()
     out = []
     for run in runs:
@@ -71,7 +73,8 @@ def _runs(study: Path) -> dict[str, Any]:
             }
         out.append(row)
     ran_on = [{**json.loads(place), "runs": number} for place, number in places.items()]
-    return {"ran_on": ran_on, "runs": out}
+    tried = {m["name"]: m["chosen_from"] for m in content["methods"] if m.get("chosen_from")}
+    return {"ran_on": ran_on, "runs": out, **({"chosen_from": tried} if tried else {})}
 
 
 if __name__ == "__main__":

@@ -142,6 +142,11 @@ def test_grids_are_chosen_on_validation_cases(study: Study) -> None:
         # Those that were not chosen have never seen the test cases.
         assert (read_evaluation(folder) is not None) == (margin == best)
     assert about["runs"][-1]["folder"] == f"runs/toy/mbls@margin={best}/seed1"
+    for candidate in method["chosen_from"]:
+        (training,) = candidate["trainings"]
+        assert training["epochs"] == len(training["course"]["dsc"])
+        # The network that was judged is the one of the best epoch, in higher precision.
+        assert candidate["val_dsc"] == pytest.approx(training["best_dsc"], abs=0.01)
 
 
 def test_nothing_is_repeated_and_a_study_may_grow(

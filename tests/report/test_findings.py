@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from plain_studies import Values, write_plain
 from segcal.report.confidence import confidence_words
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.numbers import Numbers
+from segcal.report.page import chosen
 from segcal.report.rank_tables import rank_table
 from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.study import read_study
@@ -215,6 +217,34 @@ def test_trainings_that_broke_down_are_named(tmp_path: Path) -> None:
     (tmp_path / "well").mkdir()
     well = read(tmp_path / "well", values, runs=[course(m, 0.8, 0.8) for m in "abc"])
     assert not any("broke down" in text for text in findings(well, None, "all"))
+
+
+def test_candidates_that_broke_down_are_counted(tmp_path: Path) -> None:
+    def candidate(gamma: float, **more: Any) -> dict[str, Any]:
+        return {"options": {"gamma": gamma}, **more}
+
+    well, fell, late = (
+        course("a", 0.8, last, **more)["training"]
+        for last, more in ((0.8, {}), (0.1, {}), (0.1, {"tested_epoch": 9}))
+    )
+    tried = [
+        candidate(1.0, val_dsc=0.8, trainings=[well, fell]),
+        candidate(2.0, val_dsc=0.7, trainings=[fell]),
+        candidate(3.0, val_dsc=None, error="it stopped"),
+    ]
+    methods = [{"name": "a", "chosen_from": tried}, {"name": "b"}]
+    numbers = read(tmp_path, scores(a=(0.9, 0.1), b=(0.8, 0.1)), methods=methods)
+    assert findings(numbers, None, "all")[-1] == (
+        "Options were chosen by 3 trainings, 2 of which broke down and were judged by what they "
+        "had reached before: see “What was run”. The choice says less of these options."
+    )
+    assert chosen(numbers.study.info.methods[0].chosen_from) == (
+        "gamma = 1.0: 0.800, 1 of 2 broke down; gamma = 2.0: 0.700, broke down; gamma = 3.0: failed"
+    )
+    (tmp_path / "last").mkdir()
+    methods[0]["chosen_from"] = [candidate(1.0, val_dsc=0.1, trainings=[late])]
+    numbers = read(tmp_path / "last", scores(a=(0.9, 0.1), b=(0.8, 0.1)), methods=methods)
+    assert "judged by what was left" in findings(numbers, None, "all")[-1]
 
 
 def test_a_calibrators_masks_are_compared_once(tmp_path: Path) -> None:

@@ -194,9 +194,11 @@ class _Benchmark:
             ]
             errors = [self.searched[task.run].error for task in tasks]
             values = [validation_dsc(study.folder, task) for task in tasks if not any(errors)]
+            courses = [study.course(task) for task in tasks]
             judged.append({
                 "options": options,
                 "val_dsc": math.fsum(values) / len(values) if values else None,
+                "trainings": [course for course in courses if course is not None],
                 **({"error": next(filter(None, errors))} if any(errors) else {}),
             })  # fmt: skip
         study.chosen_from[method] = judged

@@ -188,8 +188,6 @@ class Study:
 
     def _run(self, task: Task) -> dict[str, Any]:
         result = self.results.get(task.run, Result("missing"))
-        log = self.folder / task.folder / "log.jsonl"
-        tested = task.evaluation_settings.checkpoint
         return {
             "run": task.run,
             "method": task.method,
@@ -199,8 +197,13 @@ class Study:
             "state": result.state,
             "error": result.error,
             "seconds": round(result.seconds, 1),
-            "training": validation_course(log, tested) if result.state == "done" else None,
+            "training": self.course(task) if result.state == "done" else None,
         }
+
+    def course(self, task: Task) -> dict[str, Any] | None:
+        """How the validation of its training went; None without a log."""
+        log = self.folder / task.folder / "log.jsonl"
+        return validation_course(log, task.evaluation_settings.checkpoint)
 
     def _environment(self) -> dict[str, Any]:
         """Where and with what the finished runs were trained, and put together."""

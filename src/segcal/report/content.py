@@ -35,17 +35,6 @@ class Dataset(_Part):
         return self.labels[int(label)] if known else label
 
 
-class Method(_Part):
-    """A method of the study; `paper` is the row of the paper's tables it stands for."""
-
-    name: str
-    title: str = ""
-    paper: str | None = None
-    group: str = "main"
-    options: dict[str, Any] = {}
-    chosen_from: tuple[dict[str, Any], ...] = ()
-
-
 class Course(_Part):
     """Validation after some of the epochs: mean DSC, and mean ECE of the foreground."""
 
@@ -87,6 +76,34 @@ class Training(_Part):
     def broke_down(self) -> bool:
         """Whether the last network is far behind the best."""
         return self.last_dsc < BROKEN_DOWN * self.best_dsc
+
+
+class Candidate(_Part):
+    """Options that were tried, and the trainings that they were judged by, one per dataset.
+
+    `val_dsc` is the mean over datasets, None if one of them failed.
+    """
+
+    options: dict[str, Any] = {}
+    val_dsc: float | None = None
+    error: str = ""
+    trainings: tuple[Training, ...] = ()
+
+    @property
+    def broke_down(self) -> int:
+        """How many of the trainings did."""
+        return sum(training.broke_down for training in self.trainings)
+
+
+class Method(_Part):
+    """A method of the study; `paper` is the row of the paper's tables it stands for."""
+
+    name: str
+    title: str = ""
+    paper: str | None = None
+    group: str = "main"
+    options: dict[str, Any] = {}
+    chosen_from: tuple[Candidate, ...] = ()
 
 
 class Run(_Part):

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from segcal import __version__
+from segcal.report.content import Candidate
 from segcal.report.figures import Drawing
 from segcal.report.live import script_json
 from segcal.report.numbers import Numbers
@@ -239,11 +240,13 @@ def words(content: Mapping[str, Any]) -> str:
     )
 
 
-def chosen(candidates: Sequence[Mapping[str, Any]]) -> str:
+def chosen(candidates: Sequence[Candidate]) -> str:
     """What a method's options were chosen from, each with its validation DSC."""
     out = []
-    for candidate in candidates:
-        options, score = candidate.get("options"), candidate.get("val_dsc")
-        text = words(options) if isinstance(options, Mapping) else str(options)
-        out.append(f"{text}: {score:.3f}" if isinstance(score, float) else text)
+    for one in candidates:
+        text = f"{words(one.options)}: {'failed' if one.val_dsc is None else f'{one.val_dsc:.3f}'}"
+        if one.broke_down:
+            some = len(one.trainings) > 1
+            text += f", {f'{one.broke_down} of {len(one.trainings)} ' if some else ''}broke down"
+        out.append(text)
     return "; ".join(out)

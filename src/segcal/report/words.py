@@ -207,6 +207,24 @@ def _failures(numbers: Numbers) -> list[str]:
 
 def _breakdowns(numbers: Numbers) -> list[str]:
     """Which trainings lost again what they had learnt: their seeds say less of the method."""
+    return [*_broken_runs(numbers), *_broken_candidates(numbers)]
+
+
+def _broken_candidates(numbers: Numbers) -> list[str]:
+    tried = [one for method in numbers.study.info.methods for one in method.chosen_from]
+    trained = [training for one in tried for training in one.trainings]
+    broken = [training for training in trained if training.broke_down]
+    if not broken:
+        return []
+    best = all(training.tested == training.best_epoch for training in broken)
+    judged = "what they had reached before" if best else "what was left"
+    return [
+        f"Options were chosen by {len(trained)} trainings, {len(broken)} of which broke down and "
+        f"were judged by {judged}: see “What was run”. The choice says less of these options."
+    ]
+
+
+def _broken_runs(numbers: Numbers) -> list[str]:
     trained = [(run.run, run.training) for run in numbers.study.info.runs if run.training]
     broken = [(name, training) for name, training in trained if training.broke_down]
     if not broken:
