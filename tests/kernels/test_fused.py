@@ -158,6 +158,15 @@ def test_a_setting_may_be_changed_between_calls() -> None:
         before = after
 
 
+def test_a_list_among_the_settings_cannot_change_behind_the_loss() -> None:
+    sizes = [3, 3]
+    losses = [NACLLoss(patch_size=sizes), make_loss("svls", patch_size=sizes)]
+    sizes[0] = 5
+    assert [loss.patch_size for loss in losses] == [(3, 3), (3, 3)]
+    losses[0].patch_size = sizes
+    assert losses[0].patch_size == (5, 3)
+
+
 def test_a_loss_that_was_used_can_be_copied_and_saved() -> None:
     """What it remembers of its inputs holds compiled kernels, which are no part of it."""
     logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)

@@ -144,6 +144,8 @@ class SegmentationLoss(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__.pop("_plans", None)
+        if isinstance(value, list):  # such as a patch size: it could change without a word to them
+            value = tuple(value)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
