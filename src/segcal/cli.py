@@ -67,6 +67,10 @@ def rank(
     missing: Annotated[
         str, typer.Option(help="Undefined values: raise, worst or drop_case.")
     ] = "raise",
+    patient: Annotated[
+        str | None,
+        typer.Option(help="Count patients, not cases: regular expression for one in their names."),
+    ] = None,
     resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the cases.")] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     overwrite: Annotated[
@@ -83,6 +87,7 @@ def rank(
         metrics=metric or None,
         region=region,
         missing=missing,
+        patient=patient,
         resamples=resamples,
         seed=seed,
         overwrite=overwrite,

@@ -13,6 +13,9 @@ Labels = Annotated[Path, typer.Option(help="Folder of label maps, named as the c
 Images = Annotated[Path | None, typer.Option(help="Folder of images, named as the cases.")]
 Axes = Annotated[str, typer.Option(help="Order of plain arrays: auto, zyx or xyz.")]
 IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels that do not count.")]
+Patient = Annotated[
+    str | None, typer.Option(help="Regular expression for the patient in a case's name.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
@@ -30,9 +33,7 @@ def calibrate(
     ] = "all",
     balance: Annotated[str, typer.Option(help="none, or class: weigh classes alike.")] = "none",
     folds: Annotated[int, typer.Option(help="Of the cross-validation; 0 does not judge.")] = 5,
-    patient: Annotated[
-        str | None, typer.Option(help="Regular expression for the patient in a case's name.")
-    ] = None,
+    patient: Patient = None,
     max_voxels: Annotated[int, typer.Option(help="Voxels drawn to fit on, about.")] = 1_000_000,
     override: Annotated[
         list[str] | None,
@@ -119,6 +120,7 @@ def audit(
         list[str] | None,
         typer.Option(help="Exit with 1 if it holds: 'ece>0.05', 'foreground:cece>=0.1'."),
     ] = None,
+    patient: Patient = None,
     axes: Axes = "auto",
     ignore_label: IgnoreLabel = None,
     overwrite: Overwrite = False,
@@ -134,7 +136,8 @@ def audit(
         audited = audit_predictions(
             networks, labels, out,
             images=images, dataset=dataset, classes=_names(classes), region=region, logits=logits,
-            axes=axes, ignore_label=ignore_label, overwrite=overwrite, progress=step,
+            axes=axes, ignore_label=ignore_label, patient=patient, overwrite=overwrite,
+            progress=step,
         )  # fmt: skip
     _say_unused(audited)
     if not audited.has_spacing:

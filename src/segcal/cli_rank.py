@@ -27,12 +27,13 @@ def run(
     metrics: Sequence[str] | None,
     region: str,
     missing: str,
+    patient: str | None,
     resamples: int,
     seed: int,
     overwrite: bool,
 ) -> None:
     """Rank the methods of `cases`, print the tables and write them to `folder`."""
-    from segcal.metrics import ranking, significance
+    from segcal.metrics import patients, ranking, significance
 
     _check_folder(cases, folder, overwrite)
     scores = ranking.collect(
@@ -41,6 +42,11 @@ def run(
         region=region,
         missing=missing,
     )
+    where = f"calibration in region {region}, missing: {missing}"
+    if patient is not None:
+        of = {name: patients.patients_of(each, patient) for name, each in scores.cases.items()}
+        scores = patients.by_patient(scores, of)
+        where += f", {sum(map(len, scores.cases.values()))} patients in the place of cases"
     ranks = significance.bootstrap_ranks_of(scores, resamples, seed=seed)
     best = str(ranks["method"][0])
     tables = {
@@ -50,7 +56,6 @@ def run(
         "means": significance.bootstrap_means_of(scores, resamples, seed=seed),
         "comparisons": significance.compare_of(scores, reference=best),
     }
-    where = f"calibration in region {region}, missing: {missing}"
     for name, table in tables.items():
         shown = _by_dataset(table, scores.metrics) if name == "sum_rank" else table
         _show(f"{name.replace('_', ' ')} ({where})", shown.drop(columns=["region", "missing"]))
@@ -59,7 +64,8 @@ def run(
     )
     if len(scores.methods) > 1:
         typer.echo(
-            f"Comparisons are with {best}, chosen as the best on the same cases: they favour it."
+            f"Comparisons are with {best}, chosen as the best on the same "
+            f"{'cases' if patient is None else 'patients'}: they favour it."
         )
     source = {
         "cases": os.path.relpath(cases, folder),
@@ -67,6 +73,7 @@ def run(
         "metrics": scores.metrics,
         "region": region,
         "missing": missing,
+        "patient": patient,
         "undefined": scores.total_undefined,
         "resamples": resamples,
         "seed": seed,

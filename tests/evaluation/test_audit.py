@@ -18,6 +18,7 @@ from segcal.data import DataError
 from segcal.evaluation.audit import audit_predictions, make_networks
 from segcal.evaluation.rules import check_rules, parse_rule
 from segcal.metrics import evaluate_case, to_frame
+from segcal.report import write_report
 from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 
 
@@ -106,6 +107,21 @@ def test_logits_and_options(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "study.json").read_text())["region"] == "union"
     assert "region union" in next(one.lines())
     assert one.networks["net"].about["labels"] == ["background", "class 1", "class 2"]
+
+
+def test_scans_of_one_patient_are_not_taken_for_independent(files: Path, tmp_path: Path) -> None:
+    networks = {"sure": files / "sure", "good": files / "good"}
+    out = tmp_path / "study"
+    for pattern, patients in ((r"case_\d+", 4), (r"case_0", 1)):
+        audit_predictions(networks, files / "labels", out, patient=pattern, overwrite=True)
+        (dataset,) = json.loads((out / "study.json").read_text())["datasets"]
+        assert len(dataset["patients"]) == 4
+        assert len(set(dataset["patients"].values())) == patients
+        warning = "cases of one patient count as if they were independent"
+        assert (warning in write_report(out).read_text()) == (patients < 4)
+    with pytest.raises(ValueError, match="`patient` to match every case, but 'x!' is not in"):
+        audit_predictions(networks, files / "labels", tmp_path / "other", patient="x!")
+    assert not (tmp_path / "other").exists()
 
 
 def test_names_of_classes_come_from_nnunet(tmp_path: Path) -> None:

@@ -80,6 +80,20 @@ def test_some_methods_are_ranked_alone(tmp_path: Path) -> None:
     assert "`method` to be one of 'good', 'bad', 'between', but got 'god'" in wrong.stderr
 
 
+def test_patients_are_counted_where_they_are_named(tmp_path: Path) -> None:
+    cases = write_cases(tmp_path / "cases.csv")
+    done = segcal("rank", cases, "--patient", r"^00(1|2|\d)", "--metric", "dsc")
+    assert done.returncode == 0, done.stderr
+    assert "4 patients in the place of cases" in done.stdout
+    done = segcal("rank", cases, "--patient", "^0", "--metric", "dsc")
+    assert done.returncode == 0, done.stderr
+    assert set(pd.read_csv(tmp_path / "means.csv")["cases"]) == {1}
+    assert json.loads((tmp_path / "rank.json").read_text())["patient"] == "^0"
+    wrong = segcal("rank", cases, "--patient", "x")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "`patient` to match every case, but 'x' is not in '001'" in wrong.stderr
+
+
 def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     for name in FILES:

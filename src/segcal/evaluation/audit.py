@@ -18,6 +18,7 @@ from segcal.evaluation.cases import Evaluation, write_evaluation
 from segcal.evaluation.measured import Predicted
 from segcal.evaluation.pairs import Pairs, find_pairs
 from segcal.metrics import REGIONS
+from segcal.metrics.patients import patients_of
 from segcal.posthoc import to_probs
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def audit_predictions(
     logits: bool = False,
     axes: str = "auto",
     ignore_label: int | None = None,
+    patient: str | None = None,
     overwrite: bool = False,
     progress: Callable[[str, int], None] = lambda what, done: None,
 ) -> Audited:
@@ -106,6 +108,7 @@ def audit_predictions(
             predictions, else numbers.
         region: where the report reads calibration; all regions are measured.
         logits: the folders hold logits.
+        patient: a regular expression for the patient in a case's name, where some have several.
         overwrite: whether a study in `out` may be replaced.
         progress: called with a title and how many of its cases are done.
     """
@@ -118,6 +121,7 @@ def audit_predictions(
     _check_same_cases(sets)
     first = next(iter(sets.values()))
     names = _class_names(first, classes)
+    patients = {} if patient is None else patients_of(first.names, patient)
     slugs = _slugs(sets)
     data = slug_of(dataset)
     runs: list[dict[str, Any]] = []
@@ -139,7 +143,7 @@ def audit_predictions(
                 }
             )  # fmt: skip
         _write_tables(partial, [partial / str(run["folder"]) for run in runs], region)
-        content = _study(data, dataset, slugs, names, runs, region, first)
+        content = _study(data, dataset, slugs, names, runs, region, first, patients)
         write_json(partial / "study.json", content)
     done = {
         title: Evaluation(
@@ -281,6 +285,7 @@ def _study(
     runs: list[dict[str, Any]],
     region: str,
     pairs: Pairs,
+    patients: Mapping[str, str],
 ) -> dict[str, Any]:
     note = "Predictions of trained networks, measured as they are; nothing was trained."
     if pairs.unused:
@@ -297,7 +302,7 @@ def _study(
         "datasets": [
             {
                 "name": data, "title": title, "source": "folder", "labels": list(names),
-                "structures": list(names[1:]), "fingerprint": "",
+                "structures": list(names[1:]), "fingerprint": "", "patients": dict(patients),
             }
         ],
         "methods": [

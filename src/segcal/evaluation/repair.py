@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from segcal.evaluation.pairs import IGNORED, Loaded, Pairs
 from segcal.evaluation.verdict import METRICS, Verdict, compare
 from segcal.metrics import REGIONS, measure
 from segcal.metrics.case import predicted_labels
+from segcal.metrics.patients import patients_of
 from segcal.posthoc import CALIBRATORS, Calibrator, HeldOut, make_calibrator, to_probs
 
 Progress = Callable[[str, int], None]
@@ -93,7 +93,7 @@ def fit_pairs(
                 make().fit_gathered(gathered.of([i for i in everyone if i not in part], balance))
                 for part in map(set, parts)
             ]
-            units = None if patient is None else [_patient_of(n, patient) for n in pairs.names]
+            units = None if patient is None else list(patients_of(pairs.names, patient).values())
             verdict = _judge(pairs, parts, models, from_probs, region, units, progress)
     final.about = {
         "region": region,
@@ -118,9 +118,10 @@ def make_folds(
         [2, 1, 1]
     """
     check_int("folds", folds, low=2)
+    of = dict(zip(names, names, strict=True)) if patient is None else patients_of(names, patient)
     groups: dict[str, list[int]] = defaultdict(list)
     for i, name in enumerate(names):
-        groups[_patient_of(name, patient)].append(i)
+        groups[of[name]].append(i)
     if len(groups) < 2:
         raise ValueError(
             f"Expected two cases of different patients or more to cross-validate, but got "
@@ -133,22 +134,6 @@ def make_folds(
     for group in members:
         min(out, key=len).extend(group)
     return out
-
-
-def _patient_of(name: str, pattern: str | None) -> str:
-    if pattern is None:
-        return name
-    try:
-        found = re.search(pattern, name)
-    except re.error as error:
-        raise ValueError(
-            f"Expected argument `patient` to be a regular expression, but got {pattern!r}: {error}."
-        ) from error
-    if found is None:
-        raise ValueError(
-            f"Expected argument `patient` to match every case, but {pattern!r} is not in {name!r}."
-        )
-    return found[1] if found.groups() else found[0]
 
 
 def region_mask(loaded: Loaded, region: str) -> NDArray[np.bool_]:
