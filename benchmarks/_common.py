@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -80,7 +81,8 @@ def _cpu_name() -> str:
 
 
 def _version(package: str) -> str | None:
+    """Of what is installed, or of what was imported from a folder."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
+        return getattr(sys.modules.get(package), "__version__", None)

@@ -144,6 +144,10 @@ def test_grids_are_chosen_on_validation_cases(study: Study) -> None:
     assert about["runs"][-1]["folder"] == f"runs/toy/mbls@margin={best}/seed1"
     for candidate in method["chosen_from"]:
         (training,) = candidate["trainings"]
+        folder = study.folder / f"runs/toy/mbls@margin={candidate['options']['margin']}/seed0"
+        found = read_evaluation(folder, "val")
+        assert found is not None
+        assert candidate["val_ece"] == found.means(about["region"])["ece"]
         assert training["epochs"] == len(training["course"]["dsc"])
         # The network that was judged is the one of the best epoch, in higher precision.
         assert candidate["val_dsc"] == pytest.approx(training["best_dsc"], abs=0.01)

@@ -229,7 +229,7 @@ def test_candidates_that_broke_down_are_counted(tmp_path: Path) -> None:
     )
     tried = [
         candidate(1.0, val_dsc=0.8, trainings=[well, fell]),
-        candidate(2.0, val_dsc=0.7, trainings=[fell]),
+        candidate(2.0, val_dsc=0.7, val_ece=0.05, trainings=[fell]),
         candidate(3.0, val_dsc=None, error="it stopped"),
     ]
     methods = [{"name": "a", "chosen_from": tried}, {"name": "b"}]
@@ -239,7 +239,8 @@ def test_candidates_that_broke_down_are_counted(tmp_path: Path) -> None:
         "had reached before: see “What was run”. The choice says less of these options."
     )
     assert chosen(numbers.study.info.methods[0].chosen_from) == (
-        "gamma = 1.0: 0.800, 1 of 2 broke down; gamma = 2.0: 0.700, broke down; gamma = 3.0: failed"
+        "gamma = 1.0: 0.800, 1 of 2 broke down; gamma = 2.0: 0.700 (ECE 0.050), broke down; "
+        "gamma = 3.0: failed"
     )
     (tmp_path / "last").mkdir()
     methods[0]["chosen_from"] = [candidate(1.0, val_dsc=0.1, trainings=[late])]

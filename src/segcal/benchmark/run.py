@@ -19,7 +19,7 @@ from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
 from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks, possible_tasks
 from segcal.benchmark.plan import Plan, at_home, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
-from segcal.benchmark.study import Study, named_late, validation_dsc
+from segcal.benchmark.study import Study, named_late, validation_means
 from segcal.benchmark.tasks import Result, Task, log_of
 from segcal.data.store import write_text
 
@@ -193,11 +193,16 @@ class _Benchmark:
                 for dataset in plan.datasets
             ]
             errors = [self.searched[task.run].error for task in tasks]
-            values = [validation_dsc(study.folder, task) for task in tasks if not any(errors)]
+            means = [
+                validation_means(study.folder, task, plan.region)
+                for task in tasks
+                if not any(errors)
+            ]
             courses = [study.course(task) for task in tasks]
             judged.append({
                 "options": options,
-                "val_dsc": math.fsum(values) / len(values) if values else None,
+                "val_dsc": _mean(each["dsc"] for each in means),
+                "val_ece": _mean(each["ece"] for each in means if "ece" in each),
                 "trainings": [course for course in courses if course is not None],
                 **({"error": next(filter(None, errors))} if any(errors) else {}),
             })  # fmt: skip
@@ -217,6 +222,11 @@ class _Benchmark:
         study.options[method] = best["options"]
         self.progress.say(f"{method}: {_choice(best, finished)}")
         return tasks
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return math.fsum(found) / len(found) if found else None
 
 
 def _choice(best: dict[str, Any], judged: list[dict[str, Any]]) -> str:

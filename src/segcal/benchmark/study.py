@@ -284,8 +284,8 @@ def named_late(plan: Plan, study: Path) -> bool:
     return any(study.glob("runs/*/*/*/cases.csv"))
 
 
-def validation_dsc(study: Path, task: Task) -> float:
-    """Mean validation DSC of a finished candidate."""
+def validation_means(study: Path, task: Task, region: str) -> dict[str, float]:
+    """What a finished candidate reached on the validation cases; calibration is in `region`."""
     found = read_evaluation(study / task.folder, "val")
     assert found is not None
-    return found.means()["dsc"]
+    return found.means(region)

@@ -81,11 +81,12 @@ class Training(_Part):
 class Candidate(_Part):
     """Options that were tried, and the trainings that they were judged by, one per dataset.
 
-    `val_dsc` is the mean over datasets, None if one of them failed.
+    `val_dsc` and `val_ece` (in the study's region) are means over datasets, None if one failed.
     """
 
     options: dict[str, Any] = {}
     val_dsc: float | None = None
+    val_ece: float | None = None
     error: str = ""
     trainings: tuple[Training, ...] = ()
 

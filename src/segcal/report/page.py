@@ -241,10 +241,12 @@ def words(content: Mapping[str, Any]) -> str:
 
 
 def chosen(candidates: Sequence[Candidate]) -> str:
-    """What a method's options were chosen from, each with its validation DSC."""
+    """What a method's options were chosen from, each with its validation DSC and ECE."""
     out = []
     for one in candidates:
         text = f"{words(one.options)}: {'failed' if one.val_dsc is None else f'{one.val_dsc:.3f}'}"
+        if one.val_ece is not None:
+            text += f" (ECE {one.val_ece:.3f})"
         if one.broke_down:
             some = len(one.trainings) > 1
             text += f", {f'{one.broke_down} of {len(one.trainings)} ' if some else ''}broke down"
