@@ -55,9 +55,12 @@ def _root(
 
 @app.command()
 def rank(
-    cases: Annotated[Path, typer.Argument(help="The long table of per-case values, CSV.")],
+    cases: Annotated[
+        list[Path],
+        typer.Argument(help="The long table of per-case values, CSV; several are joined."),
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the tables; by default that of the CSV.")
+        Path | None, typer.Option(help="Folder for the tables; by default that of a single CSV.")
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Rank these alone; repeat for several.")
@@ -82,7 +85,7 @@ def rank(
 
     cli_rank.run(
         cases,
-        out or cases.parent,
+        out,
         methods=method or None,
         metrics=metric or None,
         region=region,

@@ -20,8 +20,8 @@ SOURCE = "rank.json"
 
 
 def run(
-    cases: Path,
-    folder: Path,
+    files: Sequence[Path],
+    out: Path | None,
     *,
     methods: Sequence[str] | None,
     metrics: Sequence[str] | None,
@@ -32,12 +32,16 @@ def run(
     seed: int,
     overwrite: bool,
 ) -> None:
-    """Rank the methods of `cases`, print the tables and write them to `folder`."""
+    """Rank the methods of `files`, print the tables and write them to `out`."""
     from segcal.metrics import patients, ranking, significance
 
-    _check_folder(cases, folder, overwrite)
+    if out is None and len(files) > 1:
+        raise ValueError("Expected argument `out` (--out) beside several tables, but got none.")
+    folder = files[0].parent if out is None else out
+    rows = _together(files)
+    _check_folder(files, folder, overwrite)
     scores = ranking.collect(
-        _only(_read_cases(cases), methods),
+        _only(rows, methods),
         metrics=metrics or ranking.PAPER_METRICS,
         region=region,
         missing=missing,
@@ -68,7 +72,7 @@ def run(
             f"{'cases' if patient is None else 'patients'}: they favour it."
         )
     source = {
-        "cases": os.path.relpath(cases, folder),
+        "cases": [os.path.relpath(path, folder) for path in files],
         "methods": scores.methods,
         "metrics": scores.metrics,
         "region": region,
@@ -81,33 +85,49 @@ def run(
     _write(folder, tables, source)
 
 
-def _check_folder(cases: Path, folder: Path, overwrite: bool) -> None:
+def _check_folder(files: Sequence[Path], folder: Path, overwrite: bool) -> None:
     """Refuse to overwrite the input ever, and tables of another input unless told."""
     written = [folder / f"{name}.csv" for name in TABLES] + [folder / SOURCE]
-    if cases.resolve() in [path.resolve() for path in written]:
-        raise ValueError(
-            f"Expected argument `out` to be a folder where no table overwrites {cases}, but got "
-            f"{folder}, where {cases.name} is written."
-        )
+    for cases in files:
+        if cases.resolve() in [path.resolve() for path in written]:
+            raise ValueError(
+                f"Expected argument `out` to be a folder where no table overwrites {cases}, but "
+                f"got {folder}, where {cases.name} is written."
+            )
     there = [path for path in written if path.exists()]
     if not there or overwrite:
         return
     source = _source_of(folder)
-    if source is None or (folder / source).resolve() != cases.resolve():
+    if {(folder / name).resolve() for name in source} != {path.resolve() for path in files}:
         raise ValueError(
             f"Expected argument `out` to be a folder without tables made from another file, but "
-            f"got {folder} with {there[0].name} from {source or 'an unknown file'}. Say "
+            f"got {folder} with {there[0].name} from {', '.join(source) or 'an unknown file'}. Say "
             "--overwrite to replace them."
         )
 
 
-def _source_of(folder: Path) -> str | None:
+def _source_of(folder: Path) -> list[str]:
     try:
         found = json.loads((folder / SOURCE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    name = found.get("cases") if isinstance(found, dict) else None
-    return name if isinstance(name, str) else None
+        return []
+    names = found.get("cases") if isinstance(found, dict) else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _together(files: Sequence[Path]) -> Frame:
+    """The rows of all files; a value that two of them hold would count twice."""
+    import pandas as pd
+
+    table = pd.concat([_read_cases(path) for path in files], ignore_index=True)
+    twice = table.duplicated([name for name in table.columns if name != "value"])
+    if len(files) > 1 and twice.any():
+        row = table[twice].iloc[0]
+        raise ValueError(
+            f"Expected {', '.join(map(str, files))} to be of different runs, but more than one has "
+            f"{row['metric']} of {row['method']} in case {row['case']}."
+        )
+    return table
 
 
 def _read_cases(path: Path) -> Frame:

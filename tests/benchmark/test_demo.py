@@ -9,7 +9,7 @@ import pytest
 from runs import finish, start
 from segcal.benchmark.demo import METHODS, demo_plan, prepare_demo
 from segcal.benchmark.matrix import plan_tasks
-from segcal.data import open_dataset
+from segcal.data import DataError, open_dataset
 
 
 def test_the_plan(tmp_path: Path) -> None:
@@ -23,6 +23,13 @@ def test_the_plan(tmp_path: Path) -> None:
     data = prepare_demo(tmp_path, quick=True, progress=lambda done, total: said.append(total))
     assert set(said) == {14}
     assert open_dataset(data).info.has_truth
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "scan.nii.gz").touch()
+    with pytest.raises(DataError, match="holds files of something else; choose another --out"):
+        prepare_demo(tmp_path, quick=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["scan.nii.gz"]
 
 
 @pytest.mark.slow

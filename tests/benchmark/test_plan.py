@@ -1,5 +1,7 @@
 """Plans: checked before anything is trained."""
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +9,11 @@ import pytest
 import yaml
 
 from runs import phantom
-from segcal.benchmark import Plan, Study, load_plan
+from segcal.benchmark import Plan, Study, load_plan, run_benchmark
 from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.config import ConfigError
-from segcal.data import open_dataset, plan_source, prepare
+from segcal.data import DataError, open_dataset, plan_source, prepare
 from trees import acdc_tree, run_cli
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,6 +49,44 @@ def test_settings_are_laid_over_each_other(tmp_path: Path) -> None:
     assert plan.config("b", "ce", {}, 1).data.path == "elsewhere"
     again = Plan.model_validate(yaml.safe_load(to_yaml(plan)))
     assert again == plan
+
+
+def test_parts_that_share_a_case_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    data = phantom(tmp_path / "data", dims=2, cases=14, size=32)
+    splits = json.loads((data / "splits.json").read_text())
+    splits["train"].append(splits["test"][0])
+    (data / "splits.json").write_text(json.dumps(splits))
+    plan = {"datasets": {"toy": {"path": str(data)}}, "methods": {"ce": {"loss": "ce"}}}
+    with pytest.raises(DataError, match=r"splits\.json: .* shares its patient"):
+        run_benchmark(Plan.model_validate(plan), tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_launcher_that_is_not_installed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    data = phantom(tmp_path / "data", dims=2, cases=14, size=32)
+    plan = {"datasets": {"toy": {"path": str(data)}}, "methods": {"ce": {"loss": "ce"}}}
+    with pytest.raises(ImportError, match="ray"):
+        run_benchmark(Plan.model_validate(plan), tmp_path / "study", launcher="ray")
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "train", "message"),
+    [
+        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*`option of n"),
+        ({"mine": {"loss": "cee"}}, {}, "method `mine`: .*'cee'"),
+        ({"mine": {"loss": "ce"}}, {"epoch": 1}, "train settings of `mine` on `a`: .*`epoch`"),
+    ],
+)
+def test_what_is_wrong_names_its_method(
+    tmp_path: Path, methods: dict[str, Any], train: dict[str, Any], message: str
+) -> None:
+    plan = load_plan(write(tmp_path / "plan.yaml", methods=methods, train=train))
+    with pytest.raises(ValueError, match=message):
+        plan_tasks(plan)
 
 
 def test_tasks(tmp_path: Path) -> None:

@@ -124,6 +124,26 @@ def test_scans_of_one_patient_are_not_taken_for_independent(files: Path, tmp_pat
     assert not (tmp_path / "other").exists()
 
 
+def test_a_network_that_finds_nothing_breaks_the_rule_and_not_the_audit(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 3)
+    for i in range(3):
+        probs = np.stack([np.full(blobs(i)[1].shape, p, np.float32) for p in (0.9, 0.06, 0.04)])
+        write_nifti(tmp_path / "blind" / f"case_{i:03d}.nii.gz", probs)
+    done = CliRunner().invoke(
+        app,
+        [
+            "audit", "--probs", str(tmp_path / "blind"), "--labels", str(labels),
+            "--out", str(tmp_path / "study"), "--fail-if", "dsc<0.85",
+        ],
+    )  # fmt: skip
+    assert done.exit_code == 1, done.output
+    assert "blind: dsc is 0 on average over cases" in done.output
+    assert set(pd.read_csv(tmp_path / "study" / "ranks.csv")["method"]) == {"blind"}
+    page = (tmp_path / "study" / "report" / "index.html").read_text()
+    assert "nothing to report yet" not in page
+    assert "audit: blind has DSC 0.000" in page
+
+
 def test_names_of_classes_come_from_nnunet(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels", 1)
     probs = write_predictions(tmp_path / "probs", "nnunet", 1)

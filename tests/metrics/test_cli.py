@@ -80,6 +80,36 @@ def test_some_methods_are_ranked_alone(tmp_path: Path) -> None:
     assert "`method` to be one of 'good', 'bad', 'between', but got 'god'" in wrong.stderr
 
 
+def test_tables_of_several_runs_are_joined(tmp_path: Path) -> None:
+    table = pd.read_csv(write_cases(tmp_path / "all.csv"), dtype=str)
+    files = []
+    for name, rows in table.groupby("method"):
+        (tmp_path / str(name)).mkdir()
+        files.append(tmp_path / str(name) / "cases.csv")
+        rows.to_csv(files[-1], index=False)
+    without = segcal("rank", *files)
+    assert without.returncode == 2
+    assert "Expected argument `out` (--out) beside several tables" in without.stderr
+    out = tmp_path / "ranks"
+    for _ in range(2):  # again: they are of the same files
+        done = segcal("rank", *files, "--out", out)
+        assert done.returncode == 0, done.stderr
+        assert pd.read_csv(out / "ranks.csv")["sum_rank"].tolist() == [4, 8]
+    other = segcal("rank", files[0], "--out", out)
+    assert other.returncode == 2
+    assert "tables made from another file" in other.stderr
+    twice = segcal("rank", *files, files[0], "--out", out)
+    assert twice.returncode == 2
+    assert "to be of different runs, but more than one has dsc of bad in case 001" in twice.stderr
+
+
+def test_a_file_that_is_missing_is_named_before_old_tables(tmp_path: Path) -> None:
+    assert segcal("rank", write_cases(tmp_path / "cases.csv")).returncode == 0
+    missing = segcal("rank", tmp_path / "nope.csv")
+    assert missing.stderr == f"segcal: {tmp_path / 'nope.csv'}: No such file or directory\n"
+    assert missing.returncode == 2
+
+
 def test_patients_are_counted_where_they_are_named(tmp_path: Path) -> None:
     cases = write_cases(tmp_path / "cases.csv")
     done = segcal("rank", cases, "--patient", r"^00(1|2|\d)", "--metric", "dsc")
@@ -99,7 +129,7 @@ def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     for name in FILES:
         for folder in (tmp_path, tmp_path / "x" / ".."):
             with pytest.raises(ValueError, match="argument `out`"):
-                cli_rank._check_folder(tmp_path / name, folder, overwrite=True)
+                cli_rank._check_folder([tmp_path / name], folder, overwrite=True)
     cases = write_cases(tmp_path / "ranks.csv")
     before = cases.read_text()
     done = segcal("rank", cases, "--overwrite")
@@ -119,7 +149,7 @@ def test_tables_of_another_input_are_replaced_only_when_told(tmp_path: Path) -> 
     assert "argument `out`" in done.stderr
     assert "from one.csv" in done.stderr
     assert segcal("rank", other, "--resamples", 10, "--overwrite").returncode == 0
-    assert json.loads((tmp_path / "rank.json").read_text())["cases"] == "other.csv"
+    assert json.loads((tmp_path / "rank.json").read_text())["cases"] == ["other.csv"]
 
 
 def test_tables_are_whole_when_piped_and_say_what_they_are(tmp_path: Path) -> None:

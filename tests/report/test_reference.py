@@ -165,7 +165,8 @@ def test_nothing_to_compare_with(tmp_path: Path) -> None:
     values = {k: v for k, v in scores().items() if k[0] == "fair"}
     numbers = Numbers(read_study(write_plain(tmp_path, values), reference="fair"))
     assert findings(numbers, rank_methods(numbers, "all"), "all") == [
-        "fair, named when the report was made, cannot be compared: no two methods can be ranked."
+        "Set D: fair has DSC 0.800; ECE 0.201 in region “all”.",
+        "fair, named when the report was made, cannot be compared: no two methods can be ranked.",
     ]
 
 

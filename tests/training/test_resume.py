@@ -17,6 +17,7 @@ import torch
 
 from runs import finish, phantom, same, settings, start, weights
 from segcal.config import to_yaml
+from segcal.data import DataError
 from segcal.models import CheckpointError, read_checkpoint
 from segcal.training import NonFiniteLossError, RunError, train
 from segcal.training.checkpoint import write_checkpoint
@@ -227,6 +228,27 @@ def test_a_changed_config_is_refused_and_more_epochs_are_not(finished: Path, dat
     with pytest.raises(RunError, match=r"another `loss\.name`"):
         train(settings(data, epochs=3, loss={"name": "ce"}), finished, resume=True)
     assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
+
+
+def test_fewer_epochs_are_refused(finished: Path, data: Path) -> None:
+    config = (finished / "config.yaml").read_text()
+    with pytest.raises(RunError, match="started for 3 epochs, which may become more, not 1"):
+        train(settings(data, epochs=1), finished, resume=True)
+    assert (finished / "config.yaml").read_text() == config
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_parts_that_share_a_case_are_refused(data: Path, tmp_path: Path, part: str) -> None:
+    """splits.json may be edited: a network must not be judged by what it was trained on."""
+    ours = tmp_path / "data"
+    shutil.copytree(data, ours)
+    splits = json.loads((ours / "splits.json").read_text())
+    name = splits[part][0]
+    splits["train"].append(name)
+    (ours / "splits.json").write_text(json.dumps(splits))
+    with pytest.raises(DataError, match=rf"splits\.json: {name} .* shares its patient with {name}"):
+        train(settings(ours, epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_data_is_refused(finished: Path, tmp_path: Path) -> None:

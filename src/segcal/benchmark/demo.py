@@ -10,7 +10,7 @@ from segcal.benchmark.launch import cores, visible_gpus
 from segcal.benchmark.plan import Plan
 from segcal.benchmark.run import run_benchmark
 from segcal.benchmark.study import Study
-from segcal.data import PhantomSpec, plan_phantom, prepare
+from segcal.data import DataError, PhantomSpec, plan_phantom, prepare
 
 NOTE = (
     "Generated abdomens, drawn by simulated raters who disagree where the image is ambiguous. The "
@@ -35,6 +35,8 @@ def prepare_demo(
 ) -> Path:
     """Prepare the phantoms in OUT/data; cases that are there are kept."""
     folder = Path(out) / "data"
+    if Path(out).is_dir() and not folder.is_dir() and any(Path(out).iterdir()):
+        raise DataError(Path(out), "holds files of something else", "choose another --out")
     plan = plan_phantom(demo_spec(quick), dtype="uint8")
     prepare(plan, folder, workers=1, progress=progress)
     return folder

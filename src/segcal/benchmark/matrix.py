@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from segcal.benchmark.plan import Plan, slug
 from segcal.benchmark.tasks import Task
-from segcal.data import PreparedDataset, open_dataset
+from segcal.data import DataError, PreparedDataset, open_dataset
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
@@ -30,6 +30,16 @@ def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
     return datasets
 
 
+def check_parts(tasks: Iterable[Task], datasets: Mapping[str, PreparedDataset]) -> None:
+    """Refuse, before anything is trained, a set whose training, validation and test cases mix."""
+    for name, fold in dict.fromkeys((task.dataset, task.settings.data.fold) for task in tasks):
+        try:
+            datasets[name].splits  # noqa: B018
+        except DataError:
+            continue  # Its runs fail and say why.
+        datasets[name].check_parts(fold)
+
+
 def plan_tasks(plan: Plan) -> list[Task]:
     """The tasks that can be done at once: candidates of grids, and all runs of other methods.
 
@@ -46,7 +56,10 @@ def plan_tasks(plan: Plan) -> list[Task]:
             for dataset in plan.datasets:
                 for options in method.candidates():
                     task = make_task(plan, dataset, name, options, seed, searched=bool(method.grid))
-                    build_loss(task.settings.loss)
+                    try:
+                        build_loss(task.settings.loss)
+                    except (ValueError, TypeError) as error:
+                        raise ValueError(f"method `{name}`: {error}") from error
                     tasks.append(task)
     return tasks
 

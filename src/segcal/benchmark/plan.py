@@ -187,7 +187,7 @@ class Plan(Section):
         content = merge(content, {"data": {"path": where.path}})
         content["loss"] = {"name": how.loss, "options": options, "dice_weight": how.dice_weight}
         content["seed"] = seed
-        return check_config(content, f"{dataset}/{method}")
+        return check_config(content, f"train settings of `{method}` on `{dataset}`")
 
 
 def row_metric(metric: str, evaluation: EvaluationConfig) -> str:

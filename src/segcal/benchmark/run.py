@@ -13,10 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segcal._checks import check_choice, check_int
+from segcal._checks import check_choice, check_int, require
 from segcal.benchmark.done import check_before, is_done, is_trained, prune
 from segcal.benchmark.launch import Ended, Event, Retried, Started, run_local
-from segcal.benchmark.matrix import make_task, open_datasets, plan_tasks, possible_tasks
+from segcal.benchmark.matrix import (
+    check_parts,
+    make_task,
+    open_datasets,
+    plan_tasks,
+    possible_tasks,
+)
 from segcal.benchmark.plan import Plan, at_home, load_plan, slug, to_yaml
 from segcal.benchmark.progress import Progress
 from segcal.benchmark.study import Study, named_late, validation_means
@@ -63,9 +69,11 @@ def run_benchmark(
     plan = at_home(plan if isinstance(plan, Plan) else load_plan(plan))
     datasets = open_datasets(plan)
     first = plan_tasks(plan)
+    check_parts(first, datasets)
     folder = Path(out)
     launch: Launch = partial(run_local, jobs=jobs, retries=retries)
     if launcher == "ray":
+        require("ray")
         from segcal.benchmark.cluster import run_ray
 
         launch = partial(run_ray, jobs=jobs, retries=retries, address=address)

@@ -198,13 +198,13 @@ def _fractions(dataset: PreparedDataset, cases: list[CaseProperties]) -> list[tu
         total.update(case.voxels)
         present.update(list(case.voxels))
     voxels = sum(total.values())
-    return [
-        (
-            f"class {label} {name}",
-            f"{total[label] / voxels:.2%} of voxels, in {_count(present[label], 'case')}",
-        )
-        for label, name in sorted(dataset.classes.items())
-    ]
+
+    def share(label: int) -> str:
+        if not present[label]:
+            return "warning: in no case; a network would get an output for nothing"
+        return f"{total[label] / voxels:.2%} of voxels, in {_count(present[label], 'case')}"
+
+    return [(f"class {k} {name}", share(k)) for k, name in sorted(dataset.classes.items())]
 
 
 def _intensities(

@@ -17,7 +17,7 @@ from segcal.data.case import CaseProperties
 from segcal.data.errors import DataError
 from segcal.data.grid import Grid, GridRecipe, Spacing
 from segcal.data.intensity import Intensity
-from segcal.data.splits import PARTS, Splits, read_splits
+from segcal.data.splits import PARTS, Splits, read_splits, shared
 from segcal.data.store import decode_image, open_array, read_properties
 
 _OPEN_ARRAYS = 2048
@@ -213,6 +213,25 @@ class PreparedDataset:
                 )
             splits = self.splits.folds[fold]
         return [self[name] for name in getattr(splits, part)]
+
+    def check_parts(self, fold: int | None = None) -> None:
+        """Refuse splits in which two parts share a patient or a scan.
+
+        Whoever edits splits.json may do that; a network would be judged by what it has seen.
+        """
+        cases = {part: self.part(part, fold) for part in PARTS}
+        every = [case.properties for each in cases.values() for case in each]
+        found = shared(
+            {part: [case.name for case in each] for part, each in cases.items()},
+            {one.name: one.patient for one in every},
+            {one.name: one.voxels_sha256 for one in every},
+        )
+        if found:
+            raise DataError(
+                self.root / "splits.json",
+                found[0] if fold is None else f"in fold {fold}, {found[0]}",
+                "correct it; `segcal data check` lists all",
+            )
 
 
 def open_dataset(folder: Path | str) -> PreparedDataset:

@@ -185,17 +185,20 @@ def leaks(splits: Splits, patient_of: Mapping[str, str], scan_of: Mapping[str, s
     cuts = [("the splits", {part: getattr(splits, part) for part in PARTS})]
     for index, fold in enumerate(splits.folds):
         cuts.append((f"fold {index}", {"train": fold.train, "val": fold.val, "test": splits.test}))
+    found = ((where, shared(parts, patient_of, scan_of)) for where, parts in cuts)
+    return [f"in {where}, {text}" for where, each in found for text in each]
+
+
+def shared(
+    parts: Mapping[str, Sequence[str]], patient_of: Mapping[str, str], scan_of: Mapping[str, str]
+) -> list[str]:
+    """Each patient or scan that lies in two of the parts, in words."""
     found = []
-    for where, parts in cuts:
-        for what, of in (("patient", patient_of), ("scan", scan_of)):
-            seen: dict[str, tuple[str, str]] = {}
-            for part, names in parts.items():
-                for name in names:
-                    key = of.get(name, name)
-                    first, example = seen.setdefault(key, (part, name))
-                    if first != part:
-                        found.append(
-                            f"in {where}, {name} ({part}) shares its {what} "
-                            f"with {example} ({first})"
-                        )
+    for what, of in (("patient", patient_of), ("scan", scan_of)):
+        seen: dict[str, tuple[str, str]] = {}
+        for part, names in parts.items():
+            for name in names:
+                first, example = seen.setdefault(of.get(name, name), (part, name))
+                if first != part:
+                    found.append(f"{name} ({part}) shares its {what} with {example} ({first})")
     return found

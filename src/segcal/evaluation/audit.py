@@ -263,13 +263,19 @@ def _evaluate(
 
 
 def _write_tables(folder: Path, runs: Sequence[Path], region: str) -> None:
-    """cases.csv of all networks, and their ranks."""
+    """cases.csv of all networks, and their ranks by the metrics that have values.
+
+    A network that finds nothing has no distance.
+    """
     from segcal.metrics import bootstrap_ranks
+    from segcal.metrics.choice import choose_ranked
 
     parts = [(run / "cases.csv").read_text(encoding="utf-8").splitlines(True) for run in runs]
     write_text(folder / "cases.csv", "".join(parts[0][:1] + [x for p in parts for x in p[1:]]))
     table = _read(folder / "cases.csv")
-    ranks = bootstrap_ranks(table, metrics=METRICS, region=region, missing="worst")
+    methods = list(dict.fromkeys(table["method"]))
+    metrics = choose_ranked(table, methods, METRICS, region).metrics
+    ranks = bootstrap_ranks(table, metrics=metrics, region=region, missing="worst")
     write_text(folder / "ranks.csv", ranks.to_csv(index=False))
 
 

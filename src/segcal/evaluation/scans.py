@@ -87,7 +87,7 @@ class Space:
         if len(self.orientations) > 1:
             kinds = ", ".join(self.orientations)
             return f"the training set had mixed orientations ({kinds}); {as_stored}"
-        if self.orientations == [UNKNOWN] and set(codes) != {UNKNOWN}:
+        if self.orientations == [UNKNOWN] and set(codes) - {UNKNOWN}:
             return f"the training set's affines were placeholders; {as_stored}"
         return None
 

@@ -110,7 +110,7 @@ def _raise_missing(rows: "pd.DataFrame", absent: "pd.MultiIndex", dataset: str) 
     raise ValueError(
         f"Expected no missing or undefined values, but got {len(nan) + len(absent)} in dataset "
         f"{dataset!r}: the first is {metric!r} of label {label!r}, case {case!r}, method "
-        f"{method!r}. Say missing='worst' or missing='drop_case' to go on."
+        f"{method!r}. Say what becomes of them: `missing` (--missing) worst or drop_case."
     )
 
 

@@ -69,9 +69,13 @@ def _best_of_datasets(numbers: Numbers, region: str) -> list[str]:
                 for m in study.compared
             }
             known = {m: v for m, v in values.items() if not math.isnan(v)}
+            where = "" if base_metric(metric) in SEGMENTATION else f" in region “{region}”"
             if len(known) > 1:
-                where = "" if base_metric(metric) in SEGMENTATION else f" in region “{region}”"
                 parts.append(_extremes(numbers, known, metric, where))
+            elif len(values) == len(known) == 1:
+                ((method, value),) = known.items()
+                who = "" if parts else f"{_title(numbers, method)} has "
+                parts.append(f"{who}{metric_column(metric).title} {value:.{digits}f}{where}")
         if parts:
             out.append(f"{dataset.title}: {'; '.join(parts)}.")
     return out

@@ -60,6 +60,7 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
     with numerics(config), Signals() as signals:
         fabric = make_fabric(config)
         dataset = open_dataset(config.data.path)
+        dataset.check_parts(config.data.fold)
         folder = RunFolder(Path(out), resume=resume)
         if fabric.is_global_zero:
             folder.check(config, dataset.fingerprint, _case_names(dataset, config))
@@ -72,6 +73,8 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
                 result = run.loop()
                 best = f"{result.best_dsc:.4f} (epoch {result.best_epoch + 1})"
                 reporter.say(f"{out}: {result.epochs} epochs, best validation DSC {best}")
+                if result.best_dsc == 0:
+                    reporter.say(f"{out}: no validation found any structure; train it longer")
                 return result
         except (RuntimeError, MemoryError) as error:
             if isinstance(error, TrainingError) or not _out_of_memory(error):
@@ -119,6 +122,8 @@ class Run:
         """The steps of an epoch, from wherever the loader stands."""
         job, config, fabric = self.job, self.job.config, self.job.fabric
         steps, alone = len(job.loader), fabric.world_size == 1
+        # On a CPU there is nothing to wait for, and a step may take seconds.
+        often = 1 if alone and fabric.device.type == "cpu" else CHECK_EVERY
         do_step = self.captured or job.step
         self.reporter.start_epoch(job.epoch, steps)
         for step, batch in enumerate(job.loader, start=job.loader.step):
@@ -128,7 +133,7 @@ class Run:
             job.meter.add(terms, batch.case)
             ended = step + 1 == steps
             asked = alone and self.signals.received is not None
-            if ended or asked or (step + 1) % CHECK_EVERY == 0:
+            if ended or asked or (step + 1) % often == 0:
                 job.trained = ended
                 self.look(step)
 

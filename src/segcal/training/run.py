@@ -73,6 +73,11 @@ class RunFolder:
                     self.path,
                     f"was started with another `{key}`; give the old value, or another --out",
                 )
+        if config.epochs < old.epochs:
+            raise RunError(
+                self.path,
+                f"was started for {old.epochs} epochs, which may become more, not {config.epochs}",
+            )
         about = self._about()
         if about.get("data_fingerprint") != fingerprint:
             raise RunError(self.path, f"was started on other data than {config.data.path}")
