@@ -1,8 +1,11 @@
 """`segcal evaluate`: the four files, and that they say what the metrics say."""
 
 import json
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from segcal.evaluation import (
     read_evaluation,
     write_evaluation,
 )
+from segcal.evaluation.run import predicted_cases
 from segcal.metrics import CalibrationBins, collect, evaluate_case
 from segcal.training import train
 from trees import run_cli
@@ -244,6 +248,23 @@ def samples(names: list[str]) -> Iterator[Predicted]:
     for name in names:
         probs = rng.dirichlet(np.ones(2), size=(6, 6)).transpose(2, 0, 1)
         yield Predicted(name, probs, rng.integers(0, 2, (6, 6)), (1.0, 2.0))
+
+
+def test_an_unsure_network_is_not_taken_for_a_second_softmax(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The softmax is ours: there was one."""
+    monkeypatch.setattr("segcal.metrics._inspect._SECOND_SOFTMAX_VOXELS", 1)
+
+    def unsure(*arguments: Any) -> Iterator[Predicted]:
+        for case in predicted_cases(*arguments):
+            yield replace(case, probs=case.probs * 0 + 1 / len(case.probs))
+
+    monkeypatch.setattr("segcal.evaluation.run.predicted_cases", unsure)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = evaluate_run(copied)
+    assert found.means("all")["mean_confidence"] == pytest.approx(1 / 5)
 
 
 def test_planes_of_anybody(tmp_path: Path) -> None:

@@ -214,6 +214,8 @@ def test_the_command(tiny: Path, tmp_path: Path) -> None:
 def test_not_a_study(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"to be a study \(with study.json"):
         write_report(tmp_path)
+    with pytest.raises(ValueError, match="nowhere: there is no such folder"):
+        write_report(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

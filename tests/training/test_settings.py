@@ -230,8 +230,9 @@ def test_a_folder_with_files_is_refused(data: Path, plain: Path, tmp_path: Path)
     with pytest.raises(RunError, match="not empty; continue it with --resume"):
         train(settings(data), plain)
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="no run"):
-        train(settings(data), tmp_path, resume=True)
+    for resume in (False, True):
+        with pytest.raises(RunError, match="holds files but no run; choose another --out"):
+            train(settings(data), tmp_path, resume=resume)
 
 
 def test_out_of_memory_names_the_setting(data: Path, tmp_path: Path) -> None:

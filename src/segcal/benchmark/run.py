@@ -261,10 +261,12 @@ def _held(folder: Path, resume: bool) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder}: is a file, not a folder")
     strangers = [p for p in folder.iterdir() if p.name != ".lock"] if folder.is_dir() else []
-    if strangers and not resume:
-        raise ValueError(f"{folder}: is not empty; continue it with --resume, or choose another")
     if strangers and not (folder / "plan.yaml").is_file():
         raise ValueError(f"{folder}: holds files but no study; choose another --out")
+    if strangers and not resume:
+        raise ValueError(
+            f"{folder}: is not empty; continue it with --resume, or choose another --out"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as lock:
         try:

@@ -160,7 +160,7 @@ def _summary(dataset: PreparedDataset, cases: list[CaseProperties]) -> list[tupl
     rows = [
         ("set", f"{info.name} ({info.source}, recipe {info.recipe}, {info.dtype})"),
         ("fingerprint", info.fingerprint[:16]),
-        ("cases", f"{len(info.cases)} of {_count(len({c.patient for c in cases}), 'patient')}"),
+        ("cases", _counts(len(info.cases), cases)),
         ("channels", ", ".join(info.channels)),
     ]
     if cases:
@@ -189,6 +189,14 @@ def _summary(dataset: PreparedDataset, cases: list[CaseProperties]) -> list[tupl
     if info.skipped:
         rows.append(("left out", f"{len(info.skipped)} (listed in dataset.yaml)"))
     return rows
+
+
+def _counts(listed: int, cases: list[CaseProperties]) -> str:
+    """Of those that can be read it is known whose they are."""
+    patients = _count(len({c.patient for c in cases}), "patient")
+    if len(cases) == listed:
+        return f"{listed} of {patients}"
+    return f"{listed}, of which {len(cases)} can be read, of {patients}"
 
 
 def _fractions(dataset: PreparedDataset, cases: list[CaseProperties]) -> list[tuple[str, str]]:

@@ -45,7 +45,10 @@ def read_splits(path: Path) -> Splits:
         remedy = "run `segcal prepare` again"
         raise DataError(path, f"cannot be read ({error.strerror})", remedy) from error
     except (ValidationError, ValueError) as error:
-        reason = "; ".join(str(error).splitlines()[:3])
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = ": ".join([*map(str, first["loc"]), first["msg"]])
         raise DataError(path, f"is not a list of splits ({reason})", "correct it") from error
 
 

@@ -238,7 +238,7 @@ def measure_run(
     predicted = predicted_cases(run, cases, config, place)
     with exactly(), warnings.catch_warnings():
         # Ours were softmaxed once; a network that learnt little may look otherwise.
-        warnings.filterwarnings("ignore", category=UserWarning, module=r"segcal\.metrics")
+        warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
         return write_evaluation(
             predicted if change is None else map(change, predicted),
             out,

@@ -112,6 +112,8 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
     """The study in a folder; `region` overrides where its calibration is read, `reference` the
     method that it is about."""
     path = folder / "study.json"
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: there is no such folder")
     if not path.is_file():
         raise ValueError(
             f"Expected {folder} to be a study (with study.json, as `segcal benchmark`, `segcal "

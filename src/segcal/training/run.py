@@ -60,12 +60,12 @@ class RunFolder:
         taken = self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir())
         if not taken:
             return
+        if not (self.path / CONFIG).is_file() or not (self.path / ABOUT).is_file():
+            raise RunError(self.path, "holds files but no run; choose another --out")
         if not self.resume:
             raise RunError(
                 self.path, "is not empty; continue it with --resume, or choose another --out"
             )
-        if not (self.path / CONFIG).is_file() or not (self.path / ABOUT).is_file():
-            raise RunError(self.path, "holds files but no run; choose another --out")
         old = check_config(read_yaml(self.path / CONFIG), str(self.path / CONFIG))
         for key in changed_keys(old, config):
             if key not in FREE_TO_CHANGE:
