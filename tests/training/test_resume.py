@@ -298,8 +298,9 @@ def test_nan_in_the_command_is_one_line_and_exit_code_1(
     code = run_cli(monkeypatch, "train", "--data", data, "--loss", "ce", "--out", out, *options)
     assert code == 1
     said = capsys.readouterr().err
-    assert said.startswith("segcal: ")
-    assert said.count("\n") == 1
+    start, error = said.splitlines()
+    assert start.startswith(f"{out}: training cases: ")
+    assert error.startswith("segcal: ")
     # And mistakes are exit code 2.
     assert run_cli(monkeypatch, "train", "--data", data, "--out", out) == 2
     assert "--resume" in capsys.readouterr().err

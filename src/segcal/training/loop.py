@@ -97,6 +97,12 @@ class Run:
         """Epoch after epoch: train, validate, log, save."""
         job, config = self.job, self.job.config
         self.reporter.start_run(job.epoch)
+        if job.epoch < config.epochs:
+            cases = len(job.dataset.part("train", config.data.fold))
+            self.reporter.say(
+                f"{self.folder.path}: training cases: {cases}, steps an epoch: {len(job.loader)}, "
+                f"device: {describe(job.fabric)['device']}"
+            )
         if job.captured:
             self.captured = CapturedStep(job, self.reporter.say)
         with Board(self.folder.path, config.tensorboard and self.first, job.epoch) as board:
