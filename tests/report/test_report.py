@@ -218,6 +218,12 @@ def test_not_a_study(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files")
+def test_a_place_that_takes_no_files_is_named(study: Path) -> None:
+    with pytest.raises(OSError, match=r"'/proc/page'$"):
+        write_report(study, out=Path("/proc/page"))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [("{", "is not JSON"), ('{"format": "other"}', "Expected `format`"),

@@ -79,6 +79,8 @@ def save_calibrator(calibrator: Calibrator, path: Path) -> None:
     try:
         draft.write_bytes(data)
         os.replace(draft, path)
+    except OSError as error:  # it is about the file, not about its draft
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         draft.unlink(missing_ok=True)
 

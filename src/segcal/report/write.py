@@ -67,7 +67,10 @@ def write(folder: Path, out: Path | None, region: str | None, reference: str | N
     with figure_style():
         report.compute()
         target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".segcal-report-"))
+        try:
+            draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".segcal-report-"))
+        except OSError as error:  # it is about the folder, not about the draft's name
+            raise OSError(error.errno, error.strerror, str(target)) from error
         try:
             report.save(draft)
             _put(draft, target)
