@@ -112,6 +112,7 @@ def _source_of(folder: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     names = found.get("cases") if isinstance(found, dict) else None
+    names = [names] if isinstance(names, str) else names  # as one file was noted before
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 

@@ -248,6 +248,10 @@ def test_parts_that_share_a_case_are_refused(data: Path, tmp_path: Path, part: s
     (ours / "splits.json").write_text(json.dumps(splits))
     with pytest.raises(DataError, match=rf"splits\.json: {name} .* shares its patient with {name}"):
         train(settings(ours, epochs=1), tmp_path / "run")
+    splits["train"][-1] = "nobody"
+    (ours / "splits.json").write_text(json.dumps(splits))
+    with pytest.raises(DataError, match=r"splits\.json: names nobody, which is no case"):
+        train(settings(ours, epochs=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

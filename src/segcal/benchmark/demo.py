@@ -35,7 +35,7 @@ def prepare_demo(
 ) -> Path:
     """Prepare the phantoms in OUT/data; cases that are there are kept."""
     folder = Path(out) / "data"
-    if Path(out).is_dir() and not folder.is_dir() and any(Path(out).iterdir()):
+    if Path(out).is_dir() and not folder.is_dir() and list(Path(out).glob("[!.]*")):
         raise DataError(Path(out), "holds files of something else", "choose another --out")
     plan = plan_phantom(demo_spec(quick), dtype="uint8")
     prepare(plan, folder, workers=1, progress=progress)

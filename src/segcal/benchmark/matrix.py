@@ -8,6 +8,7 @@ from typing import Any
 from segcal.benchmark.plan import Plan, slug
 from segcal.benchmark.tasks import Task
 from segcal.data import DataError, PreparedDataset, open_dataset
+from segcal.data.errors import LeakError
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
@@ -34,10 +35,11 @@ def check_parts(tasks: Iterable[Task], datasets: Mapping[str, PreparedDataset]) 
     """Refuse, before anything is trained, a set whose training, validation and test cases mix."""
     for name, fold in dict.fromkeys((task.dataset, task.settings.data.fold) for task in tasks):
         try:
-            datasets[name].splits  # noqa: B018
+            datasets[name].check_parts(fold)
+        except LeakError:
+            raise
         except DataError:
-            continue  # Its runs fail and say why.
-        datasets[name].check_parts(fold)
+            pass  # Something cannot be read: its runs fail and say why, the others go on.
 
 
 def plan_tasks(plan: Plan) -> list[Task]:

@@ -206,11 +206,11 @@ class _Benchmark:
                 for task in tasks
                 if not any(errors)
             ]
-            courses = [study.course(task) for task in tasks]
+            courses = [study.course(task) for task in tasks if not any(errors)]
             judged.append({
                 "options": options,
                 "val_dsc": _mean(each["dsc"] for each in means),
-                "val_ece": _mean(each["ece"] for each in means if "ece" in each),
+                "val_ece": _mean(each.get("ece", math.nan) for each in means),
                 "trainings": [course for course in courses if course is not None],
                 **({"error": next(filter(None, errors))} if any(errors) else {}),
             })  # fmt: skip
@@ -234,7 +234,7 @@ class _Benchmark:
 
 def _mean(values: Iterable[float]) -> float | None:
     found = list(values)
-    return math.fsum(found) / len(found) if found else None
+    return math.fsum(found) / len(found) if found and not any(map(math.isnan, found)) else None
 
 
 def _choice(best: dict[str, Any], judged: list[dict[str, Any]]) -> str:

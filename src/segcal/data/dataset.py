@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal._checks import check_choice
 from segcal.data.case import CaseProperties
-from segcal.data.errors import DataError
+from segcal.data.errors import DataError, LeakError
 from segcal.data.grid import Grid, GridRecipe, Spacing
 from segcal.data.intensity import Intensity
 from segcal.data.splits import PARTS, Splits, read_splits, shared
@@ -219,6 +219,11 @@ class PreparedDataset:
 
         Whoever edits splits.json may do that; a network would be judged by what it has seen.
         """
+        unknown = [n for p in PARTS for n in getattr(self.splits, p) if n not in self.info.cases]
+        if unknown:
+            raise DataError(
+                self.root / "splits.json", f"names {unknown[0]}, which is no case", "correct it"
+            )
         cases = {part: self.part(part, fold) for part in PARTS}
         every = [case.properties for each in cases.values() for case in each]
         found = shared(
@@ -227,7 +232,7 @@ class PreparedDataset:
             {one.name: one.voxels_sha256 for one in every},
         )
         if found:
-            raise DataError(
+            raise LeakError(
                 self.root / "splits.json",
                 found[0] if fold is None else f"in fold {fold}, {found[0]}",
                 "correct it; `segcal data check` lists all",

@@ -25,6 +25,10 @@ class DiskFullError(DataError):
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class LeakError(DataError):
+    """Splits in which two parts share a patient or a scan."""
+
+
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
     """Turn a failed write below `folder` into one line that names the folder."""

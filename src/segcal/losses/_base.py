@@ -144,7 +144,7 @@ class SegmentationLoss(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.__dict__.pop("_plans", None)
-        if isinstance(value, list):  # such as a patch size: it could change without a word to them
+        if name == "patch_size" and isinstance(value, list):  # it could change unnoticed
             value = tuple(value)
         super().__setattr__(name, value)
 
