@@ -74,6 +74,8 @@ def _runs(study: Path) -> dict[str, Any]:
         out.append(row)
     ran_on = [{**json.loads(place), "runs": number} for place, number in places.items()]
     tried = {m["name"]: m["chosen_from"] for m in content["methods"] if m.get("chosen_from")}
+    for candidate in (one for each in tried.values() for one in each if "error" in one):
+        candidate["error"] = candidate["error"].replace(str(study.resolve()), "STUDY")
     return {"ran_on": ran_on, "runs": out, **({"chosen_from": tried} if tried else {})}
 
 

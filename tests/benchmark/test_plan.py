@@ -10,7 +10,7 @@ import yaml
 
 from runs import phantom
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
-from segcal.benchmark.matrix import counts, open_datasets, plan_tasks
+from segcal.benchmark.matrix import check_parts, counts, open_datasets, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.config import ConfigError
 from segcal.data import DataError, open_dataset, plan_source, prepare
@@ -60,6 +60,19 @@ def test_parts_that_share_a_case_are_refused_before_anything_is_trained(tmp_path
     with pytest.raises(DataError, match=r"splits\.json: .* shares its patient"):
         run_benchmark(Plan.model_validate(plan), tmp_path / "study")
     assert not (tmp_path / "study").exists()
+
+
+def test_a_set_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    """Its runs fail and say why."""
+    data = phantom(tmp_path / "data", dims=2, cases=14, size=32)
+    plan = Plan.model_validate(
+        {"datasets": {"toy": {"path": str(data)}}, "methods": {"ce": {"loss": "ce"}}}
+    )
+    datasets, tasks = open_datasets(plan), plan_tasks(plan)
+    (data / "cases" / open_dataset(data).splits.train[0] / "case.json").write_text("{")
+    with pytest.raises(DataError, match=r"case\.json"):
+        open_dataset(data).check_parts()
+    check_parts(tasks, datasets)
 
 
 def test_a_launcher_that_is_not_installed_leaves_nothing(

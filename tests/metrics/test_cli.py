@@ -103,6 +103,14 @@ def test_tables_of_several_runs_are_joined(tmp_path: Path) -> None:
     assert "to be of different runs, but more than one has dsc of bad in case 001" in twice.stderr
 
 
+def test_tables_that_noted_their_one_file_as_a_name_are_known(tmp_path: Path) -> None:
+    cases = write_cases(tmp_path / "cases.csv")
+    assert segcal("rank", cases).returncode == 0
+    source = json.loads((tmp_path / "rank.json").read_text()) | {"cases": "cases.csv"}
+    (tmp_path / "rank.json").write_text(json.dumps(source))
+    assert segcal("rank", cases).returncode == 0
+
+
 def test_a_file_that_is_missing_is_named_before_old_tables(tmp_path: Path) -> None:
     assert segcal("rank", write_cases(tmp_path / "cases.csv")).returncode == 0
     missing = segcal("rank", tmp_path / "nope.csv")
