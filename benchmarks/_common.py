@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from segcal._about import git_commit
+from segcal.core.provenance import git_commit
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (

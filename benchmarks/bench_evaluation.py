@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from segcal.evaluation import Predicted, predict_case, write_evaluation
-from segcal.evaluation.measured import measure_case
+from segcal.evaluation.case_metrics import measure_case
 from segcal.metrics import REGIONS
 from segcal.models import NetworkSpec, make_model
 

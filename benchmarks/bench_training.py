@@ -30,12 +30,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from segcal.config import TrainConfig, check_config
 from segcal.data import Batch, PhantomSpec, ResidentLoader, open_dataset, plan_phantom, prepare
-from segcal.losses._base import add_up
+from segcal.losses.base import add_up
 from segcal.models import UNet
-from segcal.training.captured import CapturedStep
+from segcal.training.cuda_graph import CapturedStep
 from segcal.training.device import make_fabric, numerics, resolve
-from segcal.training.job import Job, build_job, seed_step
-from segcal.training.watch import CHECK_EVERY
+from segcal.training.loss_meter import CHECK_EVERY
+from segcal.training.state import Job, build_job, seed_step
 
 STAGES = ("data", "forward", "loss", "backward", "step")
 WARMUP = 30

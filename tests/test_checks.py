@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from segcal._checks import check_choice, check_int, check_labels, check_number, per_axis, require
+from segcal.core.checks import (
+    check_choice,
+    check_int,
+    check_labels,
+    check_number,
+    per_axis,
+    require,
+)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

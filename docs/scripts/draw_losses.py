@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from segcal.losses import NACLLoss, SegmentationLoss, make_loss
-from segcal.priors import neighbourhood_prior
+from segcal.losses.priors import neighbourhood_prior
 
 OUT = Path(__file__).parents[1] / "images" / "losses.png"
 CLASSES, SIZE, ROW, STEPS = 4, 21, 10, 4000

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import environment, phantom
+from helpers.runs import environment, phantom
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from runs import finish, start
+from helpers.runs import finish, start
 from segcal.benchmark.demo import METHODS, demo_plan, prepare_demo
-from segcal.benchmark.matrix import plan_tasks
-from segcal.data import DataError, open_dataset
+from segcal.benchmark.task_matrix import plan_tasks
+from segcal.core.errors import PathError
+from segcal.data import open_dataset
 
 
 def test_the_plan(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_the_plan(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "scan.nii.gz").touch()
-    with pytest.raises(DataError, match="holds files of something else; choose another --out"):
+    with pytest.raises(PathError, match="holds files of something else; choose another --out"):
         prepare_demo(tmp_path, quick=True)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.nii.gz"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from helpers.trees import run_cli
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
-from segcal.benchmark.done import is_done
-from segcal.benchmark.matrix import plan_tasks
 from segcal.benchmark.plan import to_yaml
+from segcal.benchmark.run_status import is_done
+from segcal.benchmark.task_matrix import plan_tasks
 from segcal.benchmark.tasks import Result, Task, run_task
 from segcal.config import ConfigError
 from segcal.evaluation import evaluate_run
-from trees import run_cli
 
 pytestmark = pytest.mark.usefixtures("as_in_processes")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runs import environment
+from helpers.runs import environment
 from segcal.benchmark import load_plan, run_benchmark
 from segcal.data import plan_source, prepare
 

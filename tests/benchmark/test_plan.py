@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from runs import phantom
+from helpers.runs import phantom
+from helpers.trees import acdc_tree, run_cli
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
-from segcal.benchmark.matrix import check_parts, counts, open_datasets, plan_tasks
 from segcal.benchmark.plan import slug, to_yaml
+from segcal.benchmark.task_matrix import check_parts, counts, open_datasets, plan_tasks
 from segcal.config import ConfigError
-from segcal.data import DataError, open_dataset, plan_source, prepare
-from trees import acdc_tree, run_cli
+from segcal.core.errors import PathError
+from segcal.data import open_dataset, plan_source, prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE: dict[str, Any] = {
@@ -57,7 +58,7 @@ def test_parts_that_share_a_case_are_refused_before_anything_is_trained(tmp_path
     splits["train"].append(splits["test"][0])
     (data / "splits.json").write_text(json.dumps(splits))
     plan = {"datasets": {"toy": {"path": str(data)}}, "methods": {"ce": {"loss": "ce"}}}
-    with pytest.raises(DataError, match=r"splits\.json: .* shares its patient"):
+    with pytest.raises(PathError, match=r"splits\.json: .* shares its patient"):
         run_benchmark(Plan.model_validate(plan), tmp_path / "study")
     assert not (tmp_path / "study").exists()
 
@@ -70,7 +71,7 @@ def test_a_set_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> N
     )
     datasets, tasks = open_datasets(plan), plan_tasks(plan)
     (data / "cases" / open_dataset(data).splits.train[0] / "case.json").write_text("{")
-    with pytest.raises(DataError, match=r"case\.json"):
+    with pytest.raises(PathError, match=r"case\.json"):
         open_dataset(data).check_parts()
     check_parts(tasks, datasets)
 

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
+from helpers.trees import run_cli
 from segcal.benchmark import Plan, Study, load_plan, run_benchmark
-from segcal.benchmark.done import is_done
-from segcal.benchmark.matrix import plan_tasks
 from segcal.benchmark.plan import to_yaml
+from segcal.benchmark.run_status import is_done
+from segcal.benchmark.task_matrix import plan_tasks
 from segcal.benchmark.tasks import Task, run_task
 from segcal.config import ConfigError
 from segcal.data import open_dataset
@@ -21,10 +22,9 @@ from segcal.evaluation import evaluate_run, predict_case, read_evaluation
 from segcal.models import load_model
 from segcal.posthoc import load_calibrator
 from segcal.report.numbers import Numbers
-from segcal.report.study import read_study
 from segcal.report.tables import group_table, main_table
 from segcal.report.words import findings
-from trees import run_cli
+from segcal.study.reader import read_study
 
 RUN, AFTER = "runs/toy/ce_dice/seed0", "runs/toy/ce_dice+temperature/seed0"
 

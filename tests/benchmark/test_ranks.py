@@ -9,21 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from runs import phantom
-from segcal import cli_benchmark
+from helpers.runs import phantom
 from segcal.benchmark import Plan, Study
-from segcal.benchmark.matrix import make_task, open_datasets
 from segcal.benchmark.progress import Progress
-from segcal.benchmark.run import _choice
+from segcal.benchmark.runner import _choice
+from segcal.benchmark.task_matrix import make_task, open_datasets
 from segcal.benchmark.tasks import Result, Task
-from segcal.data.store import write_json
+from segcal.cli import benchmark as cli_benchmark
+from segcal.core.files import write_json
 from segcal.evaluation import Predicted, write_evaluation
 from segcal.metrics import method_means
-from segcal.metrics.choice import choose_ranked, ranked_methods
-from segcal.metrics.table import COLUMNS, read_table
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import rank_methods
-from segcal.report.study import read_study
+from segcal.stats.eligibility import choose_ranked, ranked_methods
+from segcal.stats.table import COLUMNS, read_table
+from segcal.study.reader import read_study
 
 GROUPS = {"ce": "main", "ls": "main", "nacl": "main", "nacl_max": "ablation", "ce+t": "posthoc"}
 METRICS = {"dsc": "all", "hd95_mm": "all", "ece": "foreground", "cece": "foreground"}

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from runs import phantom
+from helpers.runs import phantom
+from helpers.trees import run_cli
 from segcal.benchmark import Plan, run_benchmark
-from segcal.benchmark.done import is_done
-from segcal.benchmark.matrix import plan_tasks
 from segcal.benchmark.plan import to_yaml
-from segcal.benchmark.study import named_late
+from segcal.benchmark.run_status import is_done
+from segcal.benchmark.task_matrix import plan_tasks
 from segcal.benchmark.tasks import Task, run_task
-from segcal.evaluation import RunFolderError, evaluate_run, read_evaluation
-from trees import run_cli
+from segcal.core.errors import PathError
+from segcal.evaluation import evaluate_run, read_evaluation
+from segcal.study.writer import named_late
 
 RUN = "runs/toy/ce/seed0"
 
@@ -190,7 +191,7 @@ def test_the_command_for_one_run_sees_a_new_split(study: Path, data: Path) -> No
     assert len(said) == 1
     assert "the set was split anew); evaluating again" in said[0]
     split_anew(data, swap)
-    with pytest.raises(RunFolderError, match="used test case"):
+    with pytest.raises(PathError, match="used test case"):
         evaluate_run(study / RUN, data=data)
 
 

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
-from runs import finish, start
+from helpers.runs import finish, start
 from segcal.benchmark import Plan, Study, run_benchmark
-from segcal.benchmark.launch import worker_environment
+from segcal.benchmark.local_launcher import worker_environment
 from segcal.benchmark.plan import to_yaml
-from segcal.benchmark.study import validation_course
 from segcal.evaluation import read_evaluation
+from segcal.study.writer import validation_course
 
 pytestmark = pytest.mark.usefixtures("as_in_processes")
 
@@ -313,7 +313,7 @@ def test_ray_with_a_worker_killed_in_the_middle(
 def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("segcal.benchmark.launch.cores", lambda: 16)
+    monkeypatch.setattr("segcal.benchmark.local_launcher.cores", lambda: 16)
     found = [worker_environment(n, 8, ["2", "5"]) for n in range(4)]
     assert [env["CUDA_VISIBLE_DEVICES"] for env in found] == ["2", "5", "2", "5"]
     assert found[0]["OMP_NUM_THREADS"] == "2"

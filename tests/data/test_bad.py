@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segcal.data import open_dataset
-from trees import (
+from helpers.trees import (
     acdc_tree,
     blob,
     brats_tree,
@@ -22,6 +21,7 @@ from trees import (
     save,
     scan,
 )
+from segcal.data import open_dataset
 
 Spoil = Callable[[Path], Path]
 SHAPE = (40, 48, 3)

@@ -11,15 +11,9 @@ import numpy as np
 import pytest
 import yaml
 
-from segcal.data import (
-    DataError,
-    check_dataset,
-    contact_sheet,
-    open_dataset,
-    plan_source,
-    prepare,
-)
-from trees import acdc_tree, blob, folder_tree, run_cli, save, scan
+from helpers.trees import acdc_tree, blob, folder_tree, run_cli, save, scan
+from segcal.core.errors import PathError
+from segcal.data import check_dataset, contact_sheet, open_dataset, plan_source, prepare
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +261,7 @@ def test_reading_a_damaged_chunk_names_the_file(out: Path) -> None:
     data = bytearray(path.read_bytes())
     data[200:-200] = bytes(len(data) - 400)
     path.write_bytes(bytes(data))
-    with pytest.raises(DataError, match=r"image\.b2nd"):
+    with pytest.raises(PathError, match=r"image\.b2nd"):
         open_dataset(out)[CASE].image()
 
 

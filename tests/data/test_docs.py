@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trees import run_cli
+from helpers.trees import run_cli
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 

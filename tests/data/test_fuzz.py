@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.trees import blob, save, scan
 from segcal.data import check_dataset, open_dataset
-from trees import blob, save, scan
 
 SHAPE = (7, 6, 5)
 
@@ -35,15 +35,15 @@ def digest(root: Path) -> dict[str, str]:
 READ_ALL = """
 import sys, time
 from pathlib import Path
-from segcal.data import DataError
-from segcal.data.nifti import read_image, read_labels
+from segcal.data import PathError
+from segcal.data.formats.nifti import read_image, read_labels
 refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     begin = time.perf_counter()
     for read in (read_image, read_labels):
         try:
             read(path)
-        except DataError as error:
+        except PathError as error:
             assert error.path == path, error
             refused += 1
     assert time.perf_counter() - begin < 10, path

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
+from helpers.trees import blob, oblique
 from segcal.data import Grid, GridRecipe, write_nifti
 from segcal.data.grid import plan_grid
 from segcal.data.resample import (
@@ -20,7 +21,6 @@ from segcal.data.resample import (
     resize_labels,
     resize_linear,
 )
-from trees import blob, oblique
 
 sizes = st.integers(1, 40)
 

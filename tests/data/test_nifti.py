@@ -8,15 +8,15 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from segcal.data import DataError
-from segcal.data.nifti import check_same_grid, read_header, read_image, read_labels
-from trees import blob, oblique, save, scan
+from helpers.trees import blob, oblique, save, scan
+from segcal.core.errors import PathError
+from segcal.data.formats.nifti import check_same_grid, read_header, read_image, read_labels
 
 SHAPE = (7, 6, 5)
 
 
 def error_line(path: Path, problem: str, read: object = read_image) -> str:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(PathError) as caught:
         read(path)  # type: ignore[operator]
     line = str(caught.value)
     assert line.startswith(f"{path}: ")
@@ -121,14 +121,14 @@ def test_bad_voxels_are_named(tmp_path: Path) -> None:
 def test_grids_must_agree(tmp_path: Path) -> None:
     first = read_header(save(tmp_path / "a.nii.gz", scan(SHAPE, 0), oblique((1, 1, 3))))
     other = read_header(save(tmp_path / "b.nii.gz", scan((7, 6, 4), 0), oblique((1, 1, 3))))
-    with pytest.raises(DataError, match=r"b\.nii\.gz: has shape"):
+    with pytest.raises(PathError, match=r"b\.nii\.gz: has shape"):
         check_same_grid(other, first)
     for shift, far in ((0.05, False), (0.3, True)):
         affine = oblique((1, 1, 3))
         affine[0, 3] += shift
         moved = read_header(save(tmp_path / "c.nii.gz", scan(SHAPE, 0), affine))
         if far:
-            with pytest.raises(DataError, match=r"c\.nii\.gz: lies 0\.3 mm away"):
+            with pytest.raises(PathError, match=r"c\.nii\.gz: lies 0\.3 mm away"):
                 check_same_grid(moved, first)
         else:
             check_same_grid(moved, first)
@@ -193,7 +193,7 @@ def test_grids_must_agree_in_spacing_too(tmp_path: Path) -> None:
         image.header["pixdim"][1:4] = zooms
         nib.save(image, tmp_path / f"{name}.nii.gz")
         headers.append(read_header(tmp_path / f"{name}.nii.gz"))
-    with pytest.raises(DataError, match=r"b\.nii\.gz: has spacing 5 × 1\.5 × 1\.5 mm"):
+    with pytest.raises(PathError, match=r"b\.nii\.gz: has spacing 5 × 1\.5 × 1\.5 mm"):
         check_same_grid(headers[1], headers[0])
 
 

@@ -7,12 +7,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from helpers.trees import blob, folder_tree, oblique, save, scan
 from segcal.data import open_dataset, plan_source, prepare, training_space
+from segcal.data.formats.nifti import read_image
 from segcal.data.grid import GridRecipe, plan_grid
-from segcal.data.nifti import read_image
+from segcal.data.inference_input import place_raw
 from segcal.data.orientation import axis_codes, orientation, plan_turn
-from segcal.data.raw import place_raw
-from trees import blob, folder_tree, oblique, save, scan
 
 AXES = ("RL", "AP", "SI")
 ALL = [

@@ -12,18 +12,11 @@ import numpy as np
 import pytest
 import yaml
 
-from segcal.data import (
-    DataError,
-    PhantomSpec,
-    check_dataset,
-    open_dataset,
-    plan_phantom,
-    plan_source,
-    prepare,
-)
-from segcal.data.memory import _containers, free_ram
-from segcal.data.pool import run_jobs
-from trees import acdc_tree, folder_tree, run_cli, save, scan
+from helpers.trees import acdc_tree, folder_tree, run_cli, save, scan
+from segcal.core.errors import PathError
+from segcal.data import PhantomSpec, check_dataset, open_dataset, plan_phantom, plan_source, prepare
+from segcal.data._free_memory import _containers, free_ram
+from segcal.data._workers import run_jobs
 
 CASE_FILES = {"image.b2nd", "label.b2nd", "case.json"}
 
@@ -52,7 +45,7 @@ def test_a_worker_s_error_arrives_whole(tmp_path: Path) -> None:
     source = acdc_tree(tmp_path / "source")
     bad = source / "patient003" / "patient003_frame12.nii.gz"
     bad.write_bytes(b"nothing")
-    with pytest.raises(DataError, match="patient003_frame12") as caught:
+    with pytest.raises(PathError, match="patient003_frame12") as caught:
         prepare(plan_source("acdc", source), tmp_path / "out", workers=2)
     assert caught.value.path == bad
 
@@ -83,7 +76,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         (newer, "another format"),
         (plan_phantom(PhantomSpec(dims=2, cases=2)), "a case that the source does not have"),
     ):
-        with pytest.raises(DataError, match=reason):
+        with pytest.raises(PathError, match=reason):
             prepare(other, out)
         assert check_dataset(out).problems == ()
 
@@ -95,7 +88,7 @@ def test_a_failed_re_run_leaves_a_finished_set_finished(tmp_path: Path) -> None:
     path = source / "images" / "fall 1.nii.gz"
     good = path.read_bytes()
     path.write_bytes(good[:-40])
-    with pytest.raises(DataError, match="fall 1"):
+    with pytest.raises(PathError, match="fall 1"):
         prepare(plan_source("folder", source), out)
     assert snapshot(out) == before
     assert check_dataset(out).problems == ()
@@ -115,12 +108,12 @@ def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     (mine / "cases" / "2021").mkdir(parents=True)
     (mine / "cases" / "2021" / "notes.txt").write_text("x")
-    with pytest.raises(DataError, match=r"holds other files \(cases/2021\); choose an empty"):
+    with pytest.raises(PathError, match=r"holds other files \(cases/2021\); choose an empty"):
         prepare(plan, mine)
     assert sorted(p.name for p in mine.rglob("*")) == ["2021", "cases", "notes.txt"]
     (tmp_path / "half" / "cases").mkdir(parents=True)
     (tmp_path / "half" / "thesis.txt").write_text("x")
-    with pytest.raises(DataError, match="thesis"):
+    with pytest.raises(PathError, match="thesis"):
         prepare(plan, tmp_path / "half")
     # Hidden files, and a picture beside a set of our own, do no harm.
     out = tmp_path / "out"
@@ -140,7 +133,7 @@ def test_source_and_out_lie_apart(tmp_path: Path) -> None:
         (source / "prepared", "lies inside"),
         (tmp_path / "a", "holds"),
     ):
-        with pytest.raises(DataError, match=f"{how} the source folder"):
+        with pytest.raises(PathError, match=f"{how} the source folder"):
             prepare(plan, out)
     assert sorted(p.name for p in source.iterdir()) == ["images", "labels"]
 
@@ -181,12 +174,12 @@ def test_workers_are_limited_by_memory(tmp_path: Path, monkeypatch: pytest.Monke
         seen.append(options["workers"])
         raise ValueError("far enough")
 
-    monkeypatch.setattr("segcal.data.prepare", spy)
+    monkeypatch.setattr("segcal.data.preparation", spy)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     source = folder_tree(tmp_path / "source")
     needed = plan_source("folder", source).case_bytes
     for free in (10, 3 * needed, 100 * needed):
-        monkeypatch.setattr("segcal.data.memory.free_ram", lambda free=free: free)
+        monkeypatch.setattr("segcal.data._free_memory.free_ram", lambda free=free: free)
         run_cli(monkeypatch, "prepare", "folder", "--source", source, "--out", tmp_path / "out")
     assert seen == [1, 2, 4]
 
@@ -222,7 +215,7 @@ def test_killed_run_leaves_whole_cases_and_the_next_one_continues(tmp_path: Path
         counts.append(len(whole))
         for folder in whole:
             assert {p.name for p in folder.iterdir()} == CASE_FILES | {"truth.b2nd"}
-        with pytest.raises(DataError, match="not finished"):
+        with pytest.raises(PathError, match="not finished"):
             open_dataset(out)
     assert 0 < counts[0] < counts[1] < 24
     plan = plan_phantom(PhantomSpec(cases=24, size=32, slices=8))
@@ -298,7 +291,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     refused = []
 
     def meanwhile(done: int, total: int) -> None:
-        with pytest.raises(DataError, match="another `segcal prepare`"):
+        with pytest.raises(PathError, match="another `segcal prepare`"):
             prepare(plan, tmp_path / "out")
         refused.append(done)
 
@@ -315,9 +308,9 @@ def test_description_says_what_was_done(tmp_path: Path) -> None:
     assert set(content["versions"]) == {"segcal", "numpy", "scipy", "nibabel", "blosc2"}
     assert open_dataset(tmp_path / "out").splits.seed == 3
     (tmp_path / "out" / "dataset.yaml").write_text("version: 1\nname: x\n")
-    with pytest.raises(DataError, match=r"dataset\.yaml: is not a set's description"):
+    with pytest.raises(PathError, match=r"dataset\.yaml: is not a set's description"):
         open_dataset(tmp_path / "out")
-    with pytest.raises(DataError, match="is not a prepared set"):
+    with pytest.raises(PathError, match="is not a prepared set"):
         open_dataset(tmp_path)
 
 

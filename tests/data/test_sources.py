@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy.ndimage import distance_transform_edt
 
+from helpers.trees import acdc_tree, blob, brats_tree, flare_tree, folder_tree, msd_tree, save, scan
+from segcal.core.errors import PathError
 from segcal.data import (
-    DataError,
     PhantomSpec,
     PreparedDataset,
     SourceOptions,
@@ -23,7 +24,6 @@ from segcal.data import (
 )
 from segcal.data.phantom import make_case
 from segcal.data.store import encode_image, pack_case
-from trees import acdc_tree, blob, brats_tree, flare_tree, folder_tree, msd_tree, save, scan
 
 TREES = {
     "acdc": acdc_tree,
@@ -241,9 +241,9 @@ def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
 def test_values_that_cannot_be_stored_are_refused_by_name() -> None:
     spec = PhantomSpec(dims=2, cases=1, size=32)
     case = replace(make_case(spec, 0), image=np.full((1, 1, 32, 32), 1e5, dtype=np.float32))
-    with pytest.raises(DataError, match="phantom_0000: intensities up to 100000"):
+    with pytest.raises(PathError, match="phantom_0000: intensities up to 100000"):
         pack_case(case, "float16", {})
-    with pytest.raises(DataError, match="phantom_0000: has a non-finite image"):
+    with pytest.raises(PathError, match="phantom_0000: has a non-finite image"):
         pack_case(replace(case, image=case.image * np.inf), "uint8", {})
     with pytest.raises(ValueError, match="`dtype`"):
         encode_image(case.image, "float64")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from helpers.trees import folder_tree, msd_tree
 from segcal.data import (
     Batch,
     PatchDataset,
@@ -21,9 +22,8 @@ from segcal.data import (
     plan_source,
     prepare,
 )
-from segcal.data import loader as loader_module
-from segcal.data.loader import Loader, resident_bytes
-from trees import folder_tree, msd_tree
+from segcal.data import loaders as loader_module
+from segcal.data.loaders import Loader, resident_bytes
 
 
 @pytest.fixture(scope="module", params=["float16", "uint8"])

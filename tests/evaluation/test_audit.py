@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from posthoc_samples import blobs, softmax
-from runs import environment
+from helpers.posthoc_samples import blobs, softmax
+from helpers.runs import environment
+from helpers.softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 from segcal.cli import app
-from segcal.data import DataError
+from segcal.core.errors import PathError
 from segcal.evaluation.audit import audit_predictions, make_networks
-from segcal.evaluation.rules import check_rules, parse_rule
+from segcal.evaluation.fail_rules import check_rules, parse_rule
 from segcal.metrics import evaluate_case, to_frame
 from segcal.report import write_report
-from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 
 
 def command(*arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -274,7 +274,7 @@ def test_only_an_audit_is_replaced_and_never_an_input(tmp_path: Path) -> None:
 
     def refused(problem: str, *networks: Path, **options: Any) -> None:
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(DataError, match=problem):
+        with pytest.raises(PathError, match=problem):
             audit_predictions({str(n): n for n in networks}, labels, out, overwrite=True, **options)
         assert sorted(tmp_path.rglob("*")) == before
 

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from runs import phantom, settings
+from helpers.runs import phantom, settings
+from helpers.trees import run_cli
 from segcal.config import EvaluationConfig
+from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.evaluation import (
     Predicted,
-    RunFolderError,
     evaluate_run,
     open_run,
     predict_case,
     read_evaluation,
     write_evaluation,
 )
-from segcal.evaluation.run import predicted_cases
+from segcal.evaluation.finished_run import predicted_cases
 from segcal.metrics import CalibrationBins, collect, evaluate_case
 from segcal.training import train
-from trees import run_cli
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_test_cases_that_were_trained_on_are_refused(copied: Path, data: Path) -
     seen = open_dataset(data).part("test")[0].name
     about["cases"]["train"].append(seen)
     (copied / "run.json").write_text(json.dumps(about))
-    with pytest.raises(RunFolderError, match=f"used test case {seen} in its train split"):
+    with pytest.raises(PathError, match=f"used test case {seen} in its train split"):
         evaluate_run(copied)
     assert not (copied / "cases.csv").exists()
 
@@ -196,10 +196,10 @@ def test_test_cases_that_were_trained_on_are_refused(copied: Path, data: Path) -
 def test_moved_and_foreign_data(copied: Path, data: Path, tmp_path: Path) -> None:
     config = (copied / "config.yaml").read_text()
     (copied / "config.yaml").write_text(config.replace(str(data), "/nowhere"))
-    with pytest.raises(RunFolderError, match="/nowhere, which is not there; give --data"):
+    with pytest.raises(PathError, match="/nowhere, which is not there; give --data"):
         evaluate_run(copied)
     other = phantom(tmp_path / "other", cases=10, size=32, slices=4, seed=3)
-    with pytest.raises(RunFolderError, match="other data than"):
+    with pytest.raises(PathError, match="other data than"):
         evaluate_run(copied, data=other)
     assert evaluate_run(copied, data=data).about["cases"] == 2
 
@@ -231,7 +231,7 @@ def test_validation_cases_that_were_trained_on_are_refused(copied: Path, data: P
     assert evaluate_run(copied, split="train").split == "train"
     about["cases"]["train"].append(seen)
     (copied / "run.json").write_text(json.dumps(about))
-    with pytest.raises(RunFolderError, match=f"used val case {seen} in its train split"):
+    with pytest.raises(PathError, match=f"used val case {seen} in its train split"):
         evaluate_run(copied, split="val")
 
 
@@ -254,13 +254,13 @@ def test_an_unsure_network_is_not_taken_for_a_second_softmax(
     copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The softmax is ours: there was one."""
-    monkeypatch.setattr("segcal.metrics._inspect._SECOND_SOFTMAX_VOXELS", 1)
+    monkeypatch.setattr("segcal.metrics._validate._SECOND_SOFTMAX_VOXELS", 1)
 
     def unsure(*arguments: Any) -> Iterator[Predicted]:
         for case in predicted_cases(*arguments):
             yield replace(case, probs=case.probs * 0 + 1 / len(case.probs))
 
-    monkeypatch.setattr("segcal.evaluation.run.predicted_cases", unsure)
+    monkeypatch.setattr("segcal.evaluation.finished_run.predicted_cases", unsure)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = evaluate_run(copied)

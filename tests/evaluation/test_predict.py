@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from runs import settings
+from helpers.runs import settings
+from helpers.trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
 from segcal.data import find_images, open_dataset, plan_source, prepare, write_nifti
 from segcal.evaluation import evaluate_run, open_run, predict_case, predict_volumes
 from segcal.models import predict_logits
 from segcal.training import train
-from trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
 
 
 class Shift(nn.Module):
@@ -399,7 +399,7 @@ def test_an_interrupted_prediction_goes_on(
         write_nifti(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("segcal.evaluation.volumes.write_nifti", stop_at_the_sixth)
+        patch.setattr("segcal.evaluation.predict_nifti.write_nifti", stop_at_the_sixth)
         with pytest.raises(KeyboardInterrupt):
             predict_volumes([run], scans, tmp_path)
     found = predict_volumes([run], scans, tmp_path)
@@ -436,7 +436,7 @@ def test_wrong_options_leave_nothing(
 
 @pytest.mark.slow
 def test_3d_networks_slide(tmp_path: Path) -> None:
-    from runs import phantom
+    from helpers.runs import phantom
 
     data = phantom(tmp_path / "data", cases=10, size=32, slices=8)
     config = settings(data, epochs=1, data={"mode": "3d", "patch_size": [4, 16, 16]}, batch_size=2)

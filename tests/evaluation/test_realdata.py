@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runs import finish, start
-from segcal.evaluation.apply import apply_folder
-from segcal.evaluation.pairs import find_pairs
-from segcal.evaluation.repair import fit_pairs
+from helpers.runs import finish, start
+from segcal.evaluation.posthoc_apply import apply_folder
+from segcal.evaluation.posthoc_fit import fit_pairs
 from segcal.metrics import CalibrationBins
+from segcal.predictions.pairing import find_pairs
 
 pytestmark = [pytest.mark.realdata, pytest.mark.filterwarnings("ignore")]
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from posthoc_samples import blobs, calibrated, softmax
+from helpers.posthoc_samples import blobs, calibrated, softmax
+from helpers.softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 from segcal.cli import app
-from segcal.evaluation.pairs import find_pairs
-from segcal.evaluation.repair import fit_pairs, make_folds
-from segcal.evaluation.verdict import METRICS, Verdict, compare
+from segcal.evaluation.posthoc_fit import fit_pairs, make_folds
+from segcal.evaluation.posthoc_verdict import METRICS, Verdict, compare
 from segcal.posthoc import load_calibrator
-from softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
+from segcal.predictions.pairing import find_pairs
 
 
 def run(*arguments: object) -> Any:

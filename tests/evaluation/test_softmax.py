@@ -10,13 +10,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from posthoc_samples import blobs, softmax
-from segcal.data import DataError
-from segcal.evaluation.nnunet_files import Placement, from_file_order, read_placement, to_file_order
-from segcal.evaluation.pairs import IGNORED, find_pairs
-from segcal.evaluation.softmax import find_softmax
-from segcal.evaluation.softmax_write import write_like
-from softmax_files import (
+from helpers.posthoc_samples import blobs, softmax
+from helpers.softmax_files import (
     AFFINE,
     FORMS,
     SPACING_ZYX,
@@ -27,6 +22,11 @@ from softmax_files import (
     write_prediction,
     write_predictions,
 )
+from segcal.core.errors import PathError
+from segcal.predictions.nnunet import Placement, from_file_order, read_placement, to_file_order
+from segcal.predictions.pairing import IGNORED, find_pairs
+from segcal.predictions.softmax_files import find_softmax
+from segcal.predictions.writer import write_like
 
 
 def load_all(*arguments: Any, **options: Any) -> None:
@@ -35,7 +35,7 @@ def load_all(*arguments: Any, **options: Any) -> None:
 
 
 def refused(problem: str, *arguments: Any, **options: Any) -> None:
-    with pytest.raises(DataError, match=problem) as caught:
+    with pytest.raises(PathError, match=problem) as caught:
         load_all(*arguments, **options)
     assert "\n" not in str(caught.value)
 
@@ -214,7 +214,7 @@ def test_a_pickle_that_would_do_something_is_refused(
     monkeypatch.setattr(os, "system", ran.append)
     path = tmp_path / "case.pkl"
     path.write_bytes(pickle.dumps(content))
-    with pytest.raises(DataError, match="holds more than plain values"):
+    with pytest.raises(PathError, match="holds more than plain values"):
         read_placement(path, (10, 16, 14))
     assert not ran
 
@@ -261,7 +261,7 @@ _BUFFER = np.zeros(1).__reduce_ex__(5)[0]
 def test_arrays_in_a_pickle_cannot_be_forged(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "case.pkl"
     path.write_bytes(pickle.dumps({"spacing": content}))
-    with pytest.raises(DataError, match=r"holds more than plain values|is damaged"):
+    with pytest.raises(PathError, match=r"holds more than plain values|is damaged"):
         read_placement(path, (10, 16, 14))
 
 
@@ -269,7 +269,7 @@ def test_a_pickle_cannot_change_what_it_calls(tmp_path: Path) -> None:
     path = tmp_path / "case.pkl"
     # The global _codecs.encode, given a state.
     path.write_bytes(b"\x80\x02c_codecs\nencode\n}X\x01\x00\x00\x00aK\x01sb.")
-    with pytest.raises(DataError, match="holds more than plain values"):
+    with pytest.raises(PathError, match="holds more than plain values"):
         read_placement(path, (10, 16, 14))
 
 
@@ -277,7 +277,7 @@ def test_a_pickle_cannot_change_what_it_calls(tmp_path: Path) -> None:
 def test_a_damaged_pickle_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "case.pkl"
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"is damaged|is not a properties file"):
+    with pytest.raises(PathError, match=r"is damaged|is not a properties file"):
         read_placement(path, (10, 16, 14))
 
 
@@ -345,7 +345,7 @@ def test_classes_and_labels_must_fit(tmp_path: Path) -> None:
 def test_one_file_per_class_needs_every_class(tmp_path: Path) -> None:
     folder = write_predictions(tmp_path / "probs", "classes", 1)
     (folder / "case_000_class1.nii.gz").unlink()
-    with pytest.raises(DataError, match="files of class 0, 2 only"):
+    with pytest.raises(PathError, match="files of class 0, 2 only"):
         find_softmax(folder)
 
 
@@ -380,7 +380,7 @@ def test_files_that_are_no_probabilities(
         np.savez(path, **content)
     else:
         np.save(path, content, allow_pickle=True)
-    with pytest.raises(DataError, match=problem) as caught:
+    with pytest.raises(PathError, match=problem) as caught:
         find_softmax(tmp_path)
     assert re.search(re.escape(str(tmp_path)), str(caught.value))
 

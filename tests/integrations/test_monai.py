@@ -12,11 +12,11 @@ from monai.handlers import IgniteMetricHandler, StatsHandler, ValidationHandler,
 from monai.networks.nets import BasicUNet
 from monai.transforms import Activationsd, Compose
 
-from metric_samples import make_case
+from helpers.metric_samples import make_case
+from helpers.two_processes import METRICS, in_two_processes, sample
 from segcal.integrations.monai import CalibrationMetric
 from segcal.losses import LOSSES, DiceLoss, NACLLoss, WeightedSum
 from segcal.metrics import evaluate_case, measure
-from two_processes import METRICS, in_two_processes, sample
 
 
 def value(metric: CalibrationMetric, *batch: Any, **options: Any) -> float:

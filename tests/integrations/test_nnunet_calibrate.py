@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from posthoc_samples import blobs, softmax
+from helpers.posthoc_samples import blobs, softmax
+from helpers.softmax_files import write_labels, write_nifti, write_prediction
 from segcal.cli import app
 from segcal.posthoc import load_calibrator
-from softmax_files import write_labels, write_nifti, write_prediction
 
 DATASET = "Dataset004_Toy"
 NAMES = [f"case_{i:03d}" for i in range(6)]

@@ -11,10 +11,10 @@ from torch import nn
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassCalibrationError
 
-from metric_samples import make_case
+from helpers.metric_samples import make_case
+from helpers.two_processes import METRICS, in_two_processes, sample
 from segcal.integrations.torchmetrics import CECE, ECE, NLL, Brier, CalibrationMetrics
 from segcal.metrics import evaluate_case, measure
-from two_processes import METRICS, in_two_processes, sample
 
 
 def counted(**options: object) -> CalibrationMetrics:

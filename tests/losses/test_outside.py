@@ -20,7 +20,7 @@ from segcal.losses import (
     label_smoothing,
     neighbour_penalty,
 )
-from segcal.priors import neighbourhood_prior
+from segcal.losses.priors import neighbourhood_prior
 
 
 @pytest.fixture(params=[(2, 4, 12, 10), (2, 3, 6, 7, 8)], ids=["2d", "3d"])

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metric_samples import random_case, random_probs
+from helpers.metric_samples import random_case, random_probs
 from segcal.metrics import REGIONS, CalibrationBins
-from segcal.metrics._tally import _tally_numpy, _tally_torch, bin_index
-from segcal.metrics._voxels import Chunk
+from segcal.metrics._binning import _tally_numpy, _tally_torch, bin_index
+from segcal.metrics._chunks import Chunk
 
 QUICK = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**32 - 1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from metric_samples import make_case
+from helpers.metric_samples import make_case
 from segcal.metrics import (
     COLUMNS,
     DIRECTIONS,
@@ -22,7 +22,7 @@ from segcal.metrics import (
     summarize,
     to_frame,
 )
-from segcal.metrics.table import base_metric
+from segcal.stats.table import base_metric
 
 SPACING = (8.0, 1.5, 1.5)
 

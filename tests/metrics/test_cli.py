@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from segcal import cli_rank
+from segcal.cli import rank as cli_rank
 
 FILES = {
     "ranks.csv",

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import f_oneway, t, ttest_1samp
 
 from segcal.metrics import Crossed, compare, compare_crossed, crossed, holm
-from segcal.metrics.significance import once
+from segcal.stats.significance import once
 
 RNG = np.random.default_rng(0)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from metric_samples import make_case, random_case, random_probs
+from helpers.metric_samples import make_case, random_case, random_probs
 from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, evaluate_case
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from metric_samples import random_case, random_probs
+from helpers.metric_samples import random_case, random_probs
 from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier, nll
 
 RNG = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from metric_samples import ellipsoid, random_case
+from helpers.metric_samples import ellipsoid, random_case
 from segcal.metrics import (
     CalibrationBins,
     all_surface_distances,

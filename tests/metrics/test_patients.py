@@ -6,9 +6,9 @@ import pytest
 from scipy.stats import wilcoxon
 
 from segcal.metrics import collect
-from segcal.metrics.patients import by_patient, patients_of
-from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
-from segcal.metrics.significance import compare_of
+from segcal.stats.patients import by_patient, patients_of
+from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
+from segcal.stats.significance import compare_of
 
 
 def scores_of(values: dict[str, dict[str, float]], metric: str = "dsc"):

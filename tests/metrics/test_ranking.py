@@ -17,8 +17,8 @@ from segcal.metrics import (
     sum_rank,
     summarize,
 )
-from segcal.metrics.significance import preferred
-from segcal.metrics.table import direction
+from segcal.stats.significance import preferred
+from segcal.stats.table import direction
 
 METRICS = ("dsc", "hd95", "ece", "cece")
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metric_samples import random_case, random_probs
+from helpers.metric_samples import random_case, random_probs
 from segcal.metrics import (
     CalibrationBins,
     ProperScores,
@@ -18,7 +18,7 @@ from segcal.metrics import (
     brier_parts,
     nll,
 )
-from segcal.metrics._voxels import Chunk
+from segcal.metrics._chunks import Chunk
 from segcal.metrics.scores import _score_numpy, _score_torch
 
 PROBS = np.array([[0.7, 0.1], [0.2, 0.6], [0.1, 0.3]])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.ndimage import binary_erosion
 from scipy.spatial.distance import cdist
 
-from metric_samples import ellipsoid
-from segcal.metrics import _nearest, all_surface_distances, confusion, dsc, surface_distances
+from helpers.metric_samples import ellipsoid
+from segcal.metrics import _nn_distance, all_surface_distances, confusion, dsc, surface_distances
 
 EMPTY = np.zeros((6, 8), dtype=bool)
 
@@ -195,7 +195,7 @@ def test_a_sweep_finds_what_a_search_finds(seed: int, axes: int, reach: int) -> 
     points, others = (
         rng.integers(0, rng.integers(1, 60, axes), (rng.integers(1, 200), axes)) for _ in range(2)
     )
-    swept = _nearest._sweep(points, others, reach)
+    swept = _nn_distance._sweep(points, others, reach)
     searched = cdist(points, others).min(1)
     near = searched <= reach
     assert (np.isinf(swept) == ~near).all()
@@ -209,11 +209,11 @@ def test_all_ways_give_the_same_distances(shift: int, monkeypatch: pytest.Monkey
     moved = np.roll(ball, (shift // 2, shift, shift // 3), (0, 1, 2))
     moved[60, 100, 100] = True
     ways = []
-    sweep = _nearest._sweep
-    monkeypatch.setattr(_nearest, "_sweep", lambda *a: ways.append(a[2]) or sweep(*a))
+    sweep = _nn_distance._sweep
+    monkeypatch.setattr(_nn_distance, "_sweep", lambda *a: ways.append(a[2]) or sweep(*a))
     chosen = surface_distances(moved, ball, 1.5)
     assert bool(ways) == (shift in (6, 12))
-    monkeypatch.setattr(_nearest, "_reach_of_sweep", lambda *a: 0)
+    monkeypatch.setattr(_nn_distance, "_reach_of_sweep", lambda *a: 0)
     searched = surface_distances(moved, ball, 1.5)
     np.testing.assert_allclose(chosen.to_target, searched.to_target, rtol=1e-13)
     np.testing.assert_allclose(chosen.to_labels, searched.to_labels, rtol=1e-13)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from metric_samples import random_case
+from helpers.metric_samples import random_case
 from segcal.metrics import CalibrationBins
 from segcal.metrics.stacked import stacked_bins
 

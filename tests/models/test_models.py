@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from segcal.models import (
-    CheckpointError,
-    NetworkSpec,
-    UNet,
-    check_model,
-    count_parameters,
-    load_model,
-    make_model,
-)
+from segcal.core.errors import PathError
+from segcal.models import NetworkSpec, UNet, check_model, count_parameters, load_model, make_model
 from segcal.models.unet import _by_eights
 from segcal.training.checkpoint import write_checkpoint
 
@@ -143,20 +136,20 @@ class Evil:
 
 def test_bad_files_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.pt"
-    with pytest.raises(CheckpointError, match=r"best\.pt: does not exist"):
+    with pytest.raises(PathError, match=r"best\.pt: does not exist"):
         load_model(path)
     torch.save({"format": "segcal-checkpoint", "version": 1, "x": Evil()}, path)
-    with pytest.raises(CheckpointError, match=r"best\.pt: is damaged or not safe"):
+    with pytest.raises(PathError, match=r"best\.pt: is damaged or not safe"):
         load_model(path)
     assert "executed" not in capsys.readouterr().out
     torch.save({"state_dict": {}}, path)
-    with pytest.raises(CheckpointError, match="not a checkpoint of segcal"):
+    with pytest.raises(PathError, match="not a checkpoint of segcal"):
         load_model(path)
     torch.save({"format": "segcal-checkpoint", "version": 9}, path)
-    with pytest.raises(CheckpointError, match="version 9"):
+    with pytest.raises(PathError, match="version 9"):
         load_model(path)
     write_checkpoint(path, {"model": {}})
-    with pytest.raises(CheckpointError, match="does not hold a network"):
+    with pytest.raises(PathError, match="does not hold a network"):
         load_model(path)
 
 
@@ -169,7 +162,7 @@ def test_every_kind_of_damage_is_found(tmp_path: Path, damage: str) -> None:
         data[len(data) // 2] ^= 1
     changed = {"cut": data[: len(data) // 2], "flip": data, "empty": b"", "text": b"hello"}
     path.write_bytes(changed[damage])
-    with pytest.raises(CheckpointError, match=r"last\.pt: is damaged"):
+    with pytest.raises(PathError, match=r"last\.pt: is damaged"):
         load_model(path)
 
 

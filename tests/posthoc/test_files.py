@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posthoc_samples import calibrated
-from segcal.posthoc import CALIBRATORS, CalibratorError, load_calibrator, make_calibrator
+from helpers.posthoc_samples import calibrated
+from segcal.core.errors import PathError
+from segcal.posthoc import CALIBRATORS, load_calibrator, make_calibrator
 
 FILES = {name: "c.safetensors" if name == "local" else "c.json" for name in CALIBRATORS}
 
@@ -73,7 +74,7 @@ def test_a_changed_file_is_one_clear_line(
     path = tmp_path / "t.json"
     fitted("temperature", path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(CalibratorError, match=problem) as caught:
+    with pytest.raises(PathError, match=problem) as caught:
         load_calibrator(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
@@ -87,7 +88,7 @@ def test_matrices_must_have_their_shape(tmp_path: Path, params: dict[str, Any]) 
     path = tmp_path / "d.json"
     fitted("dirichlet", path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "params": params}))
-    with pytest.raises(CalibratorError, match=r"shape \(3, 3\)"):
+    with pytest.raises(PathError, match=r"shape \(3, 3\)"):
         load_calibrator(path)
 
 
@@ -100,10 +101,10 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, method: str, damage: s
     path.write_bytes(
         {"cut": data[: len(data) // 2], "empty": b"", "zeros": bytes(100), "text": b"hello"}[damage]
     )
-    with pytest.raises(CalibratorError, match="damaged or not a calibrator"):
+    with pytest.raises(PathError, match="damaged or not a calibrator"):
         load_calibrator(path)
     path.unlink()
-    with pytest.raises(CalibratorError, match="does not exist"):
+    with pytest.raises(PathError, match="does not exist"):
         load_calibrator(path)
 
 
@@ -117,10 +118,10 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     tensors = load_file(path)
     name = next(iter(tensors))
     save_file({**tensors, name: tensors[name] * float("nan")}, path, metadata=head)
-    with pytest.raises(CalibratorError, match="finite"):
+    with pytest.raises(PathError, match="finite"):
         load_calibrator(path)
     save_file({**tensors, name: tensors[name][:1]}, path, metadata=head)
-    with pytest.raises(CalibratorError, match="damaged"):
+    with pytest.raises(PathError, match="damaged"):
         load_calibrator(path)
 
 
@@ -133,6 +134,6 @@ def test_nothing_unfitted_is_saved(tmp_path: Path) -> None:
 def test_a_name_that_promises_another_format_is_refused(tmp_path: Path) -> None:
     for method, name in (("local", "a.json"), ("temperature", "a.safetensors")):
         calibrator, _ = fitted(method, tmp_path / "right")
-        with pytest.raises(CalibratorError, match="is not kept as"):
+        with pytest.raises(PathError, match="is not kept as"):
             calibrator.save(tmp_path / name)
         assert not (tmp_path / name).exists()

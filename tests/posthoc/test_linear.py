@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from posthoc_samples import calibrated, exactly_calibrated, softmax
+from helpers.posthoc_samples import calibrated, exactly_calibrated, softmax
 from segcal.posthoc import (
     DirichletScaling,
     HeldOut,

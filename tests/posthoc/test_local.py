@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from posthoc_samples import calibrated, softmax
+from helpers.posthoc_samples import calibrated, softmax
 from segcal.posthoc import HeldOut, TemperatureScaling
 from segcal.posthoc.local import LocalTemperature
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from posthoc_samples import calibrated, softmax
+from helpers.posthoc_samples import calibrated, softmax
 from segcal.posthoc import DirichletScaling, TemperatureScaling, VectorScaling
 
 

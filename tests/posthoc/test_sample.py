@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posthoc_samples import calibrated
+from helpers.posthoc_samples import calibrated
 from segcal.posthoc import HeldOut, Sample, TemperatureScaling
 from segcal.posthoc.sample import Stream, class_weights
 

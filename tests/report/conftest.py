@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from chromium import Browser, find_browser
+from helpers.chromium import Browser, find_browser
+from helpers.studies import ACDC, CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 from segcal.report import write_report
-from studies import ACDC, CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 
 METHODS = (CE, LS, NACL, L2, MAX, TEMPERED)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import Browser
+from helpers.chromium import Browser
 
 METHOD_COLUMN = "[...document.querySelectorAll('#table-main-foreground tbody tr')]"
 VALUES = METHOD_COLUMN + ".map(r => r.cells[{}].dataset.sort)"

@@ -10,8 +10,8 @@ from segcal.report.figures import draw_logits
 from segcal.report.numbers import Numbers
 from segcal.report.panel import draw_panel
 from segcal.report.pictures import CasePicture, MethodPicture
-from segcal.report.study import read_study
 from segcal.report.style import fold
+from segcal.study.reader import read_study
 
 
 @pytest.mark.parametrize(

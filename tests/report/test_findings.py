@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from plain_studies import Values, write_plain
+from helpers.plain_studies import Values, write_plain
 from segcal.report.confidence import confidence_words
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.numbers import Numbers
 from segcal.report.page import chosen
 from segcal.report.rank_tables import rank_table
 from segcal.report.ranks import Ranks, rank_methods
-from segcal.report.study import read_study
 from segcal.report.tables import confidence_table, main_table
 from segcal.report.words import findings, ranking_note
+from segcal.study.reader import read_study
 
 
 def read(folder: Path, values: Values, **extra: object) -> Numbers:

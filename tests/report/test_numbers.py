@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from segcal.report.numbers import Numbers
-from segcal.report.study import read_study
 from segcal.report.tables import class_table, confidence_table, group_table, main_table, truth_table
+from segcal.study.reader import read_study
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from segcal.report.numbers import Numbers
 from segcal.report.pictures import case_pictures
 from segcal.report.ranks import rank_methods, verdicts
 from segcal.report.reliability import curve, read_bins
-from segcal.report.study import read_study
 from segcal.report.style import inline
+from segcal.study.reader import read_study
 
 
 @pytest.fixture(scope="module")

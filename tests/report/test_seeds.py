@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plain_studies import Values, write_plain
+from helpers.plain_studies import Values, write_plain
 from segcal.metrics import compare_crossed
 from segcal.report import write_report
 from segcal.report.forest import draw_forest
@@ -22,8 +22,8 @@ from segcal.report.seeds import (
     seeds_note,
     seeds_table,
 )
-from segcal.report.study import read_study
 from segcal.report.words import findings
+from segcal.study.reader import read_study
 
 
 def scores(seeds: int, cases: int = 12, spread: float = 0.05) -> Values:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from runs import TINY_NET, phantom, same, settings, weights
+from helpers.runs import TINY_NET, phantom, same, settings, weights
 from segcal.config import to_yaml
 from segcal.models.network import MODELS
 from segcal.training import Interrupted, TrainingError, train
-from segcal.training.job import Job
+from segcal.training.state import Job
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -112,7 +112,7 @@ def test_a_step_that_cannot_be_captured_is_trained_as_it_is(
 def test_a_step_that_leaves_no_memory_for_a_graph_is_trained_as_it_is(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("segcal.training.captured.MEMORY_SHARE", 1e-9)
+    monkeypatch.setattr("segcal.training.cuda_graph.MEMORY_SHARE", 1e-9)
     train(settings(data, epochs=3), tmp_path / "run")
     assert "there is no memory for it beside ordinary steps" in capfd.readouterr().err
 

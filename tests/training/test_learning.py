@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from runs import phantom, settings
+from helpers.runs import phantom, settings
 from segcal.models import load_model
 from segcal.training import train
 

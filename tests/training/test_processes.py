@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from runs import finish, phantom, settings, start, weights
+from helpers.runs import finish, phantom, settings, start, weights
 from segcal.config import to_yaml
 from segcal.training import train
 

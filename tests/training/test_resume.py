@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from runs import finish, phantom, same, settings, start, weights
+from helpers.runs import finish, phantom, same, settings, start, weights
 from segcal.config import to_yaml
-from segcal.data import DataError
-from segcal.models import CheckpointError, read_checkpoint
-from segcal.training import NonFiniteLossError, RunError, train
+from segcal.core.errors import PathError
+from segcal.models import read_checkpoint
+from segcal.training import NonFiniteLossError, train
 from segcal.training.checkpoint import write_checkpoint
-from segcal.training.job import Job
+from segcal.training.state import Job
 
 EPOCHS = 30
 
@@ -137,7 +137,7 @@ def test_sigterm_saves_inside_an_epoch_and_locks_are_respected(
     process = start("train", "--config", config_file, "--out", out)
     wait_for_epochs(process, out, 2)
     # Another process may not touch the folder meanwhile.
-    with pytest.raises(RunError, match=f"in use by process {process.pid}"):
+    with pytest.raises(PathError, match=f"in use by process {process.pid}"):
         train(long_settings(_data_of(config_file)), out, resume=True)
     process.send_signal(signal.SIGTERM)
     code, said = finish(process)
@@ -158,7 +158,7 @@ def _data_of(config_file: Path) -> Path:
 def test_every_step_is_a_good_place_to_stop(data: Path, tmp_path: Path) -> None:
     """SIGTERM is raised in this process before each step of the run in turn."""
     from segcal.training import Interrupted
-    from segcal.training.job import Job
+    from segcal.training.state import Job
 
     config = settings(data, epochs=2, batch_size=4, ema=0.9)
     train(config, tmp_path / "whole")
@@ -207,7 +207,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
     assert same(weights(finished / "last.prev.pt"), expected_before)
     for name in ("last.pt", "last.prev.pt"):
         (finished / name).write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match=r"last\.pt: is damaged"):
+    with pytest.raises(PathError, match=r"last\.pt: is damaged"):
         train(settings(data, epochs=3), finished, resume=True)
 
 
@@ -223,16 +223,16 @@ def test_a_foreign_checkpoint_is_refused_by_name(
 
 
 def test_a_changed_config_is_refused_and_more_epochs_are_not(finished: Path, data: Path) -> None:
-    with pytest.raises(RunError, match=r"another `optimiser\.lr`"):
+    with pytest.raises(PathError, match=r"another `optimiser\.lr`"):
         train(settings(data, epochs=3, optimiser={"lr": 0.5}), finished, resume=True)
-    with pytest.raises(RunError, match=r"another `loss\.name`"):
+    with pytest.raises(PathError, match=r"another `loss\.name`"):
         train(settings(data, epochs=3, loss={"name": "ce"}), finished, resume=True)
     assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
 
 
 def test_fewer_epochs_are_refused(finished: Path, data: Path) -> None:
     config = (finished / "config.yaml").read_text()
-    with pytest.raises(RunError, match="started for 3 epochs, which may become more, not 1"):
+    with pytest.raises(PathError, match="started for 3 epochs, which may become more, not 1"):
         train(settings(data, epochs=1), finished, resume=True)
     assert (finished / "config.yaml").read_text() == config
 
@@ -246,18 +246,18 @@ def test_parts_that_share_a_case_are_refused(data: Path, tmp_path: Path, part: s
     name = splits[part][0]
     splits["train"].append(name)
     (ours / "splits.json").write_text(json.dumps(splits))
-    with pytest.raises(DataError, match=rf"splits\.json: {name} .* shares its patient with {name}"):
+    with pytest.raises(PathError, match=rf"splits\.json: {name} .* shares its patient with {name}"):
         train(settings(ours, epochs=1), tmp_path / "run")
     splits["train"][-1] = "nobody"
     (ours / "splits.json").write_text(json.dumps(splits))
-    with pytest.raises(DataError, match=r"splits\.json: names nobody, which is no case"):
+    with pytest.raises(PathError, match=r"splits\.json: names nobody, which is no case"):
         train(settings(ours, epochs=1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_other_data_is_refused(finished: Path, tmp_path: Path) -> None:
     other = phantom(tmp_path / "other", dims=2, cases=14, size=32, seed=1)
-    with pytest.raises(RunError, match="other data"):
+    with pytest.raises(PathError, match="other data"):
         train(settings(other, epochs=3), finished, resume=True)
 
 
@@ -269,7 +269,7 @@ def test_a_set_that_was_split_anew_is_refused(data: Path, tmp_path: Path) -> Non
     splits["train"][0], splits["val"][0] = splits["val"][0], splits["train"][0]
     (ours / "splits.json").write_text(json.dumps(splits))
     before = (tmp_path / "run" / "last.pt").read_bytes()
-    with pytest.raises(RunError, match=r"other train cases.*bring its splits back"):
+    with pytest.raises(PathError, match=r"other train cases.*bring its splits back"):
         train(settings(ours, epochs=2), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "last.pt").read_bytes() == before
 
@@ -295,7 +295,7 @@ def test_nan_stops_with_the_cases_and_a_good_state(data: Path, tmp_path: Path) -
 def test_nan_in_the_command_is_one_line_and_exit_code_1(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trees import run_cli
+    from helpers.trees import run_cli
 
     options = ["--set", "optimiser.lr=1e30", "--set", "model.options={filters: [4, 8], pools: [2]}"]
     out = tmp_path / "run"
@@ -334,7 +334,7 @@ FULL = """
 import resource, sys, torch
 from pathlib import Path
 from segcal.training.checkpoint import write_checkpoint
-from segcal.training.job import Job
+from segcal.training.state import Job
 path = Path(sys.argv[1])
 write_checkpoint(path, {"weights": torch.zeros(10)})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))

@@ -8,15 +8,16 @@ import pytest
 import torch
 import yaml
 
-from runs import TINY_NET, phantom, same, settings, weights
-from segcal._about import git_commit
+from helpers.runs import TINY_NET, phantom, same, settings, weights
 from segcal.config import ConfigError
+from segcal.core.errors import PathError
+from segcal.core.provenance import git_commit
 from segcal.data import open_dataset
 from segcal.losses import NACLLoss
 from segcal.metrics import evaluate_case
-from segcal.training import RunError, TrainingError, train
+from segcal.training import TrainingError, train
 from segcal.training.device import make_fabric, processes
-from segcal.training.job import build_job, build_loss, in_format
+from segcal.training.state import build_job, build_loss, in_format
 from segcal.training.validate import Validator, summarise
 
 
@@ -227,11 +228,11 @@ def test_mistakes_are_named_before_anything_is_written(
 
 
 def test_a_folder_with_files_is_refused(data: Path, plain: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="not empty; continue it with --resume"):
+    with pytest.raises(PathError, match="not empty; continue it with --resume"):
         train(settings(data), plain)
     (tmp_path / "notes.txt").write_text("mine")
     for resume in (False, True):
-        with pytest.raises(RunError, match="holds files but no run; choose another --out"):
+        with pytest.raises(PathError, match="holds files but no run; choose another --out"):
             train(settings(data), tmp_path, resume=resume)
 
 

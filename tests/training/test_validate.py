@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from segcal.core.files import write_folder
 from segcal.data import PreparedCase
 from segcal.data.case import Case
 from segcal.data.grid import Grid
 from segcal.data.intensity import ChannelIntensity
-from segcal.data.store import pack_case, write_folder
+from segcal.data.store import pack_case
 from segcal.metrics import evaluate_case
 from segcal.models import predict_logits
 from segcal.training import NonFiniteLossError, Validator, summarise, validate

@@ -6,7 +6,7 @@ Study                       what was done, and its tables
 """
 
 from segcal.benchmark.plan import DatasetPlan, MethodPlan, Plan, load_plan
-from segcal.benchmark.run import run_benchmark
-from segcal.benchmark.study import Study
+from segcal.benchmark.runner import run_benchmark
+from segcal.study.writer import Study
 
 __all__ = ["DatasetPlan", "MethodPlan", "Plan", "Study", "load_plan", "run_benchmark"]

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.launch import cores, visible_gpus
+from segcal.benchmark.local_launcher import cores, visible_gpus
 from segcal.benchmark.plan import Plan
-from segcal.benchmark.run import run_benchmark
-from segcal.benchmark.study import Study
-from segcal.data import DataError, PhantomSpec, plan_phantom, prepare
+from segcal.benchmark.runner import run_benchmark
+from segcal.core.errors import PathError
+from segcal.data import PhantomSpec, plan_phantom, prepare
+from segcal.study.writer import Study
 
 NOTE = (
     "Generated abdomens, drawn by simulated raters who disagree where the image is ambiguous. The "
@@ -36,7 +37,7 @@ def prepare_demo(
     """Prepare the phantoms in OUT/data; cases that are there are kept."""
     folder = Path(out) / "data"
     if Path(out).is_dir() and not folder.is_dir() and list(Path(out).glob("[!.]*")):
-        raise DataError(Path(out), "holds files of something else", "choose another --out")
+        raise PathError(Path(out), "holds files of something else", "choose another --out")
     plan = plan_phantom(demo_spec(quick), dtype="uint8")
     prepare(plan, folder, workers=1, progress=progress)
     return folder

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from segcal.benchmark.tasks import Result, Task
 from segcal.evaluation import read_evaluation
-from segcal.evaluation.cases import epochs_done
+from segcal.evaluation.evaluation_files import epochs_done
 
 
 class Progress:

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.done import evaluated, is_calibrated, is_trained, must_train, prune
 from segcal.benchmark.plan import calibrated_name
+from segcal.benchmark.run_status import evaluated, is_calibrated, is_trained, must_train, prune
 from segcal.config import EvaluationConfig, TrainConfig, check_config, check_section
 
 

@@ -16,32 +16,31 @@ from typing import TYPE_CHECKING, Any
 
 from segcal.data.case import Case, CaseProperties
 from segcal.data.check import CheckReport, check_dataset
+from segcal.data.contact_sheet import contact_sheet
 from segcal.data.dataset import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
-from segcal.data.errors import DataError, DiskFullError
-from segcal.data.figure import contact_sheet
+from segcal.data.formats.nifti import write_nifti
 from segcal.data.grid import Grid, GridRecipe
+from segcal.data.inference_input import RawScan, find_images, judge_raw, place_raw, read_raw
 from segcal.data.intensity import Intensity
-from segcal.data.nifti import write_nifti
 from segcal.data.orientation import TrainingSpace, training_space
 from segcal.data.phantom import PhantomSpec
-from segcal.data.plan import SOURCES, Plan, plan_phantom, plan_source
-from segcal.data.prepare import PrepareReport, prepare
-from segcal.data.raw import RawScan, find_images, judge_raw, place_raw, read_raw
-from segcal.data.source import SourceOptions
+from segcal.data.preparation import PrepareReport, prepare
+from segcal.data.prepare_plan import SOURCES, Plan, plan_phantom, plan_source
+from segcal.data.sources.base import SourceOptions
 from segcal.data.splits import Splits, make_splits
 
 if TYPE_CHECKING:
-    from segcal.data.loader import Loader, ResidentLoader, StreamLoader, make_loader
-    from segcal.data.slices import Batch, PatchDataset, SliceDataset
+    from segcal.data.loaders import Loader, ResidentLoader, StreamLoader, make_loader
+    from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
 _NEED_TORCH = {
-    "Batch": "slices",
-    "Loader": "loader",
-    "PatchDataset": "slices",
-    "ResidentLoader": "loader",
-    "SliceDataset": "slices",
-    "StreamLoader": "loader",
-    "make_loader": "loader",
+    "Batch": "torch_datasets",
+    "Loader": "loaders",
+    "PatchDataset": "torch_datasets",
+    "ResidentLoader": "loaders",
+    "SliceDataset": "torch_datasets",
+    "StreamLoader": "loaders",
+    "make_loader": "loaders",
 }
 
 __all__ = [
@@ -50,9 +49,7 @@ __all__ = [
     "Case",
     "CaseProperties",
     "CheckReport",
-    "DataError",
     "DatasetInfo",
-    "DiskFullError",
     "Grid",
     "GridRecipe",
     "Intensity",

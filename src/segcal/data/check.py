@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from segcal.core.errors import PathError
 from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
-from segcal.data.errors import DataError
 from segcal.data.grid import plan_grid
 from segcal.data.orientation import axis_codes
-from segcal.data.prepare import fingerprint
+from segcal.data.preparation import fingerprint
 from segcal.data.splits import PARTS, Splits, find_duplicates, leaks
 from segcal.data.store import array_sha256, channel_ranges, count_labels, decode_image
 
@@ -56,7 +56,7 @@ def _check_case(case: PreparedCase, dataset: PreparedDataset) -> list[str]:
         for name in ("image", "label", "truth"):
             if name in case.properties.sha256:
                 wrong += _check_array(case, name, dataset)
-    except DataError as error:
+    except PathError as error:
         return [str(error)]
     except Exception as error:
         # Whatever a damaged file provokes, the other cases are still to be checked.
@@ -120,7 +120,7 @@ def _check_splits(dataset: PreparedDataset, cases: list[CaseProperties]) -> list
     path = dataset.root / "splits.json"
     try:
         splits = dataset.splits
-    except DataError as error:
+    except PathError as error:
         return [str(error)]
     wrong = leaks(
         splits, {c.name: c.patient for c in cases}, {c.name: c.voxels_sha256 for c in cases}
@@ -176,7 +176,7 @@ def _summary(dataset: PreparedDataset, cases: list[CaseProperties]) -> list[tupl
         rows += _fractions(dataset, cases)
     try:
         splits = dataset.splits
-    except DataError:
+    except PathError:
         return rows
     patients = {c.name: c.patient for c in cases}
     for part in PARTS:

@@ -12,9 +12,9 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from segcal._checks import check_choice
+from segcal.core.checks import check_choice
+from segcal.core.errors import LeakError, PathError
 from segcal.data.case import CaseProperties
-from segcal.data.errors import DataError, LeakError
 from segcal.data.grid import Grid, GridRecipe, Spacing
 from segcal.data.intensity import Intensity
 from segcal.data.splits import PARTS, Splits, read_splits, shared
@@ -126,14 +126,14 @@ class PreparedCase:
         return _open_cached(self.folder / f"{name}.b2nd")
 
     def read(self, name: str, key: Any = slice(None)) -> NDArray[Any]:
-        """The part `key` of the array `name` as it is stored; a DataError if it is damaged."""
+        """The part `key` of the array `name` as it is stored; a PathError if it is damaged."""
         array = self.stored(name)
         try:
             return np.asarray(array[key])
         except IndexError:
             raise
         except Exception as error:
-            raise DataError(
+            raise PathError(
                 self.folder / f"{name}.b2nd",
                 f"cannot be unpacked ({error})",
                 "delete its folder and run `segcal prepare` again",
@@ -152,7 +152,7 @@ def _open_cached(path: Path) -> Any:
         # A set that was prepared anew under the same name must not be served from the old file.
         written = path.stat().st_mtime_ns
     except OSError as error:
-        raise DataError(
+        raise PathError(
             path, f"cannot be read ({error.strerror})", "run `segcal data check`"
         ) from error
     found = _arrays.get(path)
@@ -221,7 +221,7 @@ class PreparedDataset:
         """
         unknown = [n for p in PARTS for n in getattr(self.splits, p) if n not in self.info.cases]
         if unknown:
-            raise DataError(
+            raise PathError(
                 self.root / "splits.json", f"names {unknown[0]}, which is no case", "correct it"
             )
         cases = {part: self.part(part, fold) for part in PARTS}
@@ -245,14 +245,14 @@ def open_dataset(folder: Path | str) -> PreparedDataset:
     path = root / "dataset.yaml"
     if not path.is_file():
         if (root / "cases").is_dir():
-            raise DataError(root, "is not finished", "run the same `segcal prepare` again")
-        raise DataError(root, "is not a prepared set", "make one with `segcal prepare`")
+            raise PathError(root, "is not finished", "run the same `segcal prepare` again")
+        raise PathError(root, "is not a prepared set", "make one with `segcal prepare`")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         info = DatasetInfo.model_validate(content)
     except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
         reason = "; ".join(str(error).splitlines()[:3])
-        raise DataError(
+        raise PathError(
             path, f"is not a set's description ({reason})", "prepare it again"
         ) from error
     return PreparedDataset(root, info)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfftn, rfftn
 from scipy.special import ndtr
 
-from segcal._checks import check_number
+from segcal.core.checks import check_number
 from segcal.data.case import Case
 from segcal.data.grid import GridRecipe, plan_grid
 from segcal.data.intensity import Intensity, normalise

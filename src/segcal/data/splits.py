@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from segcal._checks import check_int
-from segcal.data.errors import DataError
+from segcal.core.checks import check_int
+from segcal.core.errors import PathError
 
 PARTS = ("train", "val", "test")
 
@@ -43,13 +43,13 @@ def read_splits(path: Path) -> Splits:
         return Splits.model_validate_json(path.read_bytes())
     except OSError as error:
         remedy = "run `segcal prepare` again"
-        raise DataError(path, f"cannot be read ({error.strerror})", remedy) from error
+        raise PathError(path, f"cannot be read ({error.strerror})", remedy) from error
     except (ValidationError, ValueError) as error:
         reason = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             reason = ": ".join([*map(str, first["loc"]), first["msg"]])
-        raise DataError(path, f"is not a list of splits ({reason})", "correct it") from error
+        raise PathError(path, f"is not a list of splits ({reason})", "correct it") from error
 
 
 def find_duplicates(scans: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:

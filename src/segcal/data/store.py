@@ -5,11 +5,7 @@ all its files or not at all.
 """
 
 import hashlib
-import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from segcal._checks import check_choice
+from segcal.core.checks import check_choice
+from segcal.core.errors import PathError
 from segcal.data.case import Case, CaseProperties
-from segcal.data.errors import DataError, disk_errors
 
 DTYPES = ("float16", "uint8")
 PARTIAL = ".partial-"
@@ -71,11 +67,11 @@ def pack_case(
     """A case's description and its files' bytes by name; nothing is written yet."""
     for name, array in (("image", case.image), ("truth", case.truth)):
         if array is not None and not np.isfinite(array).all():
-            raise DataError(case.name, f"has a non-finite {name}", "leave out the case")
+            raise PathError(case.name, f"has a non-finite {name}", "leave out the case")
     try:
         stored, scale, offset = encode_image(case.image, dtype)
     except ValueError as error:
-        raise DataError(case.name, str(error), "use --dtype uint8") from error
+        raise PathError(case.name, str(error), "use --dtype uint8") from error
     arrays: dict[str, NDArray[Any]] = {"image": stored, "label": case.label}
     if case.truth is not None:
         arrays["truth"] = case.truth.astype(np.float16)
@@ -119,10 +115,10 @@ def read_properties(folder: Path) -> CaseProperties:
     try:
         return CaseProperties.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise DataError(path, f"cannot be read ({error.strerror})", _REBUILD) from error
+        raise PathError(path, f"cannot be read ({error.strerror})", _REBUILD) from error
     except (ValidationError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(path, f"is not a case description ({reason})", _REBUILD) from error
+        raise PathError(path, f"is not a case description ({reason})", _REBUILD) from error
 
 
 def open_array(path: Path) -> Any:
@@ -132,7 +128,7 @@ def open_array(path: Path) -> Any:
         return blosc2.open(str(path), mode="r", dparams=blosc2.DParams(nthreads=1))
     except Exception as error:
         # blosc2 raises many types on damaged files; any of them means the same to the user.
-        raise DataError(path, "is not a readable array file", _REBUILD) from error
+        raise PathError(path, "is not a readable array file", _REBUILD) from error
 
 
 def array_sha256(array: NDArray[Any]) -> str:
@@ -140,46 +136,6 @@ def array_sha256(array: NDArray[Any]) -> str:
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a name to write under; it becomes `path` when all went well, and is gone otherwise."""
-    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
-    try:
-        with disk_errors(path.parent):
-            yield partial
-            if path.is_dir():
-                # Away in one step, so that no half-deleted folder can be met.
-                old = path.with_name(f"{PARTIAL}{os.getpid()}-old-{path.name}")
-                os.rename(path, old)
-                os.rename(partial, path)
-                shutil.rmtree(old)
-            else:
-                os.replace(partial, path)
-    finally:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
-
-
-def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder whole: it appears under its name, or takes the old one's place, at once."""
-    with replacing(folder) as partial:
-        partial.mkdir()
-        for name, data in files.items():
-            _write_bytes(partial / name, data)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    with replacing(path) as partial:
-        _write_bytes(partial, text.encode())
-
-
-def write_json(path: Path, content: object) -> None:
-    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _frame(array: NDArray[Any]) -> bytes:
@@ -194,10 +150,3 @@ def _frame(array: NDArray[Any]) -> bytes:
     # Packed in memory and written by Python: a full disk is then an error, not a short file.
     data: bytes = packed.to_cframe()
     return data
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    with path.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())

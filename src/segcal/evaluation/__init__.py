@@ -15,30 +15,29 @@ torch is imported only when a network is used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from segcal.evaluation.apply import apply_folder
 from segcal.evaluation.audit import audit_predictions
-from segcal.evaluation.cases import Evaluation, read_evaluation, write_evaluation
-from segcal.evaluation.measured import Predicted
-from segcal.evaluation.pairs import find_pairs
-from segcal.evaluation.repair import AFTER_TRAINING, fit_pairs
+from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.evaluation_files import Evaluation, read_evaluation, write_evaluation
+from segcal.evaluation.posthoc_apply import apply_folder
+from segcal.evaluation.posthoc_fit import AFTER_TRAINING, fit_pairs
+from segcal.predictions.pairing import find_pairs
 
 if TYPE_CHECKING:
-    from segcal.evaluation.calibrated import evaluate_calibrated
+    from segcal.evaluation.finished_run import FinishedRun, evaluate_run, open_run
+    from segcal.evaluation.posthoc_run import evaluate_calibrated
     from segcal.evaluation.predict import Prediction, predict_case
-    from segcal.evaluation.run import FinishedRun, RunFolderError, evaluate_run, open_run
-    from segcal.evaluation.volumes import OUTPUTS, PredictReport, predict_volumes
+    from segcal.evaluation.predict_nifti import OUTPUTS, PredictReport, predict_volumes
 
 _NEED_TORCH = {
-    "OUTPUTS": "volumes",
-    "FinishedRun": "run",
-    "PredictReport": "volumes",
+    "OUTPUTS": "predict_nifti",
+    "FinishedRun": "finished_run",
+    "PredictReport": "predict_nifti",
     "Prediction": "predict",
-    "RunFolderError": "run",
-    "evaluate_calibrated": "calibrated",
-    "evaluate_run": "run",
-    "open_run": "run",
+    "evaluate_calibrated": "posthoc_run",
+    "evaluate_run": "finished_run",
+    "open_run": "finished_run",
     "predict_case": "predict",
-    "predict_volumes": "volumes",
+    "predict_volumes": "predict_nifti",
 }
 
 __all__ = [
@@ -49,7 +48,6 @@ __all__ = [
     "PredictReport",
     "Predicted",
     "Prediction",
-    "RunFolderError",
     "apply_folder",
     "audit_predictions",
     "evaluate_calibrated",

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segcal import __version__
-from segcal._about import git_commit, versions
-from segcal._checks import check_choice
-from segcal.data import DataError
-from segcal.data.store import replacing, write_json, write_text
-from segcal.evaluation.cases import Evaluation, write_evaluation
-from segcal.evaluation.measured import Predicted
-from segcal.evaluation.pairs import Pairs, find_pairs
+from segcal.core.checks import check_choice
+from segcal.core.errors import PathError
+from segcal.core.files import atomic_path, write_json, write_text
+from segcal.core.provenance import git_commit, versions
+from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.evaluation_files import Evaluation, write_evaluation
 from segcal.metrics import REGIONS
-from segcal.metrics.patients import patients_of
 from segcal.posthoc import to_probs
+from segcal.predictions.pairing import Pairs, find_pairs
+from segcal.stats.patients import patients_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ def audit_predictions(
     slugs = _slugs(sets)
     data = slug_of(dataset)
     runs: list[dict[str, Any]] = []
-    with replacing(out) as partial:
+    with atomic_path(out) as partial:
         partial.mkdir(parents=True)
         for title, pairs in sets.items():
             place = f"runs/{data}/{slugs[title]}/seed0"
@@ -158,7 +158,7 @@ def audit_predictions(
 def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
     for folder in inputs:
         if folder.resolve().is_relative_to(out.resolve()):
-            raise DataError(out, f"holds the input {folder}", "choose another --out")
+            raise PathError(out, f"holds the input {folder}", "choose another --out")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     try:
@@ -166,11 +166,11 @@ def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
     except (OSError, ValueError):
         study = None
     if not isinstance(study, dict) or study.get("format") != "segcal-study":
-        raise DataError(out, "exists and is not a study", "choose another --out")
+        raise PathError(out, "exists and is not a study", "choose another --out")
     if study.get("kind") != "audit":
-        raise DataError(out, "holds a study that is no audit", "choose another --out")
+        raise PathError(out, "holds a study that is no audit", "choose another --out")
     if not overwrite:
-        raise DataError(out, "holds a study already", "say --overwrite to replace it")
+        raise PathError(out, "holds a study already", "say --overwrite to replace it")
 
 
 def _check_same_cases(sets: Mapping[str, Pairs]) -> None:
@@ -255,7 +255,7 @@ def _evaluate(
         return write_evaluation(
             cases(), folder, progress=lambda done: progress(title, done), **options
         )
-    except DataError:
+    except PathError:
         raise
     except (ValueError, TypeError) as error:
         # Cases are measured as they are drawn: it is the last one.
@@ -268,7 +268,7 @@ def _write_tables(folder: Path, runs: Sequence[Path], region: str) -> None:
     A network that finds nothing has no distance.
     """
     from segcal.metrics import bootstrap_ranks
-    from segcal.metrics.choice import choose_ranked
+    from segcal.stats.eligibility import choose_ranked
 
     parts = [(run / "cases.csv").read_text(encoding="utf-8").splitlines(True) for run in runs]
     write_text(folder / "cases.csv", "".join(parts[0][:1] + [x for p in parts for x in p[1:]]))

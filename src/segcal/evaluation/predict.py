@@ -10,7 +10,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from segcal._checks import check_choice
+from segcal.core.checks import check_choice
 from segcal.models import predict_logits
 
 # Letters of the axes of (K, Z, Y, X) that may be flipped.

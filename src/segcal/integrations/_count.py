@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from segcal._checks import check_choice
+from segcal.core.checks import check_choice
 from segcal.metrics import REGIONS, CalibrationBins, ProperScores, measure
-from segcal.metrics.measure import Measured
+from segcal.metrics.calibration_and_scores import Measured
 
 Spacing = float | Sequence[float]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal._checks import check_choice, check_int, require
+from segcal.core.checks import check_choice, check_int, require
 from segcal.integrations._count import (
     READOUTS,
     Spacing,
@@ -24,7 +24,7 @@ from segcal.integrations._count import (
     nothing,
 )
 from segcal.metrics import REGIONS, CalibrationBins, ProperScores
-from segcal.metrics.measure import Measured
+from segcal.metrics.calibration_and_scores import Measured
 
 require("monai")
 from monai.metrics.metric import CumulativeIterationMetric  # noqa: E402

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal._checks import check_choice, check_int, require
+from segcal.core.checks import check_choice, check_int, require
 from segcal.integrations._count import (
     READOUTS,
     Spacing,
@@ -19,7 +19,7 @@ from segcal.integrations._count import (
     nothing,
 )
 from segcal.metrics import REGIONS, CalibrationBins, ProperScores, Reliability
-from segcal.metrics.measure import Measured
+from segcal.metrics.calibration_and_scores import Measured
 
 require("torchmetrics")
 from torchmetrics import Metric  # noqa: E402

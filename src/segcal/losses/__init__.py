@@ -7,8 +7,8 @@ named parts. The functions are the formulas themselves.
 from inspect import signature
 from typing import Any
 
-from segcal._checks import check_choice
-from segcal.losses._base import PenalisedLoss, SegmentationLoss, WeightedSum
+from segcal.core.checks import check_choice
+from segcal.losses.base import PenalisedLoss, SegmentationLoss, WeightedSum
 from segcal.losses.cross_entropy import (
     CrossEntropyLoss,
     ECPLoss,

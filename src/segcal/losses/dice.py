@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segcal._checks import check_number
-from segcal.losses._base import SegmentationLoss
-from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions
+from segcal.core.checks import check_number
+from segcal.losses.base import SegmentationLoss
 from segcal.losses.cross_entropy import ce_map
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, check_reductions
 
 
 def soft_dice(

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from segcal._checks import check_number
-from segcal.losses._base import PenalisedLoss
-from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
+from segcal.core.checks import check_number
+from segcal.losses.base import PenalisedLoss
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
 
 if TYPE_CHECKING:
-    from segcal.kernels import Recipe
+    from segcal.losses.kernels import Recipe
 
 
 def margin_penalty(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from segcal._checks import check_choice, per_axis
-from segcal.losses._base import PenalisedLoss
-from segcal.losses._pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
-from segcal.priors import check_prior
+from segcal.core.checks import check_choice, per_axis
+from segcal.losses.base import PenalisedLoss
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
+from segcal.losses.priors import check_prior
 
 if TYPE_CHECKING:
-    from segcal.kernels import Recipe
+    from segcal.losses.kernels import Recipe
 
 PENALTIES = ("l1", "l2")
 SPACES = ("logits", "softmax")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from segcal._checks import check_number, per_axis
-from segcal.losses._base import SegmentationLoss, Weights, as_weights, kernel_recipe
-from segcal.losses._pixels import IGNORE_INDEX, Pixels, along_classes, check_reductions
+from segcal.core.checks import check_number, per_axis
+from segcal.losses.base import SegmentationLoss, Weights, as_weights, kernel_recipe
 from segcal.losses.cross_entropy import ce_map
-from segcal.priors import check_prior
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, along_classes, check_reductions
+from segcal.losses.priors import check_prior
 
 if TYPE_CHECKING:
-    from segcal.kernels import Recipe
+    from segcal.losses.kernels import Recipe
 
 
 def label_smoothing(

@@ -1,12 +1,9 @@
 """Metrics over arrays: calibration, proper scores, regions, overlap, surfaces, rankings."""
 
 from segcal.metrics.calibration import CalibrationBins, Reliability
+from segcal.metrics.calibration_and_scores import Measured, measure
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
-from segcal.metrics.crossed import Crossed, compare_crossed, crossed
-from segcal.metrics.means import method_means
-from segcal.metrics.measure import Measured, measure
 from segcal.metrics.overlap import confusion, dsc
-from segcal.metrics.ranking import CaseScores, collect, mean_case_rank, sum_rank
 from segcal.metrics.regions import REGIONS, all_voxels, boundary, foreground, union
 from segcal.metrics.scores import (
     BrierParts,
@@ -16,9 +13,12 @@ from segcal.metrics.scores import (
     brier_parts,
     nll,
 )
-from segcal.metrics.significance import bootstrap_means, bootstrap_ranks, compare, holm
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances, surface_distances
-from segcal.metrics.table import COLUMNS, DIRECTIONS, POOLED, Row, check_table, summarize, to_frame
+from segcal.stats.random_effects import Crossed, compare_crossed, crossed
+from segcal.stats.ranking import CaseScores, collect, mean_case_rank, sum_rank
+from segcal.stats.significance import bootstrap_means, bootstrap_ranks, compare, holm
+from segcal.stats.summary import method_means
+from segcal.stats.table import COLUMNS, DIRECTIONS, POOLED, Row, check_table, summarize, to_frame
 
 __all__ = [
     "COLUMNS",

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal._checks import check_choice, check_int
-from segcal.metrics._arrays import Array
-from segcal.metrics._inspect import Inspector
-from segcal.metrics._tally import BinTables, Floats, Ints, bin_edges, empty_tables, tally
-from segcal.metrics._voxels import iter_chunks
+from segcal.core.arrays import Array
+from segcal.core.checks import check_choice, check_int
+from segcal.metrics._binning import BinTables, Floats, Ints, bin_edges, empty_tables, tally
+from segcal.metrics._chunks import iter_chunks
+from segcal.metrics._validate import Inspector
 
 _INTS = ("top_count", "class_count")
 _FLOATS = ("top_confidence", "top_accuracy", "class_confidence", "class_frequency")

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal._checks import check_choice, check_int, check_number
-from segcal.metrics._arrays import Array, to_numpy
-from segcal.metrics._inspect import Inspector
-from segcal.metrics._space import check_labels, check_spacing
-from segcal.metrics._tally import empty_tables, tally, top_label, top_of
-from segcal.metrics._voxels import Chunk, check_array, iter_chunks
+from segcal.core.arrays import Array, to_numpy
+from segcal.core.checks import check_choice, check_int, check_number
+from segcal.metrics._binning import empty_tables, tally, top_label, top_of
+from segcal.metrics._chunks import Chunk, check_array, iter_chunks
+from segcal.metrics._geometry import check_labels, check_spacing
+from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.overlap import EMPTY, check_groups, confusion, dsc_of
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import CLIP, ProperScores, brier_parts, equal_mass_error, score_groups
 from segcal.metrics.surface import UNITS, all_surface_distances
-from segcal.metrics.table import POOLED, Row
+from segcal.stats.table import POOLED, Row
 
 
 @dataclass

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal._checks import check_choice, check_int
-from segcal.metrics._arrays import Array
-from segcal.metrics._inspect import label_message
-from segcal.metrics._space import LabelMap, check_labels
+from segcal.core.arrays import Array
+from segcal.core.checks import check_choice, check_int
+from segcal.metrics._geometry import LabelMap, check_labels
+from segcal.metrics._validate import label_message
 
 EMPTY = ("nan", "diagonal", "paper")
 

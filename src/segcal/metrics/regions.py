@@ -12,9 +12,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from segcal._checks import check_number
-from segcal.metrics._arrays import Array
-from segcal.metrics._space import Mask, bounding_box, check_labels, check_spacing, grow, within_mm
+from segcal.core.arrays import Array
+from segcal.core.checks import check_number
+from segcal.metrics._geometry import (
+    Mask,
+    bounding_box,
+    check_labels,
+    check_spacing,
+    grow,
+    within_mm,
+)
 
 Spacing = float | Sequence[float]
 

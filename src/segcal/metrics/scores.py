@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal._checks import check_int, check_number
-from segcal.metrics._arrays import Array, is_tensor, to_numpy
-from segcal.metrics._inspect import Inspector
-from segcal.metrics._tally import Floats, top_of
-from segcal.metrics._voxels import Chunk, iter_chunks
+from segcal.core.arrays import Array, is_tensor, to_numpy
+from segcal.core.checks import check_int, check_number
+from segcal.metrics._binning import Floats, top_of
+from segcal.metrics._chunks import Chunk, iter_chunks
+from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins, check_sums
 
 CLIP = 1e-12

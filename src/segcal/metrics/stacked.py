@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from segcal._checks import check_int
-from segcal.metrics._arrays import Array, is_tensor
-from segcal.metrics._tally import empty_tables, tally
-from segcal.metrics._voxels import check_array, iter_chunks
+from segcal.core.arrays import Array, is_tensor
+from segcal.core.checks import check_int
+from segcal.metrics._binning import empty_tables, tally
+from segcal.metrics._chunks import check_array, iter_chunks
 from segcal.metrics.calibration import CalibrationBins
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segcal._checks import check_choice, check_number
-from segcal.metrics._arrays import Array, to_numpy
-from segcal.metrics._nearest import Points, nearest
-from segcal.metrics._space import (
+from segcal.core.arrays import Array, to_numpy
+from segcal.core.checks import check_choice, check_number
+from segcal.metrics._binning import Floats
+from segcal.metrics._geometry import (
     Box,
     LabelMap,
     Mask,
@@ -23,7 +23,7 @@ from segcal.metrics._space import (
     join,
     narrow,
 )
-from segcal.metrics._tally import Floats
+from segcal.metrics._nn_distance import Points, nearest
 from segcal.metrics.overlap import EMPTY, check_groups, check_pair
 
 UNITS = ("mm", "voxel")

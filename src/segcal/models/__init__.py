@@ -3,6 +3,7 @@
 MONAI is imported only when one of its networks is asked for.
 """
 
+from segcal.models.checkpoint import load_model, read_checkpoint
 from segcal.models.inference import predict_logits
 from segcal.models.network import (
     MODELS,
@@ -12,12 +13,10 @@ from segcal.models.network import (
     count_parameters,
     make_model,
 )
-from segcal.models.saved import CheckpointError, load_model, read_checkpoint
 from segcal.models.unet import UNet
 
 __all__ = [
     "MODELS",
-    "CheckpointError",
     "NetworkSpec",
     "SegmentationNetwork",
     "UNet",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segcal._checks import check_int
+from segcal.core.checks import check_int
 
 
 @torch.no_grad()

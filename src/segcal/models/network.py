@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segcal._checks import check_choice, check_int
+from segcal.core.checks import check_choice, check_int
 from segcal.models.unet import UNet
 
 # Names of segcal's own networks; "monai.<Class>" is any network of monai.networks.nets.

@@ -14,13 +14,13 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from segcal._checks import check_choice
-from segcal.posthoc._rows import HeldOut
+from segcal.core.checks import check_choice
+from segcal.posthoc._blocks import HeldOut
 from segcal.posthoc.calibrator import Calibrator, FitReport, to_probs
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
-from segcal.posthoc.files import CalibratorError, load_calibrator
-from segcal.posthoc.linear import TemperatureScaling
+from segcal.posthoc.files import load_calibrator
 from segcal.posthoc.sample import Sample
+from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CALIBRATORS",
     "Calibrator",
-    "CalibratorError",
     "DirichletScaling",
     "FitReport",
     "HeldOut",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segcal.posthoc._rows import Floats
+from segcal.posthoc._blocks import Floats
 
 Objective = Callable[[Floats], tuple[float, Floats, Floats]]  # value, gradient, Hessian
 

@@ -11,16 +11,15 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from segcal.posthoc._rows import (
+from segcal.core.arrays import check_array, is_tensor, to_numpy
+from segcal.posthoc._blocks import (
     Array,
     Floats,
     ProbabilityWatch,
     check_block,
     cut,
-    is_tensor,
     softmax,
     take,
-    to_numpy,
     to_rows,
 )
 
@@ -180,7 +179,8 @@ class Calibrator(ABC):
         """
         if self.num_classes is None:
             raise ValueError(_UNFITTED)
-        source = np.moveaxis(to_numpy("logits", logits), class_axis, 0)
+        check_array("logits", logits)
+        source = np.moveaxis(to_numpy(logits, widen_half=False), class_axis, 0)
         if source.dtype.kind != "f" or source.ndim < 2 or source.shape[0] != self.num_classes:
             raise ValueError(
                 f"Expected argument `logits` to be floating point with {self.num_classes} classes "

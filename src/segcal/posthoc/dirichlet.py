@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from segcal._checks import check_number
-from segcal.posthoc._rows import Floats
-from segcal.posthoc.linear import LinearCalibrator, Parts, numbers, quadratic
+from segcal.core.checks import check_number
+from segcal.posthoc._blocks import Floats
+from segcal.posthoc.temperature import LinearCalibrator, Parts, numbers, quadratic
 
 
 class DirichletScaling(LinearCalibrator):

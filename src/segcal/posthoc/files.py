@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segcal import __version__
-from segcal._checks import check_choice
+from segcal.core.checks import check_choice
+from segcal.core.errors import PathError
+from segcal.core.files import write_bytes
 
 if TYPE_CHECKING:
     from segcal.posthoc.calibrator import Calibrator
@@ -20,24 +21,13 @@ _MAX_BYTES = 64 * 2**20
 _WITH_TENSORS = ("local",)
 
 
-class CalibratorError(ValueError):
-    """A calibrator file that cannot be used: "PATH: why"."""
-
-    def __init__(self, path: Path | str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.path, self.problem = Path(path), problem
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
-
-
 def check_ending(method: str, path: Path) -> None:
     """Refuse a name that promises another kind of file than `method` writes."""
     wrong, right = (
         (".json", ".safetensors") if method in _WITH_TENSORS else (".safetensors", ".json")
     )
     if path.suffix.lower() == wrong:
-        raise CalibratorError(path, f"{method} is not kept as {wrong[1:]}; call it {right}")
+        raise PathError(path, f"{method} is not kept as {wrong[1:]}; call it {right}")
 
 
 def _plain(value: Any) -> Any:
@@ -74,27 +64,20 @@ def save_calibrator(calibrator: Calibrator, path: Path) -> None:
 
         text = {"segcal": json.dumps(head, ensure_ascii=False, allow_nan=False)}
         data = save(tensors(), metadata=text)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    except OSError as error:  # it is about the file, not about its draft
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        draft.unlink(missing_ok=True)
+    write_bytes(path, data)
 
 
 def load_calibrator(path: Path | str) -> Calibrator:
-    """The calibrator of a file that `save` wrote, or a CalibratorError that names the file."""
+    """The calibrator of a file that `save` wrote, or a PathError that names the file."""
     from segcal.posthoc import CALIBRATORS
 
     path = Path(path)
     head, tensors = _read(path)
     if head.get("format") != FORMAT:
-        raise CalibratorError(path, "is not a calibrator of segcal")
+        raise PathError(path, "is not a calibrator of segcal")
     if head.get("version") != VERSION:
-        raise CalibratorError(
+        raise PathError(
             path, f"has format version {head.get('version')!r}, but this segcal reads {VERSION}"
         )
     try:
@@ -110,7 +93,7 @@ def load_calibrator(path: Path | str) -> Calibrator:
         calibrator.about = dict(head.get("about") or {})
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise CalibratorError(path, f"is damaged ({reason})") from error
+        raise PathError(path, f"is damaged ({reason})") from error
     return calibrator
 
 
@@ -125,21 +108,21 @@ def _read(path: Path) -> tuple[dict[str, Any], Any]:
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
-            raise CalibratorError(path, f"is not a calibrator of segcal ({size:,} bytes)")
+            raise PathError(path, f"is not a calibrator of segcal ({size:,} bytes)")
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise CalibratorError(path, "does not exist") from error
+        raise PathError(path, "does not exist") from error
     except OSError as error:
-        raise CalibratorError(path, f"cannot be read ({error.strerror})") from error
+        raise PathError(path, f"cannot be read ({error.strerror})") from error
     try:
         if data[:1] == b"{":
             head, tensors = json.loads(data.decode()), None
         else:
             head, tensors = _read_safetensors(data)
     except (ValueError, KeyError, OverflowError, RecursionError) as error:
-        raise CalibratorError(path, "is damaged or not a calibrator of segcal") from error
+        raise PathError(path, "is damaged or not a calibrator of segcal") from error
     if not isinstance(head, dict):
-        raise CalibratorError(path, "is not a calibrator of segcal")
+        raise PathError(path, "is not a calibrator of segcal")
     return head, tensors
 
 

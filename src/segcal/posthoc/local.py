@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from segcal._checks import check_int, check_number
-from segcal.posthoc._rows import Array, Floats, check_block, to_rows
+from segcal.core.checks import check_int, check_number
+from segcal.posthoc._blocks import Array, Floats, check_block, to_rows
 from segcal.posthoc.calibrator import Calibrator, FitReport
-from segcal.posthoc.linear import TemperatureScaling, check_bounds
 from segcal.posthoc.patches import Patch, Patches, PatchSet, around, check_image
+from segcal.posthoc.temperature import TemperatureScaling, check_bounds
 
 _HALO = 2  # two 3×3(×3) convolutions
 _SLAB_VOXELS = 1 << 18
@@ -233,9 +233,9 @@ class LocalTemperature(Calibrator):
         self, logits: Array, *, from_probs: bool = False, image: Array | None = None
     ) -> npt.NDArray[np.float32]:
         """T of every voxel, (*S): where the network was found too sure (above 1) or not."""
-        from segcal.posthoc._rows import to_numpy
+        from segcal.core.arrays import to_numpy
 
-        source = to_numpy("logits", logits)
+        source = to_numpy(logits, widen_half=False)
         picture = check_image(image, source.shape[1:], self.channels)
         start, stop = [0] * (source.ndim - 1), source.shape[1:]
         block = around(source, start, stop, _HALO)

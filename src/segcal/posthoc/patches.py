@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal._checks import check_int
-from segcal.posthoc._rows import (
+from segcal.core.arrays import to_numpy
+from segcal.core.checks import check_int
+from segcal.posthoc._blocks import (
     Array,
     Floats,
     HeldOut,
@@ -22,7 +23,6 @@ from segcal.posthoc._rows import (
     check_labels,
     cut,
     take,
-    to_numpy,
     to_rows,
 )
 from segcal.posthoc.sample import class_weights
@@ -40,7 +40,7 @@ def check_image(image: Array | None, space: tuple[int, ...], channels: int | Non
         raise ValueError(
             "Expected argument `image`, since this calibrator was fitted with images, but got None."
         )
-    values = to_numpy("image", image).astype(np.float32)
+    values = to_numpy(image).astype(np.float32)
     values = values[None] if values.shape == space else values
     if values.shape[1:] != space or (channels is not None and len(values) != channels):
         count = "C" if channels is None else channels

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from segcal._checks import check_choice, check_int
-from segcal.posthoc._rows import (
+from segcal.core.checks import check_choice, check_int
+from segcal.posthoc._blocks import (
     BLOCK_VALUES,
     Floats,
     Ints,

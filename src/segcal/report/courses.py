@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segcal.report.content import Dataset, Training
 from segcal.report.figures import Drawing, new_figure
 from segcal.report.numbers import Numbers
 from segcal.report.style import INK, WHITE, colours, fold
+from segcal.study.schema import Dataset, Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

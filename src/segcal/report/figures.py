@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segcal.report.content import Dataset
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import ALPHA, Ranks, verdicts
 from segcal.report.style import INK, MUTED, RULE, colours, fold, markers, shorten
 from segcal.report.table import metric_column
+from segcal.study.schema import Dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from segcal.metrics import POOLED
-from segcal.metrics.means import means_over_seeds
-from segcal.metrics.table import whole_image
-from segcal.report.study import Study
+from segcal.stats.summary import means_over_seeds
+from segcal.stats.table import whole_image
+from segcal.study.reader import Study
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,16 +11,16 @@ from typing import Any
 from markupsafe import Markup
 
 from segcal import __version__
-from segcal.report.content import Candidate
 from segcal.report.figures import Drawing
 from segcal.report.live import script_json
 from segcal.report.numbers import Numbers
 from segcal.report.pictures import CasePicture, data_uri
 from segcal.report.reliability import FEW_VOXELS, Curve
-from segcal.report.study import Study
 from segcal.report.style import CLASSES, colours
 from segcal.report.table import Table, metric_column
 from segcal.report.tables import undefined_by_metric
+from segcal.study.reader import Study
+from segcal.study.schema import Candidate
 
 TEMPLATES = Path(__file__).parent / "templates"
 HOW = (

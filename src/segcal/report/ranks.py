@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.metrics import CaseScores, collect
-from segcal.metrics.choice import choose_ranked
-from segcal.metrics.ranking import mean_case_rank_of, sum_rank_of
-from segcal.metrics.significance import bootstrap_ranks_of, compare_of, once
 from segcal.report.numbers import Numbers
+from segcal.stats.eligibility import choose_ranked
+from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
+from segcal.stats.significance import bootstrap_ranks_of, compare_of, once
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from segcal.report.ranks import Ranks
-    from segcal.report.study import Study
+    from segcal.study.reader import Study
 
 # Where a name came from → how that is said, and what a reader should make of it.
 _FROM = {

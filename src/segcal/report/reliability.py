@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.report.arrays import open_arrays
-from segcal.report.study import Study
+from segcal.study.reader import Study
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000

@@ -5,14 +5,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from segcal.metrics.crossed import compare_crossed
-from segcal.metrics.significance import once
-from segcal.report.content import Dataset
 from segcal.report.numbers import Number, Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
 from segcal.report.reference import why_this
 from segcal.report.table import Cell, Column, Row, Table, metric_column
+from segcal.stats.random_effects import compare_crossed
+from segcal.stats.significance import once
+from segcal.study.schema import Dataset
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,9 +1,6 @@
 """Make the report: compute, draw, and put the folder in its place in one go."""
 
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Set
 from functools import partial
 from itertools import chain, count
@@ -11,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from segcal.core.files import atomic_path
 from segcal.report.confidence import FOREGROUND, confidence_words
 from segcal.report.courses import draw_courses
 from segcal.report.diagrams import draw_reliability
@@ -33,7 +31,6 @@ from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.reference import why_this
 from segcal.report.reliability import read_bins
 from segcal.report.seeds import Counted, count_seeds, patients_note, seeds_note, seeds_table
-from segcal.report.study import read_study
 from segcal.report.style import figure_style, inline, save_figure
 from segcal.report.table import Table
 from segcal.report.tables import (
@@ -44,6 +41,7 @@ from segcal.report.tables import (
     truth_table,
 )
 from segcal.report.words import findings, ranking_note
+from segcal.study.reader import read_study
 
 INDEX = "index.html"
 # Group of methods -> heading of its section, and what is said there.
@@ -67,15 +65,9 @@ def write(folder: Path, out: Path | None, region: str | None, reference: str | N
     with figure_style():
         report.compute()
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".segcal-report-"))
-        except OSError as error:  # it is about the folder, not about the draft's name
-            raise OSError(error.errno, error.strerror, str(target)) from error
-        try:
+        with atomic_path(target) as draft:
+            draft.mkdir()
             report.save(draft)
-            _put(draft, target)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
     return target / INDEX
 
 
@@ -91,21 +83,6 @@ def _check_target(target: Path) -> None:
             f"Expected argument `out` to be a new folder or one with an earlier report, but got "
             f"{target}, which holds {strange}."
         )
-
-
-def _put(draft: Path, target: Path) -> None:
-    """Two renames: an old report steps aside for the new one, and comes back if that fails."""
-    os.chmod(draft, 0o755)
-    old = draft.with_name(draft.name + "-old")
-    if target.exists():
-        target.rename(old)
-    try:
-        draft.rename(target)
-    except OSError:
-        if old.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 class _Report:

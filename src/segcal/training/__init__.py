@@ -19,20 +19,18 @@ from segcal.training.schedule import (
 )
 
 if TYPE_CHECKING:
-    from segcal.training.job import OPTIMISERS
     from segcal.training.loop import TrainResult, train
-    from segcal.training.run import RunError
+    from segcal.training.loss_meter import Interrupted, NonFiniteLossError, TrainingError
+    from segcal.training.state import OPTIMISERS
     from segcal.training.validate import Validator, summarise
-    from segcal.training.watch import Interrupted, NonFiniteLossError, TrainingError
 
 # Schedules are for every training loop; Fabric is loaded only for ours.
 _IN_MODULE = {
-    "OPTIMISERS": "job",
-    "Interrupted": "watch",
-    "NonFiniteLossError": "watch",
-    "RunError": "run",
+    "OPTIMISERS": "state",
+    "Interrupted": "loss_meter",
+    "NonFiniteLossError": "loss_meter",
     "TrainResult": "loop",
-    "TrainingError": "watch",
+    "TrainingError": "loss_meter",
     "Validator": "validate",
     "summarise": "validate",
     "train": "loop",
@@ -46,7 +44,6 @@ __all__ = [
     "LinearRamp",
     "Multiply",
     "NonFiniteLossError",
-    "RunError",
     "Step",
     "TrainResult",
     "TrainingError",

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal._checks import check_choice
 from segcal.config import Named
+from segcal.core.checks import check_choice
 from segcal.data import Batch
 
 _MODULES = ("spatial", "intensity")

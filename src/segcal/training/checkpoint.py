@@ -10,51 +10,29 @@ from typing import Any
 
 import torch
 
-from segcal.models import CheckpointError, read_checkpoint
-from segcal.models.saved import FORMAT, VERSION
+from segcal.core.errors import PathError
+from segcal.core.files import atomic_path
+from segcal.models import read_checkpoint
+from segcal.models.checkpoint import FORMAT, VERSION
 
 LAST, PREVIOUS, BEST, REFUSED = "last.pt", "last.prev.pt", "best.pt", "last.refused.pt"
 
 
 def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
-    """Write under another name, flush to the disk, then rename: a kill leaves the old file.
-
-    The old file becomes `keep`, if that is given.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Write a checkpoint atomically; the file it replaces becomes `keep`, if that is given."""
     try:
-        # By its name: through a stream of Python's, writing takes twice as long.
-        torch.save({"format": FORMAT, "version": VERSION, **content}, draft)
-        with draft.open("rb") as stream:
-            os.fsync(stream.fileno())
-        if keep is not None and path.exists():
-            _keep(path, keep)
-        os.replace(draft, path)
-        _flush_folder(path.parent)
-    except (OSError, RuntimeError) as error:  # torch turns some failed writes into RuntimeError
-        reason = getattr(error, "strerror", None)
-        if reason is None:  # torch's own words tell nobody that a disk is full
-            free = shutil.disk_usage(path.parent).free / 2**20
-            reason = f"{str(error).splitlines()[0]}; {free:,.0f} MiB are free there"
-        raise CheckpointError(path, f"cannot be written ({reason})") from error
-    finally:
-        draft.unlink(missing_ok=True)
+        with atomic_path(path, keep=keep) as draft:
+            # By its name: through a Python stream, writing takes twice as long.
+            torch.save({"format": FORMAT, "version": VERSION, **content}, draft)
+    except RuntimeError as error:  # torch turns some failed writes into RuntimeError
+        free = shutil.disk_usage(path.parent).free / 2**20
+        reason = f"{str(error).splitlines()[0]}; {free:,.0f} MiB are free there"
+        raise PathError(path, f"cannot be written ({reason})") from error
 
 
 def write_last(folder: Path, content: dict[str, Any]) -> None:
     """Write last.pt; what was there becomes last.prev.pt. At no moment is there neither."""
     write_checkpoint(folder / LAST, content, keep=folder / PREVIOUS)
-
-
-def _keep(path: Path, name: Path) -> None:
-    """Give the file a second name, which replaces whatever had that name."""
-    spare = name.with_name(f".{name.name}.partial")
-    spare.unlink(missing_ok=True)
-    try:
-        os.link(path, spare)
-    except OSError:  # a file system without hard links: for a moment only `name` is there
-        os.replace(path, spare)
-    os.replace(spare, name)
 
 
 def read_last(
@@ -74,8 +52,8 @@ def read_last(
         try:
             content = read_checkpoint(path)
             if content.get("run_id") != run_id:
-                raise CheckpointError(path, "belongs to another run")
-        except CheckpointError as error:
+                raise PathError(path, "belongs to another run")
+        except PathError as error:
             problems.append(error)
             continue
         for problem in problems:
@@ -85,12 +63,3 @@ def read_last(
     if problems:
         raise problems[0]
     return None
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make a rename survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,25 +9,21 @@ from typing import Any
 
 import torch
 
-from segcal._checks import require
 from segcal.config import TrainConfig
+from segcal.core.checks import require
+from segcal.core.errors import PathError
+from segcal.core.signals import StopRequest
 from segcal.data import PreparedDataset, open_dataset, training_space
 from segcal.models import count_parameters
-from segcal.training.board import Board
-from segcal.training.captured import CapturedStep
+from segcal.study.run_folder import RunFolder
 from segcal.training.checkpoint import BEST, LAST, read_last, write_checkpoint, write_last
+from segcal.training.cuda_graph import CapturedStep
 from segcal.training.device import describe, gather, make_fabric, numerics, resolve
-from segcal.training.job import Job, build_job, seed_step, uncompiled
+from segcal.training.loss_meter import CHECK_EVERY, Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.progress import Reporter
-from segcal.training.run import RunError, RunFolder
+from segcal.training.state import Job, build_job, seed_step, uncompiled
+from segcal.training.tensorboard import Board
 from segcal.training.validate import summarise
-from segcal.training.watch import (
-    CHECK_EVERY,
-    Interrupted,
-    NonFiniteLossError,
-    Signals,
-    TrainingError,
-)
 
 # Validation DSC below this part of the best (of one worth the name) is told as a breakdown.
 FALLEN, WORTH = 0.5, 0.2
@@ -57,7 +53,7 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
     config = resolve(config)
     if config.tensorboard:
         require("tensorboard")
-    with numerics(config), Signals() as signals:
+    with numerics(config), StopRequest() as signals:
         fabric = make_fabric(config)
         dataset = open_dataset(config.data.path)
         dataset.check_parts(config.data.fold)
@@ -88,7 +84,7 @@ class Run:
 
     job: Job
     folder: RunFolder
-    signals: Signals
+    signals: StopRequest
     reporter: Reporter
     captured: CapturedStep | None = None
     fallen: bool = False
@@ -238,7 +234,7 @@ class Run:
                 job.load_state_dict(content)
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 reason = str(error).splitlines()[0]
-                raise RunError(self.folder.path, f"its state does not fit ({reason})") from error
+                raise PathError(self.folder.path, f"its state does not fit ({reason})") from error
         if self.first:
             self.folder.trim_log(job.epoch)
             if content is None:

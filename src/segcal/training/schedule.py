@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from segcal._checks import check_choice, check_int, check_number
+from segcal.core.checks import check_choice, check_int, check_number
 
 if TYPE_CHECKING:
     from torch import nn

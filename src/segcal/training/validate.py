@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from segcal.data import PreparedCase
-from segcal.data.loader import free_bytes
+from segcal.data.loaders import free_bytes
 from segcal.metrics.overlap import check_groups, dsc_of
 from segcal.metrics.stacked import stacked_bins
 from segcal.models import predict_logits
-from segcal.training.watch import NonFiniteLossError
+from segcal.training.loss_meter import NonFiniteLossError
 
 # The share of free memory that validation volumes may occupy between epochs.
 _KEPT_SHARE = 0.1

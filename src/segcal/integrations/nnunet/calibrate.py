@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal._checks import check_choice
-from segcal.data import DataError
-from segcal.data.nifti import read_header
-from segcal.data.store import replacing
-from segcal.evaluation.apply import Applied
-from segcal.evaluation.pairs import Pair, Pairs, check_place, find_pairs
-from segcal.evaluation.repair import naming
-from segcal.evaluation.softmax import SoftmaxFile, find_softmax
-from segcal.evaluation.softmax_write import check_free, outputs_of, staged, write_like
+from segcal.core.checks import check_choice
+from segcal.core.errors import PathError
+from segcal.core.files import atomic_path, staged_files
+from segcal.data.formats.nifti import read_header
+from segcal.evaluation.posthoc_apply import Applied
+from segcal.evaluation.posthoc_fit import naming
 from segcal.posthoc import Calibrator
+from segcal.predictions.pairing import Pair, Pairs, check_place, find_pairs
+from segcal.predictions.softmax_files import SoftmaxFile, find_softmax
+from segcal.predictions.writer import check_free, outputs_of, write_like
 
 AVERAGES = ("probs", "logits")
 # Local temperature wants images, and a matrix on raw logits wants logits; nnU-Net keeps neither.
@@ -55,7 +55,7 @@ def held_out(
     for folder in _validations(results, folds, say):
         for pair in find_pairs(folder, where, ignore_label=ignore):
             if pair.name in found:
-                raise DataError(
+                raise PathError(
                     folder,
                     f"holds {pair.name}, which {found[pair.name][0]} holds, too",
                     "choose folds that share no case with --fold",
@@ -64,7 +64,7 @@ def held_out(
     pairs = tuple(pair for _, (_, pair) in sorted(found.items()))
     kinds = {pair.softmax.num_classes for pair in pairs}
     if len(kinds) > 1:
-        raise DataError(
+        raise PathError(
             results, f"has folds of {sorted(kinds)} classes", "use folds of one network"
         )
     return Pairs(results, pairs, ())
@@ -74,14 +74,14 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DataError(
+        raise PathError(
             path.parent,
             f"has no {path.name}",
             "give a trainer's folder, such as "
             "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres",
         ) from error
     except (OSError, ValueError) as error:
-        raise DataError(path, "cannot be read as JSON", "restore the file") from error
+        raise PathError(path, "cannot be read as JSON", "restore the file") from error
 
 
 def _ignore_label(results: Path) -> int | None:
@@ -89,16 +89,16 @@ def _ignore_label(results: Path) -> int | None:
     content = _read_json(results / "dataset.json")
     labels = content.get("labels") if isinstance(content, dict) else None
     if not isinstance(labels, dict):
-        raise DataError(results / "dataset.json", "names no labels", "restore the file")
+        raise PathError(results / "dataset.json", "names no labels", "restore the file")
     if any(isinstance(label, list) and len(label) > 1 for label in labels.values()):
-        raise DataError(
+        raise PathError(
             results,
             "was trained with regions, whose sigmoids do not sum to 1",
             "calibrate a network that was trained with labels",
         )
     ignore = labels.get("ignore")
     if ignore is not None and type(ignore) is not int:
-        raise DataError(
+        raise PathError(
             results / "dataset.json", f"has the ignore label {ignore!r}", "restore the file"
         )
     return ignore
@@ -117,7 +117,7 @@ def _find_labels(results: Path) -> Path:
     for place in places:
         if place.is_dir():
             return place
-    raise DataError(
+    raise PathError(
         results,
         f"says nothing of its labels, and nnUNet_preprocessed has none of {dataset}",
         "set nnUNet_preprocessed, or give --labels FOLDER",
@@ -135,12 +135,12 @@ def _validations(
     remedy = "run nnUNetv2_train … --val --npz for each fold"
     if not chosen:
         also = "fold_all has seen every case; " if (results / "fold_all").is_dir() else ""
-        raise DataError(results, "has no fold with held-out cases", also + remedy)
+        raise PathError(results, "has no fold with held-out cases", also + remedy)
     out = [fold / "validation" for fold in chosen]
     with_softmax = [folder for folder in out if any(folder.glob("*.npz"))]
     missing = [folder for folder in out if folder not in with_softmax]
     if missing and (folds is not None or not with_softmax):
-        raise DataError(missing[0], "holds no softmax (.npz)", remedy)
+        raise PathError(missing[0], "holds no softmax (.npz)", remedy)
     for folder in missing:
         say(f"{folder}: holds no softmax (.npz) and is left out; {remedy}")
     return with_softmax
@@ -178,7 +178,7 @@ def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
     for folder, found in zip(folders, each, strict=True):
         lost = sorted(set(each[0]) ^ set(found))
         if lost:
-            raise DataError(
+            raise PathError(
                 folder,
                 f"and {folders[0]} do not hold the same cases: {lost[0]} is in one only",
                 "predict the same images with every fold",
@@ -186,20 +186,20 @@ def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
         for file in found.values():
             first = each[0][file.name]
             if file.placement is None:
-                raise DataError(
+                raise PathError(
                     file.path,
                     "has no .pkl beside it",
                     "predict with nnUNetv2_predict --save_probabilities",
                 )
             if file.num_classes != num_classes:
-                raise DataError(
+                raise PathError(
                     file.path,
                     f"has {file.num_classes} classes, but the calibrator was fitted on "
                     f"{num_classes}",
                     "use predictions of the same network",
                 )
             if file.shape != first.shape:
-                raise DataError(
+                raise PathError(
                     file.path,
                     f"has shape {file.shape}, but {first.path} has {first.shape}",
                     "predict the same images with every fold",
@@ -239,7 +239,7 @@ def calibrate_predictions(
     `Applied.changed` counts voxels whose label the calibration moved, not the averaging.
     """
     check_choice("average", average, AVERAGES)
-    with staged(out) as draft:
+    with staged_files(out) as draft:
         for name in BESIDE:
             source = predictions.folders[0] / name
             if source.is_file():
@@ -286,12 +286,12 @@ def _write_labels(file: SoftmaxFile, probs: NDArray[np.float32], out: Path) -> N
         labels = probs.argmax(0).T.astype(np.uint8 if len(probs) <= 256 else np.uint16)
         shape = header.get_data_shape()
         if labels.shape != (*shape, 1, 1)[:3]:
-            raise DataError(
+            raise PathError(
                 source,
                 f"has shape {shape}, but the softmax has {labels.shape}",
                 "predict again with --save_probabilities",
             )
         header.set_data_dtype(labels.dtype)
         image = nib.Nifti1Image(labels.reshape(shape), None, header)
-        with replacing(out / source.name) as partial:
+        with atomic_path(out / source.name) as partial:
             nib.save(image, partial)

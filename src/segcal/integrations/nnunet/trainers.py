@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from segcal._checks import check_number, require
+from segcal.core.checks import check_number, require
 from segcal.integrations.nnunet import TRAINERS
 from segcal.integrations.nnunet.loss import CalibratedLoss, parse_options, pixel_loss
 

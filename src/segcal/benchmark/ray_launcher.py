@@ -1,0 +1,110 @@
+"""The Ray launcher: the same tasks on a cluster that shares the study's folder."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from segcal.benchmark.local_launcher import TICK_S, Ended, Event, Started, Tick
+from segcal.benchmark.tasks import Result, Task, run_task
+from segcal.core.checks import require
+
+
+def run_ray(
+    tasks: Iterable[Task],
+    study: Path,
+    *,
+    jobs: int | None = None,
+    retries: int = 1,
+    address: str | None = None,
+) -> Iterator[Event]:
+    """Do tasks on Ray; a task whose worker dies is done again there, from its last checkpoint.
+
+    Args:
+        tasks, study: the folder and the prepared sets must be at the same place on every node.
+        jobs: how many at once; by default one for each GPU of the cluster, or for each core.
+            More than GPUs share them.
+        retries: how often a task may be done again.
+        address: of the cluster; None joins the one this machine is part of, or starts Ray here;
+            "local" always starts one here.
+    """
+    from segcal.training import Interrupted
+
+    ray: Any = require("ray")
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(ray, address, jobs)
+    try:
+        share, slots = _share(ray.cluster_resources(), jobs)
+        remote = ray.remote(
+            max_retries=retries,
+            retry_exceptions=[Interrupted],  # a node that is taken away says SIGTERM first
+            **share,
+        )(_remote_task)
+        waiting, running = deque(tasks), dict[Any, Task]()
+        while waiting or running:
+            while waiting and len(running) < slots:
+                task = waiting.popleft()
+                running[remote.remote(task.to_json(), str(study))] = task
+                yield Started(task)
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+            for reference in ready:
+                yield Ended(running.pop(reference), _fetch(ray, reference))
+            if not ready:
+                yield Tick()
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _remote_task(task: str, study: str) -> str:
+    return run_task(Task.from_json(task), Path(study)).to_json()
+
+
+def _fetch(ray: Any, reference: Any) -> Result:
+    try:
+        return Result.from_json(ray.get(reference))
+    except ray.exceptions.RayError as error:
+        text = str(error).strip().splitlines() or [type(error).__name__]
+        return Result("failed", f"Ray gave it up ({text[0]})")
+
+
+def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "include_dashboard": False,
+        "configure_logging": False,
+    }
+    if address == "local" and jobs is not None:
+        # Each task takes a core's place at least; a machine may run more tasks than it has cores.
+        options["num_cpus"] = max(jobs, os.cpu_count() or 1)
+    elif address not in (None, "local"):
+        del options["include_dashboard"]
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"Expected argument `--address` to be a Ray cluster that answers, but got "
+            f"{address!r} ({reason})."
+        ) from error
+
+
+def _share(resources: dict[str, float], jobs: int | None) -> tuple[dict[str, float], int]:
+    """What a task asks of the cluster, and how many are in flight.
+
+    Example:
+        >>> _share({"CPU": 16.0, "GPU": 2.0}, jobs=8)
+        ({'num_cpus': 2, 'num_gpus': 0.25}, 8)
+        >>> _share({"CPU": 4.0}, jobs=None)
+        ({'num_cpus': 1}, 4)
+    """
+    cpus, gpus = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
+    slots = jobs or gpus or max(cpus, 1)
+    share: dict[str, float] = {"num_cpus": max(1, cpus // slots)}
+    if gpus:
+        share["num_gpus"] = min(1.0, gpus / slots)
+    return share, slots

@@ -1,0 +1,32 @@
+"""`segcal demo`: a thin command over `segcal.benchmark.demo`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder; run again to continue.")] = Path("segcal-demo"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny data, few epochs: to see that all runs.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at once; one for each GPU or core by default.")
+    ] = None,
+    report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
+) -> None:
+    """Compare five losses on generated data whose true probabilities are known; some minutes."""
+    from segcal.benchmark.demo import prepare_demo, run_demo
+    from segcal.cli.benchmark import finish
+    from segcal.cli.evaluate import progress
+
+    typer.echo(f"{out}: phantoms, five losses, one small network; a few minutes on two cores")
+    try:
+        with progress("preparing") as step:
+            prepare_demo(out, quick=quick, progress=step)
+        study = run_demo(out, quick=quick, jobs=jobs)
+    except KeyboardInterrupt:
+        typer.echo(f"segcal: {out}: interrupted; run the same command again", err=True)
+        raise typer.Exit(130) from None
+    finish(study, report)

@@ -1,0 +1,1 @@
+"""Foundations without domain knowledge: arrays, checks, errors, files, locks, progress, signals."""

@@ -1,0 +1,40 @@
+"""numpy arrays and torch tensors alike, without importing torch for those who have none."""
+
+import sys
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = Any  # numpy array or torch tensor: torch is not imported to say so
+
+
+def is_tensor(array: object) -> bool:
+    """Whether `array` is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def check_array(name: str, array: object) -> None:
+    """Raise unless `array` is a numpy array or a torch tensor."""
+    if not isinstance(array, np.ndarray) and not is_tensor(array):
+        raise TypeError(
+            f"Expected argument `{name}` to be a numpy array or a torch tensor, "
+            f"but got {type(array).__name__}."
+        )
+
+
+def to_numpy(array: Array, *, widen_half: bool = True) -> np.ndarray[Any, Any]:
+    """The array on the CPU, as numpy in native byte order.
+
+    numpy has no bfloat16, so it becomes float32; float16 does too unless `widen_half` is False.
+    """
+    if is_tensor(array):
+        tensor = array.detach()
+        torch = sys.modules["torch"]
+        if tensor.dtype == torch.bfloat16 or (widen_half and tensor.dtype == torch.float16):
+            tensor = tensor.float()
+        return np.asarray(tensor.cpu().numpy())
+    out = np.asarray(array)
+    if widen_half and out.dtype == np.float16:
+        return out.astype(np.float32)
+    return out if out.dtype.isnative else out.astype(out.dtype.newbyteorder("="))

@@ -1,0 +1,67 @@
+"""Errors about files: one line that names the path, the problem and the remedy."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class PathError(ValueError):
+    """A file or folder that cannot be used: "PATH: problem; remedy"."""
+
+    def __init__(self, path: Path | str, problem: str, remedy: str = "") -> None:
+        # Plain arguments survive pickling, so an error in a worker process arrives complete.
+        super().__init__(path, problem, remedy)
+        self.path, self.problem, self.remedy = Path(path), problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+class DiskFullError(PathError):
+    """No space left on the disk. Skipping cases does not help."""
+
+
+class LeakError(PathError):
+    """Splits in which two parts share a patient or a scan."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into a PathError that names `path`."""
+    try:
+        yield
+    except PathError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise DiskFullError(
+                path,
+                f"the disk is full ({reason})",
+                "free some space and run the same command again, or choose another --out",
+            ) from error
+        raise PathError(
+            path, f"cannot be written ({reason})", "check that the folder exists and is writable"
+        ) from error
+
+
+def list_folder(folder: Path, option: str = "--source") -> list[Path]:
+    """Visible entries of `folder` in name order, or a PathError that names it and the option."""
+    try:
+        return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+    except FileNotFoundError as error:
+        raise PathError(folder, "does not exist", f"check the path given to {option}") from error
+    except NotADirectoryError as error:
+        raise PathError(
+            folder, "is a file, not a folder", f"give the folder that holds it to {option}"
+        ) from error
+    except OSError as error:
+        raise PathError(
+            folder,
+            f"cannot be read ({error.strerror})",
+            "check the permissions of the folder",
+        ) from error

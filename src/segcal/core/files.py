@@ -1,0 +1,132 @@
+"""Files and folders that are written completely or not at all, and hashes of files."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from segcal.core.errors import write_errors
+
+PARTIAL = ".partial-"
+
+
+@contextmanager
+def atomic_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path; it replaces `path` when the block succeeds and is removed otherwise.
+
+    The caller writes a file or makes a folder there. A kill at any moment leaves the old content
+    or the new one, never a mixture.
+
+    Args:
+        path: the final name.
+        keep: if given, the file that `path` replaces is kept under this name.
+    """
+    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    try:
+        with write_errors(path):
+            yield partial
+            if partial.is_dir():
+                _replace_folder(partial, path)
+            else:
+                _flush(partial)
+                if keep is not None and path.exists():
+                    _link(path, keep)
+                os.replace(partial, path)
+            _flush(path.parent)
+    finally:
+        remove(partial)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    with atomic_path(path) as partial:
+        partial.write_bytes(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, content: object) -> None:
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder with these files; it replaces an existing folder of that name."""
+    with atomic_path(folder) as partial:
+        partial.mkdir()
+        for name, data in files.items():
+            (partial / name).write_bytes(data)
+            _flush(partial / name)
+
+
+@contextmanager
+def staged_files(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write into; its files move into `folder` when the block succeeds."""
+    new = not folder.exists()
+    draft = folder / f"{PARTIAL}{os.getpid()}"
+    try:
+        with write_errors(folder):
+            draft.mkdir(parents=True)
+            yield draft
+            for path in sorted(draft.iterdir()):
+                os.replace(path, folder / path.name)
+            new = False
+    finally:
+        remove(draft)
+        if new and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _replace_folder(new: Path, path: Path) -> None:
+    """Two renames: an existing folder is moved aside, and restored if the second rename fails."""
+    old = path.with_name(f"{PARTIAL}{os.getpid()}-old-{path.name}")
+    existed = path.is_dir()
+    if existed:
+        os.rename(path, old)
+    try:
+        os.rename(new, path)
+    except OSError:
+        if existed:
+            os.rename(old, path)
+        raise
+    if existed:
+        remove(old)
+
+
+def _link(path: Path, name: Path) -> None:
+    """Give the file a second name, replacing whatever had that name."""
+    spare = name.with_name(f"{PARTIAL}{name.name}")
+    spare.unlink(missing_ok=True)
+    try:
+        os.link(path, spare)
+    except OSError:  # a file system without hard links: for a moment only `name` exists
+        os.replace(path, spare)
+    os.replace(spare, name)
+
+
+def _flush(path: Path) -> None:
+    """Flush to the disk, so that the content survives a power cut."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open folders
+    with suppress(PermissionError):  # a file written with a read-only mode
+        handle = os.open(path, os.O_RDONLY if path.is_dir() or os.name != "nt" else os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

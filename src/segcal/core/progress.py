@@ -1,0 +1,91 @@
+"""Progress on stderr: a live bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+class Progress:
+    """Any number of bars, each with a title, a count and a free text; and lines above them.
+
+    Args:
+        silent: print nothing (in all processes but the first, for example).
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self.console = Console(stderr=True, quiet=silent, soft_wrap=True)
+        self.live = self.console.is_terminal and not silent
+        self._bars = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.live,
+        )
+        self._ids: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.console.print(text, markup=False, highlight=False)
+
+    def update(
+        self, key: str, done: int, total: int | None, *, title: str | None = None, text: str = ""
+    ) -> None:
+        """Show or move the bar `key`; its title is `key` unless another is given."""
+        title = (title if title is not None else key).replace("[", r"\[")
+        if key not in self._ids:
+            self._ids[key] = self._bars.add_task(title, total=total, text="")
+        self._bars.update(
+            self._ids[key],
+            completed=done, total=total, description=title, text=text.replace("[", r"\["),
+        )  # fmt: skip
+
+    def remove(self, key: str) -> None:
+        if key in self._ids:
+            self._bars.remove_task(self._ids.pop(key))
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """One bar: call the yielded function with the number done and the total."""
+    with Progress() as progress:
+        started = time.monotonic()
+
+        def move(done: int, total: int) -> None:
+            left = (time.monotonic() - started) / done * (total - done) if done else None
+            text = "" if left is None else f"{format_duration(left)} left"
+            progress.update(title, done, total, text=text)
+
+        yield move
+
+
+def format_duration(seconds: float) -> str:
+    """90 → "1:30", 7200 → "2:00:00"."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,96 @@
+"""Running one job per case, here or in worker processes."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+from segcal.core.errors import PathError
+
+R = TypeVar("R")
+# One thread each: the processes already fill the cores.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOSC_NTHREADS")
+
+
+def run_jobs(
+    jobs: Mapping[str, Callable[[], R]], workers: int
+) -> Generator[tuple[str, R | PathError], None, None]:
+    """Yield (name, result or PathError) as jobs finish; closing the iterator stops the rest."""
+    if workers == 1 or len(jobs) < 2:
+        for name, job in jobs.items():
+            yield name, _attempt(job)
+        return
+    # Fresh processes: forking one that already has threads (progress bar, blosc2) can deadlock.
+    context = multiprocessing.get_context("spawn")
+    with _single_threaded():
+        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _follow_parent)
+        try:
+            yield from _drain(pool, jobs, 2 * workers)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _drain(
+    pool: ProcessPoolExecutor, jobs: Mapping[str, Callable[[], R]], ahead: int
+) -> Iterator[tuple[str, R | PathError]]:
+    """Keep only a few jobs queued, so that stopping early leaves little to wait for."""
+    waiting = iter(jobs.items())
+    running: dict[Future[R | PathError], str] = {}
+    try:
+        while True:
+            for name, job in islice(waiting, ahead - len(running)):
+                running[pool.submit(_attempt, job)] = name
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield running.pop(future), future.result()
+    except BrokenProcessPool as error:
+        names = ", ".join(sorted(running.values()))
+        raise OSError(
+            f"a worker process died (out of memory?) while preparing one of: {names}; "
+            "run again with fewer --workers"
+        ) from error
+
+
+def _attempt(job: Callable[[], R]) -> R | PathError:
+    try:
+        return job()
+    except PathError as error:
+        return error
+
+
+def _follow_parent() -> None:
+    """Leave when the parent is gone: a killed `prepare` must not leave workers behind.
+
+    Ctrl-C reaches every process of the terminal; the parent alone answers it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

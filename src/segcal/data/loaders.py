@@ -1,0 +1,259 @@
+"""Batches in a seeded order that can be resumed: from memory when the set fits, else from disk."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from segcal.core.checks import check_choice, check_int
+from segcal.data._free_memory import free_ram
+from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
+
+LOADERS = ("auto", "resident", "stream")
+# Shares of the free memory that a resident set may take; the rest is for the training itself.
+_GPU_SHARE, _RAM_SHARE = 0.4, 0.4
+
+
+class Loader:
+    """Iterating gives the batches of one epoch; iterating again, those of the next.
+
+    A loop that is left early counts as an epoch: the next one is whole, with other batches. Only
+    after `load_state_dict` does an epoch begin in its middle.
+
+    The order of epoch e depends on (seed, e) alone and is the same for every kind of loader.
+    `state_dict` says how far the loader is; a loader that loads it goes on with the next batch.
+    With several processes each takes its share of every global batch, in rank order. All have
+    equally many items: where they do not divide, the epoch's first items come again, so a sum
+    over all processes counts up to world_size − 1 items of the last batch twice.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        check_int("batch_size", batch_size, low=1)
+        check_int("seed", seed, low=0)
+        check_int("world_size", world_size, low=1)
+        check_int("rank", rank, low=0, high=world_size - 1)
+        if length < 1:
+            raise ValueError("Expected argument `dataset` to hold items, but it is empty.")
+        self.length, self.batch_size = length, batch_size
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.rank, self.world_size = rank, world_size
+        self.epoch, self.step = 0, 0
+        self._resuming = False
+        if len(self) == 0:
+            raise ValueError(
+                f"Expected argument `batch_size` to be at most {length // world_size} "
+                f"(with drop_last), but got {batch_size}."
+            )
+
+    def __len__(self) -> int:
+        whole = self.batch_size * self.world_size
+        return self.length // whole if self.drop_last else -(-self.length // whole)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.step and not self._resuming:
+            self.epoch, self.step = self.epoch + 1, 0
+        self._resuming = False
+        for batch in self._batches(self.order(self.epoch)[self.step :]):
+            self.step += 1
+            if self.step == len(self):
+                self.epoch, self.step = self.epoch + 1, 0
+            yield batch
+
+    def order(self, epoch: int) -> list[Tensor]:
+        """This process's item indices of each batch of an epoch."""
+        items = torch.arange(self.length)
+        if self.shuffle:
+            mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+            items = torch.randperm(self.length, generator=torch.Generator().manual_seed(mixed))
+        whole = self.batch_size * self.world_size
+        batches = []
+        for start in range(0, len(self) * whole, whole):
+            share = items[start : start + whole]
+            missing = -len(share) % self.world_size
+            # Every process needs as many items as the others: the first ones come again.
+            again = items.repeat(-(-missing // self.length))[:missing]
+            share = torch.cat([share, again])
+            size = len(share) // self.world_size
+            batches.append(share[self.rank * size : (self.rank + 1) * size])
+        return batches
+
+    def state_dict(self) -> dict[str, int]:
+        """How far the loader is, and what its order depends on."""
+        return {**self._order_settings(), "epoch": self.epoch, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on with the batch after `state`; a ValueError if it is of another order."""
+        for key, here in self._order_settings().items():
+            if state.get(key) != here:
+                raise ValueError(
+                    f"Expected argument `state` to have {key} {here} as this loader, "
+                    f"but got {state.get(key)}."
+                )
+        epoch, step = (int(state.get(key, -1)) for key in ("epoch", "step"))
+        if epoch < 0 or not 0 <= step < len(self):
+            raise ValueError(f"Expected argument `state` to fit this loader, but got {state}.")
+        self.epoch, self.step, self._resuming = epoch, step, True
+
+    def _order_settings(self) -> dict[str, int]:
+        return {
+            "seed": self.seed,
+            "length": self.length,
+            "batch_size": self.batch_size,
+            "world_size": self.world_size,
+            "shuffle": int(self.shuffle),
+            "drop_last": int(self.drop_last),
+        }
+
+    def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
+        raise NotImplementedError
+
+
+class StreamLoader(Loader):
+    """Reads from disk, with torch's DataLoader and its worker processes."""
+
+    def __init__(
+        self, dataset: Dataset[Batch], batch_size: int, *, workers: int = 0, **options: Any
+    ) -> None:
+        check_int("workers", workers, low=0)
+        super().__init__(len(dataset), batch_size, **options)  # type: ignore[arg-type]
+        self.dataset, self.workers = dataset, workers
+
+    def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
+        if isinstance(self.dataset, PatchDataset):
+            self.dataset.set_epoch(self.epoch)
+            if self.workers:
+                # Workers live for one epoch: what they find out themselves is lost with them.
+                self.dataset.find_foreground()
+        indices = [batch.tolist() for batch in order]
+        yield from DataLoader(
+            self.dataset,
+            batch_sampler=indices,
+            num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+
+class ResidentLoader(Loader):
+    """Holds all slices in one tensor on `device`, as stored (uint8 or float16).
+
+    A batch is one gather and one scaling there: no file, no worker, no copy from the host.
+    """
+
+    def __init__(
+        self,
+        dataset: SliceDataset,
+        batch_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        **options: Any,
+    ) -> None:
+        super().__init__(len(dataset), batch_size, **options)
+        shape = dataset.shape()
+        if shape is None:
+            raise ValueError(
+                "Expected argument `dataset` to have slices of one size, but they differ: "
+                "give SliceDataset a `size`."
+            )
+        self.device = torch.device(device)
+        self.names = [dataset.case_of(index).name for index in range(len(dataset))]
+        images, labels, scale, offset = _collect(dataset, shape)
+        self.images, self.labels = images.to(self.device), labels.to(self.device)
+        self.scale, self.offset = scale.to(self.device), offset.to(self.device)
+
+    def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
+        # The whole epoch's order crosses to the device once.
+        sizes = [len(batch) for batch in order]
+        moved = torch.split(torch.cat(order).to(self.device), sizes)
+        for batch, index in zip(order, moved, strict=True):
+            image = self.images[index].float()
+            if self.images.dtype == torch.uint8:
+                image = image.mul_(self.scale[index]).add_(self.offset[index])
+            names = tuple(self.names[i] for i in batch.tolist())
+            yield Batch(image, self.labels[index].long(), names)
+
+
+def _collect(
+    dataset: SliceDataset, shape: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All slices as stored, with each one's scale and offset as (N, C, 1, 1)."""
+    first = dataset.cases[0].properties
+    dtype = torch.uint8 if first.dtype == "uint8" else torch.float16
+    images = torch.empty((len(dataset), first.channels, *shape), dtype=dtype)
+    labels = torch.empty((len(dataset), *shape), dtype=torch.uint8)
+    scale = torch.empty((len(dataset), first.channels, 1, 1))
+    offset = torch.empty_like(scale)
+    at = 0
+    for case in dataset.cases:
+        properties = case.properties
+        end = at + case.shape[0]
+        stored = dataset.fit(case.read("image"), case.stored_zero())
+        images[at:end] = torch.from_numpy(stored).transpose(0, 1)
+        labels[at:end] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
+        scale[at:end, :, 0, 0] = torch.tensor(properties.scale)
+        offset[at:end, :, 0, 0] = torch.tensor(properties.offset)
+        at = end
+    return images, labels, scale, offset
+
+
+def resident_bytes(dataset: SliceDataset) -> int | None:
+    """What a resident loader would hold; None when the slices differ in size."""
+    shape = dataset.shape()
+    if shape is None or not dataset.cases:
+        return None
+    first = dataset.cases[0].properties
+    per_voxel = first.channels * (1 if first.dtype == "uint8" else 2) + 1
+    return len(dataset) * shape[0] * shape[1] * per_voxel
+
+
+def free_bytes(device: torch.device | str) -> int:
+    """Memory free on a GPU, or in RAM."""
+    device = torch.device(device)
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_ram()
+
+
+def make_loader(
+    dataset: SliceDataset | PatchDataset,
+    batch_size: int,
+    *,
+    device: torch.device | str = "cpu",
+    kind: str = "auto",
+    workers: int = 0,
+    **options: Any,
+) -> Loader:
+    """A resident loader when the slices fit into the device's free memory, else one from disk.
+
+    `options` are Loader's: shuffle, seed, drop_last, rank, world_size. Batches of a loader from
+    disk are on the CPU (pinned where there is a GPU).
+    """
+    check_choice("kind", kind, LOADERS)
+    check_int("workers", workers, low=0)
+    if kind == "auto":
+        kind = "resident" if _fits(dataset, device, options.get("world_size", 1)) else "stream"
+    if kind == "stream":
+        return StreamLoader(dataset, batch_size, workers=workers, **options)
+    if not isinstance(dataset, SliceDataset):
+        raise ValueError("Expected argument `dataset` to be a SliceDataset for a resident loader.")
+    return ResidentLoader(dataset, batch_size, device=device, **options)
+
+
+def _fits(
+    dataset: SliceDataset | PatchDataset, device: torch.device | str, world_size: int
+) -> bool:
+    needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
+    # Processes have a GPU each, but share the RAM.
+    on_gpu = torch.device(device).type == "cuda"
+    share = _GPU_SHARE if on_gpu else _RAM_SHARE / max(world_size, 1)
+    return needed is not None and needed <= share * free_bytes(device)

@@ -1,0 +1,182 @@
+"""Raw volumes in, NIfTI files on their own grid out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from segcal.core.checks import check_choice
+from segcal.core.errors import PathError
+from segcal.core.files import file_sha256
+from segcal.data import find_images, read_raw, write_nifti
+from segcal.evaluation.finished_run import FinishedRun, open_run
+from segcal.evaluation.predict import (
+    AVERAGES,
+    FLIPS,
+    choose_device,
+    exactly,
+    predict_case,
+)
+from segcal.evaluation.predict_manifest import Made
+from segcal.evaluation.scan_checks import Space, check_apart, judge_scans
+
+OUTPUTS = ("labels", "probs", "confidence", "entropy")
+CHECKPOINTS = ("best", "last")
+_CLIP = 1e-12
+
+
+@dataclass(frozen=True)
+class PredictReport:
+    """Maps written, cases that were done before, and one problem per scan that was left out."""
+
+    written: tuple[Path, ...]
+    kept: tuple[str, ...]
+    problems: tuple[PathError, ...]
+
+
+def predict_volumes(
+    runs: Sequence[Path | str],
+    source: Path | str,
+    out: Path | str,
+    *,
+    outputs: Sequence[str] = OUTPUTS,
+    checkpoint: str = "best",
+    flips: Sequence[str] = (),
+    average: str = "probs",
+    device: str = "auto",
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> PredictReport:
+    """Predict every image of a folder, on the grid of its own file.
+
+    Images are read as the training set's were (see `segcal.data.find_images` for their names) and
+    turned to its orientation; maps are turned back. Probabilities come back from the network's grid
+    by linear interpolation and still sum to 1; labels, confidence (the largest probability) and
+    entropy (nats) are taken from them there.
+
+    A scan that cannot be read is left out and reported. Maps that the same settings made of the
+    same scan are kept.
+
+    Args:
+        runs: one run, or several to be averaged; they must share classes and preparation.
+        source: folder of NIfTI images.
+        out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
+            NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not where images are searched.
+        outputs: which of the four.
+        checkpoint: "best" or "last".
+        flips, average: as `predict_case`.
+        overwrite: whether all is to be made again, whatever is in `out`.
+        progress: called with (cases done, cases to do).
+        warn: told in one line each what is odd about orientation or spacing.
+    """
+    outputs = list(dict.fromkeys(outputs))
+    _check_options(outputs, checkpoint, flips, average)
+    opened = [open_run(run) for run in runs]
+    _check_alike(opened)
+    info, space, out = opened[0].info, Space(opened), Path(out)
+    images = find_images(source, info.channels)
+    check_apart(out, Path(source), images, outputs)
+    headers, problems = judge_scans(images, info)
+    paths = {case: [out / f"{case}_{what}.nii.gz" for what in outputs] for case in headers}
+    how = {
+        "checkpoints": [file_sha256(run.checkpoint(checkpoint)) for run in opened],
+        "flips": sorted(set(flips)),
+        "average": average,
+        "orientation": space.wanted,
+    }
+    made = Made(out, how)
+    kept = [c for c in headers if not overwrite and made.finished(images[c], paths[c])]
+    todo = {case: header for case, header in headers.items() if case not in kept}
+    for line in space.warnings(todo, info):
+        warn(line)
+    predict = _predictor(opened, checkpoint, choose_device(device), flips, average)
+    written: list[Path] = []
+    for done, case in enumerate(todo, start=1):
+        try:
+            scan = read_raw(images[case], info, space.wanted)
+        except PathError as problem:
+            problems.append(problem)
+        else:
+            maps = _maps(scan.grid.restore_probs(predict(scan.image)), outputs)
+            made.begin(images[case], paths[case])
+            for path, array in zip(paths[case], maps, strict=True):
+                write_nifti(path, scan.turn.undo(array), scan.file_grid)
+            written += paths[case]
+        if progress is not None:
+            progress(done, len(todo))
+    if not written and not kept:
+        raise problems[0]
+    return PredictReport(tuple(written), tuple(kept), tuple(problems))
+
+
+def _check_options(
+    outputs: Sequence[str], checkpoint: str, flips: Sequence[str], average: str
+) -> None:
+    """Before anything is loaded or made."""
+    for name in outputs:
+        check_choice("outputs", name, OUTPUTS)
+    check_choice("checkpoint", checkpoint, CHECKPOINTS)
+    for axis in flips:
+        check_choice("flips", axis, FLIPS)
+    check_choice("average", average, AVERAGES)
+
+
+def _predictor(
+    runs: Sequence[FinishedRun],
+    checkpoint: str,
+    place: torch.device,
+    flips: Sequence[str],
+    average: str,
+) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
+    """A function from an image (C, Z, Y, X) to its probabilities."""
+    networks = [run.network(checkpoint, place) for run in runs]
+
+    def predict(image: NDArray[np.float32]) -> NDArray[np.float32]:
+        with exactly():
+            found = predict_case(
+                networks,
+                torch.from_numpy(image).to(place),
+                patch_size=runs[0].patch_size,
+                flips=flips,
+                average=average,
+            )
+        probs: NDArray[np.float32] = found.probs.cpu().numpy()
+        return probs
+
+    return predict
+
+
+def _maps(probs: NDArray[np.float32], outputs: Sequence[str]) -> list[NDArray[np.generic]]:
+    make: dict[str, Callable[[], NDArray[np.generic]]] = {
+        "labels": lambda: probs.argmax(0).astype(np.uint8),
+        "probs": lambda: probs,
+        "confidence": lambda: probs.max(0),
+        "entropy": lambda: -(probs * np.log(np.maximum(probs, _CLIP))).sum(0, dtype=np.float32),
+    }
+    return [make[what]() for what in outputs]
+
+
+def _check_alike(runs: Sequence[FinishedRun]) -> None:
+    """Runs are averaged only if they name the same classes and see images the same way."""
+    if not runs:
+        raise ValueError("Expected argument `runs` to name a run, but got none.")
+    first = runs[0]
+    for other in runs[1:]:
+        for what in ("classes", "channels", "grid", "intensity", "dtype"):
+            if getattr(other.info, what) != getattr(first.info, what):
+                raise PathError(
+                    other.folder,
+                    f"was trained on data with another `{what}` than {first.folder}",
+                    "average runs of one data set only",
+                )
+        if other.patch_size != first.patch_size:
+            raise PathError(
+                other.folder, f"has other patches than {first.folder}", "predict them one by one"
+            )

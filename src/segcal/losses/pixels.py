@@ -1,0 +1,247 @@
+"""The frame every loss works in: checked, upcast logits and targets, and the final reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segcal.core.checks import (
+    check_choice,
+    check_labels,
+    check_soft_labels,
+    per_axis,
+    values_can_be_read,
+)
+from segcal.losses.priors import prior_of_checked
+
+REDUCTIONS = ("mean", "sum", "none")
+CLASS_REDUCTIONS = ("mean", "sum")
+IGNORE_INDEX = -100
+
+
+class Pixels:
+    """Logits and targets of one batch, as every formula needs them.
+
+    Attributes:
+        logits: (B, K, *S), float32 (half precision is upcast) or float64.
+        labels: (B, *S) int64, or None for a soft target.
+        soft: (B, K, *S) soft target in the type of the logits, or None for labels.
+        counted: (B, *S) True where the pixel counts, or None when every pixel does.
+        strange: (B, *S) True where the label is none, or None if labels were checked. Such a
+            pixel makes the loss NaN: on a GPU nobody can raise without waiting for it.
+    """
+
+    def __init__(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        ignore_index: int = IGNORE_INDEX,
+        class_weights: Tensor | None = None,
+    ) -> None:
+        target = check_shapes(logits, target)
+        half = logits.dtype in (torch.float16, torch.bfloat16)
+        self.logits = logits.float() if half else logits
+        self.ignore_index = ignore_index
+        self.labels: Tensor | None = None
+        self.soft: Tensor | None = None
+        self.counted: Tensor | None = None
+        self.strange: Tensor | None = None
+        self._log_probs: Tensor | None = None
+        self.class_weights = fit_weights(class_weights, self.logits)
+        if target.ndim == logits.ndim:
+            check_soft_labels("target", target, self.num_classes)
+            self.soft = target.to(self.logits.dtype)
+        else:
+            self._take_labels(target)
+
+    def _take_labels(self, target: Tensor) -> None:
+        labels = _as_int64(target)
+        some_ignored = check_labels("target", labels, self.num_classes, self.ignore_index)
+        if not values_can_be_read(target):
+            strange = (labels < 0) | (labels >= self.num_classes)
+            if target.is_floating_point():
+                strange |= labels != target
+            self.strange = strange & (labels != self.ignore_index)
+            labels = labels.masked_fill(self.strange, self.ignore_index)
+        self.labels = labels
+        self.counted = labels != self.ignore_index if some_ignored else None
+
+    @property
+    def num_classes(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def log_probs(self) -> Tensor:
+        """log s, (B, K, *S); computed once. (functools.cached_property stops torch.compile.)"""
+        if self._log_probs is None:
+            self._log_probs = F.log_softmax(self.logits, dim=1)
+        return self._log_probs
+
+    @property
+    def target(self) -> Tensor:
+        """Labels (B, *S) or soft labels (B, K, *S), whichever was given."""
+        if self.labels is not None:
+            return self.labels
+        assert self.soft is not None
+        return self.soft
+
+    def prior(
+        self, kind: str, patch_size: int | Sequence[int], sigma: float, border: str
+    ) -> Tensor:
+        """τ of every pixel, (B, K, *S); a new tensor, the caller's to overwrite."""
+        # Where nothing is ignored a sum can be saved; but an ignored class 0 also keeps a
+        # "background" border from voting.
+        matters = self.counted is not None or self.ignore_index == 0
+        return prior_of_checked(
+            self.target,
+            self.num_classes,
+            kind,
+            per_axis("patch_size", patch_size, self.logits.ndim - 2),
+            sigma,
+            border,
+            self.ignore_index if matters else None,
+            self.logits.dtype,
+        )
+
+    def one_hot(self) -> Tensor:
+        """The target as (B, K, *S); all zero where a pixel is ignored."""
+        if self.labels is None:
+            return self.target
+        labels, counted = self.labels, self.counted
+        if counted is not None:
+            labels = labels.masked_fill(~counted, 0)
+        hot = torch.zeros_like(self.logits).scatter_(1, labels.unsqueeze(1), 1.0)
+        return hot if counted is None else hot.mul_(counted.unsqueeze(1))
+
+    def nll(self, values: Tensor, *, weighted: bool = True) -> Tensor:
+        """−Σ_k w_k y^k values_k, (B, *S): with log-probabilities, the cross-entropy. 0 if ignored.
+
+        Without `weighted` the class weights w_k are left out.
+        """
+        weights = self.class_weights if weighted else None
+        if self.labels is not None:
+            return F.nll_loss(
+                values, self.labels, weights, ignore_index=self.ignore_index, reduction="none"
+            )
+        return -(self.target * along_classes(values, weights)).sum(1)
+
+    def target_weight(self) -> Tensor:
+        """Σ_k w_k y^k, (B, *S): the class weight of each pixel's target. 0 if ignored."""
+        assert self.class_weights is not None
+        if self.labels is None:
+            return along_classes(self.target, self.class_weights).sum(1)
+        if self.counted is None:
+            return self.class_weights[self.labels]
+        weight = self.class_weights[self.labels.masked_fill(~self.counted, 0)]
+        return self.silence(weight)
+
+    def silence(self, per_pixel: Tensor) -> Tensor:
+        """`per_pixel` (B, *S) with 0, and no gradient, where a pixel is ignored."""
+        return per_pixel if self.counted is None else per_pixel.masked_fill(~self.counted, 0)
+
+    def reduce(self, per_pixel: Tensor, reduction: str, *, weighted: bool = False) -> Tensor:
+        """Reduce values that are 0 where ignored; a mean is over the pixels that count.
+
+        If the values are `weighted` by class, the mean divides by the summed weight of the
+        targets, as `torch.nn.CrossEntropyLoss` does for labels. With nothing to count it is 0.
+        """
+        if self.strange is not None:
+            per_pixel = per_pixel.masked_fill(self.strange, float("nan"))
+        if reduction == "none":
+            return per_pixel
+        total = per_pixel.sum()
+        if reduction == "sum":
+            return total
+        if weighted and self.class_weights is not None:
+            weight = self.target_weight().sum()
+            return total / torch.where(weight == 0, torch.ones_like(weight), weight)
+        if self.counted is None:
+            return total / per_pixel.numel()
+        return total / self.counted.sum().clamp_min(1)
+
+
+def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
+    """Refuse logits and targets that do not go together; drop a target's channel axis of 1."""
+    _check_logits(logits)
+    return _drop_channel(logits, target)
+
+
+def reduce_classes(per_class: Tensor, class_reduction: str) -> Tensor:
+    """(B, K, *S) → (B, *S), by mean or sum over the classes."""
+    return per_class.mean(1) if class_reduction == "mean" else per_class.sum(1)
+
+
+def check_reductions(reduction: str, class_reduction: str = "mean") -> None:
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_choice("class_reduction", class_reduction, CLASS_REDUCTIONS)
+
+
+def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:
+    """`values` (B, K, *S) times one weight per class."""
+    if class_weights is None:
+        return values
+    return values * class_weights.view(1, -1, *(1,) * (values.ndim - 2))
+
+
+def fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
+    """The weights where the logits are, in float32 or wider; refused unless one per class."""
+    if class_weights is None:
+        return None
+    if class_weights.shape != logits.shape[1:2]:
+        raise ValueError(
+            f"Expected argument `class_weights` to have {logits.shape[1]} values, one per class of "
+            f"the logits, but got {class_weights.numel()}."
+        )
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return class_weights.to(logits.device, wide)
+
+
+def _check_logits(logits: Tensor) -> None:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"Expected argument `logits` to be a floating tensor, but got {kind}.")
+    if logits.ndim not in (4, 5) or logits.shape[1] < 2:
+        raise ValueError(
+            "Expected argument `logits` to have shape (B, K, H, W) or (B, K, D, H, W) with K ≥ 2 "
+            f"classes, but got {tuple(logits.shape)}."
+        )
+    if logits.numel() == 0:
+        raise ValueError(
+            f"Expected argument `logits` to hold at least one pixel, but got an empty batch of "
+            f"shape {tuple(logits.shape)}."
+        )
+
+
+def _drop_channel(logits: Tensor, target: Tensor) -> Tensor:
+    """(B, 1, *S) → (B, *S); refuse every shape that is not one of the three accepted."""
+    if not isinstance(target, Tensor):
+        kind = type(target).__name__
+        raise TypeError(f"Expected argument `target` to be a tensor, but got {kind}.")
+    if target.device != logits.device:
+        raise ValueError(
+            f"Expected argument `target` to be on the device of the logits ({logits.device}), "
+            f"but got {target.device}."
+        )
+    shape = tuple(target.shape)
+    batch, _, *space = logits.shape
+    if shape == (batch, 1, *space):
+        return target.squeeze(1)
+    if shape in ((batch, *space), tuple(logits.shape)):
+        return target
+    raise ValueError(
+        f"Expected argument `target` to have shape {(batch, *space)}, {(batch, 1, *space)} or "
+        f"{tuple(logits.shape)} to go with the logits, but got {shape}."
+    )
+
+
+def _as_int64(target: Tensor) -> Tensor:
+    labels = target.long()
+    if target.is_floating_point() and values_can_be_read(target) and (labels != target).any():
+        raise ValueError(
+            "Expected argument `target` to hold whole labels, but got fractions or NaN in "
+            f"{target.dtype}; soft labels have shape (B, K, *S)."
+        )
+    return labels

@@ -1,0 +1,118 @@
+"""Label maps in space: spacing, bounding boxes and distances in millimetres."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from segcal.core.arrays import Array, to_numpy
+from segcal.core.checks import check_number, per_axis
+
+Mask = npt.NDArray[np.bool_]
+LabelMap = npt.NDArray[Any]
+Box = tuple[slice, ...]
+
+
+def check_labels(name: str, value: Array) -> LabelMap:
+    """An integer label map of one case, 2-D or 3-D (1-D is a single row), as numpy on the CPU."""
+    labels = to_numpy(value)
+    if labels.dtype.kind not in "iu":
+        raise TypeError(
+            f"Expected argument `{name}` to hold integer labels, but got {labels.dtype}."
+        )
+    if not 1 <= labels.ndim <= 3:
+        raise ValueError(
+            f"Expected argument `{name}` to be the label map of one case, with 1 to 3 axes, "
+            f"but got shape {labels.shape}."
+        )
+    return labels
+
+
+def narrow(labels: LabelMap) -> LabelMap:
+    """The labels in bytes, where they fit: several passes follow, and each reads an eighth.
+
+    All of them fit if the bits of all of them together do: one pass tells.
+    """
+    if labels.itemsize == 1 or labels.size == 0:
+        return labels
+    bits = int(np.bitwise_or.reduce(labels, axis=None))
+    return labels.astype(np.uint8) if 0 <= bits < 256 else labels
+
+
+def check_spacing(spacing_mm: float | Sequence[float], axes: int) -> tuple[float, ...]:
+    """The voxel size along each axis, every one above 0."""
+    plain = spacing_mm.tolist() if hasattr(spacing_mm, "tolist") else spacing_mm  # numpy, torch
+    values = per_axis("spacing_mm", plain, axes)
+    return tuple(
+        check_number(
+            "spacing_mm", v.item() if isinstance(v, np.generic) else v, low=0, open_low=True
+        )
+        for v in values
+    )
+
+
+def bounding_box(mask: Mask) -> Box | None:
+    """The smallest box that holds `mask`; None if it is empty."""
+    box: list[slice] = []
+    for axis in range(mask.ndim):
+        # Each axis shrinks what the next one has to look at.
+        mask = mask[(slice(None),) * (axis - 1) + (box[-1],)] if box else mask
+        others = tuple(a for a in range(mask.ndim) if a != axis)
+        line = np.flatnonzero(mask.any(axis=others))
+        if line.size == 0:
+            return None
+        box.append(slice(int(line[0]), int(line[-1]) + 1))
+    return tuple(box)
+
+
+def grow(box: Box, margin: Sequence[int], shape: Sequence[int]) -> Box:
+    """The box with a margin of voxels along each axis, inside the image."""
+    return tuple(
+        slice(max(s.start - m, 0), min(s.stop + m, n))
+        for s, m, n in zip(box, margin, shape, strict=True)
+    )
+
+
+def join(a: Box | None, b: Box | None) -> Box | None:
+    """The smallest box that holds both."""
+    if a is None or b is None:
+        return a if b is None else b
+    return tuple(
+        slice(min(p.start, q.start), max(p.stop, q.stop)) for p, q in zip(a, b, strict=True)
+    )
+
+
+def within_mm(mask: Mask, reach_mm: float, spacing_mm: Sequence[float]) -> Mask:
+    """Voxels whose centre is at most `reach_mm` from the centre of a voxel of `mask`.
+
+    A true distance: with thick slices the reach covers fewer voxels across them than along them.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    out = np.zeros(mask.shape, dtype=bool)
+    box = bounding_box(mask)
+    if box is None:
+        return out
+    margin = [math.floor(reach_mm / s + 1e-9) for s in spacing_mm]
+    box = grow(box, margin, mask.shape)
+    inside = mask[box]
+    if not any(margin) or inside.all():
+        out[box] = inside
+        return out
+    # Only the nearest voxels: scipy's own distances take three times the memory. Slab by slab.
+    nearest = distance_transform_edt(
+        ~inside, sampling=spacing_mm, return_distances=False, return_indices=True
+    )
+    # A voxel at exactly the reach belongs, whatever the rounding.
+    limit = (reach_mm * (1 + 1e-9)) ** 2
+    grid = np.ogrid[tuple(slice(0, n) for n in inside.shape)]
+    view = out[box]
+    for i, found in enumerate(np.moveaxis(nearest, 1, 0)):
+        square = np.zeros(found.shape[1:])
+        for axis, spacing in enumerate(spacing_mm):
+            here = i if axis == 0 else grid[axis][0]
+            square += ((found[axis] - here) * spacing) ** 2
+        view[i] = square <= limit
+    return out

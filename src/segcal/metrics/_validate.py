@@ -1,0 +1,119 @@
+"""What probabilities and targets may not be, and the words to say so."""
+
+import math
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+from segcal.core.arrays import Array, to_numpy
+
+# Interpolated maps overshoot [0, 1] by rounding; logits do not stay this close to it.
+_RANGE_SLACK = 1e-6
+# bfloat16 rounds each probability by up to 2^-9 of itself, hence a row of any K by as much of 1,
+# and a map that was widened since cannot be told from another. Real mistakes miss by far more.
+_SUM_SLACK = 1e-2
+# Fewer voxels than this could all be uncertain by chance.
+_SECOND_SOFTMAX_VOXELS = 1024
+
+
+class Inspector:
+    """Checks chunks in one pass each, and remembers the extremes to judge the whole by."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.low, self.high, self.voxels = math.inf, -math.inf, 0
+        self.warned = False
+
+    def merge(self, other: "Inspector") -> None:
+        """Remember what `other` saw, too."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.voxels += other.voxels
+        self.warned |= other.warned
+
+    def check(self, probs: Array, target: Array) -> None:
+        """Raise if a chunk, `probs` (K, n) and `target` (n,) or (K, n), holds anything wrong."""
+        low, high = float(probs.min()), float(probs.max())
+        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK):  # NaN comes here too
+            raise ValueError(_out_of_range(probs, low, high))
+        off = float(abs(probs.sum(0) - 1).max())
+        if off > _SUM_SLACK:
+            raise ValueError(
+                "Expected argument `probs` to sum to 1 over the classes of every voxel, but got "
+                f"sums that miss it by up to {off:.3g}. It looks not normalised: sigmoid outputs, "
+                "a (second) softmax over another axis than the class axis, or classes left out."
+            )
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.voxels += int(probs.shape[1])
+        if target.ndim == 2:
+            self._check_soft(target)
+        else:
+            self._check_labels(target)
+
+    def _check_soft(self, target: Array) -> None:
+        low, high = float(target.min()), float(target.max())
+        off = float(abs(target.sum(0) - 1).max())
+        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK and off <= _SUM_SLACK):
+            raise ValueError(
+                "Expected argument `target` to hold, where it is soft, values in [0, 1] that sum "
+                f"to 1 over the classes, but got values in [{low:.4g}, {high:.4g}] and sums that "
+                f"miss 1 by up to {off:.3g}."
+            )
+
+    def _check_labels(self, target: Array) -> None:
+        if int(target.min()) >= 0 and int(target.max()) < self.num_classes:
+            return
+        wrong = target[(target < 0) | (target >= self.num_classes)]
+        raise ValueError(label_message("target", np.unique(to_numpy(wrong)), self.num_classes))
+
+    def warn_of_second_softmax(self) -> None:
+        """A softmax of probabilities stays in [1/(e+K−1), e/(e+K−1)]: no voxel can be confident.
+
+        Each such map is also a possible map of a very unsure network, so this cannot be an error.
+        Over many voxels it is unlikely: trained networks are sure of some background. Said once.
+        """
+        if self.warned:
+            return
+        spread = math.e + self.num_classes - 1
+        narrow = self.low >= 1 / spread - 1e-6 and self.high <= math.e / spread + 1e-6
+        if self.num_classes > 1 and narrow and self.voxels >= _SECOND_SOFTMAX_VOXELS:
+            self.warned = True
+            warnings.warn(
+                f"All {self.voxels} voxels have probabilities in [{self.low:.3f}, {self.high:.3f}]."
+                " It looks like a second softmax: a softmax of probabilities over "
+                f"{self.num_classes} classes cannot leave [{1 / spread:.3f}, "
+                f"{math.e / spread:.3f}]. If the network is just this unsure, ignore this.",
+                stacklevel=_levels_to_the_caller(),
+            )
+
+
+def _levels_to_the_caller() -> int:
+    """The `stacklevel` that blames the first line outside this package of metrics."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith("segcal.metrics"):
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
+def label_message(name: str, values: "np.ndarray[Any, Any] | list[int]", num_classes: int) -> str:
+    """The words for labels outside 0..K-1."""
+    found = [int(value) for value in values]
+    shown = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+    return (
+        f"Expected argument `{name}` to hold labels in 0..{num_classes - 1} (or `ignore_index`), "
+        f"but got {shown}."
+    )
+
+
+def _out_of_range(probs: Array, low: float, high: float) -> str:
+    expected = "Expected argument `probs` to hold probabilities in [0, 1], but got "
+    if math.isnan(low) or math.isnan(high):
+        count = int((probs != probs).sum())
+        return f"{expected}NaN at {count} of {int(np.prod(tuple(probs.shape)))} values."
+    values = f"{expected}values in [{low:.4g}, {high:.4g}]. "
+    if high <= _RANGE_SLACK:
+        total = np.exp(to_numpy(probs).astype(np.float64)).sum(0)
+        if float(abs(total - 1).max()) < 1e-2:
+            return f"{values}It looks like log-probabilities: apply exp."
+    return f"{values}It looks like logits: apply softmax over the class axis, once."

@@ -1,0 +1,64 @@
+"""Networks from checkpoint files. Loading never executes code from the file."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segcal.core.errors import PathError
+from segcal.models.network import NetworkSpec, SegmentationNetwork, make_model
+
+FORMAT = "segcal-checkpoint"
+VERSION = 1
+
+
+def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """The content of a checkpoint that segcal wrote, or a PathError that names the file."""
+    path = Path(path)
+    _check_file(path)
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PathError(path, f"is damaged or not safe to load ({reason})") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise PathError(path, "is not a checkpoint of segcal")
+    if content.get("version") != VERSION:
+        raise PathError(
+            path, f"has format version {content.get('version')}, but this segcal reads {VERSION}"
+        )
+    return content
+
+
+def _check_file(path: Path) -> None:
+    """Find missing, cut off and altered files: torch.load does not look at every checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            bad = archive.testzip()
+    except FileNotFoundError as error:
+        raise PathError(path, "does not exist") from error
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise PathError(path, f"is damaged or not a checkpoint ({error})") from error
+    except OSError as error:
+        raise PathError(path, f"cannot be read ({error.strerror})") from error
+    if bad is not None:
+        raise PathError(path, f"is damaged (checksum of {bad} is wrong)")
+
+
+def load_model(path: Path | str, device: torch.device | str = "cpu") -> SegmentationNetwork:
+    """The network of `best.pt` or `last.pt`, with its weights, in evaluation mode.
+
+    Where training kept an average of the weights (`ema`), that average is what is loaded.
+    """
+    content = read_checkpoint(path, device)
+    try:
+        model = make_model(NetworkSpec(**content["network"]))
+        model.load_state_dict(content.get("ema") or content["model"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise PathError(path, f"does not hold a network ({reason})") from error
+    return model.to(device).eval()

@@ -1,0 +1,1 @@
+"""Softmax files of any origin."""
