@@ -15,7 +15,7 @@ ARROWS: dict[str, set[str]] = {
     "core": set(),
     "config": set(),
     "losses": set(),
-    "metrics": {"stats"},
+    "metrics": set(),
     "stats": {"metrics"},
     "data": set(),
     "models": set(),

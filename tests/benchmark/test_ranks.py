@@ -11,18 +11,18 @@ import pytest
 
 from helpers.runs import phantom
 from segcal.benchmark import Plan, Study
-from segcal.benchmark.progress import Progress
+from segcal.benchmark.progress import StudyProgress
 from segcal.benchmark.runner import _choice
 from segcal.benchmark.task_matrix import make_task, open_datasets
 from segcal.benchmark.tasks import Result, Task
 from segcal.cli import benchmark as cli_benchmark
 from segcal.core.files import write_json
 from segcal.evaluation import Predicted, write_evaluation
-from segcal.metrics import method_means
+from segcal.metrics.table import COLUMNS, read_table
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import rank_methods
+from segcal.stats import method_means
 from segcal.stats.eligibility import choose_ranked, ranked_methods
-from segcal.stats.table import COLUMNS, read_table
 from segcal.study.reader import read_study
 
 GROUPS = {"ce": "main", "ls": "main", "nacl": "main", "nacl_max": "ablation", "ce+t": "posthoc"}
@@ -200,7 +200,9 @@ def test_progress_says_which_region(tmp_path: Path) -> None:
         run="r", method="m", seed=0, dataset="d", labels=["no", "yes"],
     )  # fmt: skip
     task = Task("r", "d", "m", 0, "run", ("test",), {"epochs": 1}, {})
-    said = [Progress(tmp_path, 1, region=region)._scores(task) for region in ("all", "foreground")]
+    said = [
+        StudyProgress(tmp_path, 1, region=region)._scores(task) for region in ("all", "foreground")
+    ]
     for text, region in zip(said, ("all", "foreground"), strict=True):
         assert f"ECE ({region}) {found.means(region)['ece']:.4f}" in text
     assert said[0].split()[-1] != said[1].split()[-1]

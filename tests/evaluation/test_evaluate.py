@@ -25,7 +25,8 @@ from segcal.evaluation import (
     write_evaluation,
 )
 from segcal.evaluation.finished_run import predicted_cases
-from segcal.metrics import CalibrationBins, collect, evaluate_case
+from segcal.metrics import CalibrationBins, evaluate_case
+from segcal.stats import collect
 from segcal.training import train
 
 

@@ -13,9 +13,10 @@ from helpers.posthoc_samples import blobs, calibrated, softmax
 from helpers.softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 from segcal.cli import app
 from segcal.evaluation.posthoc_fit import fit_pairs, make_folds
-from segcal.evaluation.posthoc_verdict import METRICS, Verdict, compare
+from segcal.evaluation.posthoc_verdict import METRICS, Verdict
 from segcal.posthoc import load_calibrator
 from segcal.predictions.pairing import find_pairs
+from segcal.stats import compare
 
 
 def run(*arguments: object) -> Any:

@@ -22,7 +22,7 @@ from segcal.metrics import (
     summarize,
     to_frame,
 )
-from segcal.stats.table import base_metric
+from segcal.metrics.table import base_metric
 
 SPACING = (8.0, 1.5, 1.5)
 

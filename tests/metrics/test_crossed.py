@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import f_oneway, t, ttest_1samp
 
-from segcal.metrics import Crossed, compare, compare_crossed, crossed, holm
+from segcal.stats import Crossed, compare, compare_crossed, crossed, holm
 from segcal.stats.significance import once
 
 RNG = np.random.default_rng(0)

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from segcal.metrics import POOLED, Row, method_means, to_frame
+from segcal.metrics import POOLED, Row, to_frame
+from segcal.stats import method_means
 
 
 def rows() -> pd.DataFrame:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import wilcoxon
 
-from segcal.metrics import collect
+from segcal.stats import collect
 from segcal.stats.patients import by_patient, patients_of
 from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
 from segcal.stats.significance import compare_of

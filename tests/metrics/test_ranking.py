@@ -5,20 +5,18 @@ import pandas as pd
 import pytest
 from scipy.stats import wilcoxon
 
-from segcal.metrics import (
-    DIRECTIONS,
+from segcal.metrics import DIRECTIONS, check_table, summarize
+from segcal.metrics.table import direction
+from segcal.stats import (
     bootstrap_means,
     bootstrap_ranks,
-    check_table,
     collect,
     compare,
     holm,
     mean_case_rank,
     sum_rank,
-    summarize,
 )
 from segcal.stats.significance import preferred
-from segcal.stats.table import direction
 
 METRICS = ("dsc", "hd95", "ece", "cece")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from helpers.plain_studies import Values, write_plain
-from segcal.metrics import compare_crossed
 from segcal.report import write_report
 from segcal.report.forest import draw_forest
 from segcal.report.formats import to_latex, to_markdown
@@ -23,6 +22,7 @@ from segcal.report.seeds import (
     seeds_table,
 )
 from segcal.report.words import findings
+from segcal.stats import compare_crossed
 from segcal.study.reader import read_study
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from segcal.benchmark.local_launcher import cores, visible_gpus
 from segcal.benchmark.plan import Plan
 from segcal.benchmark.runner import run_benchmark
 from segcal.core.errors import PathError
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import PhantomSpec, plan_phantom, prepare
 from segcal.study.writer import Study
 
@@ -32,7 +32,7 @@ def prepare_demo(
     out: Path | str,
     *,
     quick: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> Path:
     """Prepare the phantoms in OUT/data; cases that are there are kept."""
     folder = Path(out) / "data"

@@ -23,8 +23,8 @@ from segcal.config import (
     read_yaml,
 )
 from segcal.evaluation import AFTER_TRAINING
+from segcal.metrics.table import DIRECTIONS, base_metric
 from segcal.stats.eligibility import ranked_methods
-from segcal.stats.table import DIRECTIONS, base_metric
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Said by the plan itself, method by method and seed by seed.

@@ -12,7 +12,7 @@ from typing import Any
 
 from segcal.benchmark.local_launcher import Ended, Event, Retried, Started, run_local
 from segcal.benchmark.plan import Plan, at_home, load_plan, slug, to_yaml
-from segcal.benchmark.progress import Progress
+from segcal.benchmark.progress import StudyProgress
 from segcal.benchmark.run_status import check_before, is_done, is_trained, prune
 from segcal.benchmark.task_matrix import (
     check_parts,
@@ -81,7 +81,7 @@ def run_benchmark(
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = Study(folder.resolve(), plan, kind, datasets)
         study.reference_late = named_late(plan, folder)
-        with Progress(study.folder, len(first), region=plan.region, silent=silent) as progress:
+        with StudyProgress(study.folder, len(first), region=plan.region, silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():
             study.rank()
@@ -89,7 +89,7 @@ def run_benchmark(
 
 
 class _Benchmark:
-    def __init__(self, study: Study, launch: Launch, progress: Progress) -> None:
+    def __init__(self, study: Study, launch: Launch, progress: StudyProgress) -> None:
         self.study, self.launch, self.progress = study, launch, progress
         self.searched: dict[str, Result] = {}
         self.trained_before = set[str]()

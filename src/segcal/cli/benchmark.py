@@ -74,7 +74,7 @@ def _show_ranks(study: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from segcal.metrics import method_means
+    from segcal.stats import method_means
 
     content, metrics, ranks = study.content(), study.metrics, study.ranks
     titles = {method["name"]: method["title"] for method in content["methods"]}

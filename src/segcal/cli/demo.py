@@ -19,11 +19,11 @@ def demo(
     """Compare five losses on generated data whose true probabilities are known; some minutes."""
     from segcal.benchmark.demo import prepare_demo, run_demo
     from segcal.cli.benchmark import finish
-    from segcal.cli.evaluate import progress
+    from segcal.core.progress import show_progress
 
     typer.echo(f"{out}: phantoms, five losses, one small network; a few minutes on two cores")
     try:
-        with progress("preparing") as step:
+        with show_progress() as step:
             prepare_demo(out, quick=quick, progress=step)
         study = run_demo(out, quick=quick, jobs=jobs)
     except KeyboardInterrupt:

@@ -1,35 +1,28 @@
-"""`segcal evaluate` and `segcal predict`: thin commands over `segcal.evaluation`."""
+"""`segcal evaluate`."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-Run = Annotated[Path, typer.Argument(help="A folder that `segcal train` wrote.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
-Checkpoint = Annotated[str, typer.Option(help="best (by validation DSC) or last.")]
-Flips = Annotated[
-    str, typer.Option(help="Average over mirror images along these axes, such as hw or dhw.")
-]
-Average = Annotated[str, typer.Option(help="Where to average: probs or logits.")]
+from segcal.cli import _options as opt
+from segcal.core.progress import show_progress
 
 
 def evaluate(
-    run: Run,
+    run: Annotated[Path, typer.Argument(help="A folder that `segcal train` wrote.")],
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     data: Annotated[Path | None, typer.Option(help="The prepared set, if it has moved.")] = None,
-    checkpoint: Checkpoint = "best",
+    checkpoint: opt.Checkpoint = "best",
     region: Annotated[
         list[str] | None, typer.Option(help="foreground, all, union, boundary; all by default.")
     ] = None,
     units: Annotated[str, typer.Option(help="Of surface distances: mm or voxel.")] = "mm",
     empty: Annotated[str, typer.Option(help="Empty masks: nan, diagonal or paper.")] = "nan",
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.")] = 15,
-    flips: Flips = "",
-    average: Average = "probs",
-    device: Device = "auto",
+    flips: opt.Flips = "",
+    average: opt.Average = "probs",
+    device: opt.Device = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an evaluation that is there.")
     ] = False,
@@ -44,46 +37,14 @@ def evaluate(
     }  # fmt: skip
     config = check_section(EvaluationConfig, asked, "segcal evaluate")
     _check_split(split)
-    with progress("evaluating") as step:
+    with show_progress() as step:
         found = evaluate_run(
             run, split=split, config=config, data=data, device=device, overwrite=overwrite,
             progress=step, say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
-    if not step.called:
+    if found.reused:
         typer.echo(f"{found.path('evaluation.json')}: done before with these settings; kept")
     show(found)
-
-
-def predict(
-    run: Annotated[list[Path], typer.Argument(help="A run, or several to average.")],
-    source: Annotated[Path, typer.Option("--input", help="Folder of NIfTI images.")],
-    out: Annotated[Path, typer.Option(help="Folder for the maps.")],
-    output: Annotated[
-        list[str] | None, typer.Option(help="labels, probs, confidence, entropy; all by default.")
-    ] = None,
-    checkpoint: Checkpoint = "best",
-    flips: Flips = "",
-    average: Average = "probs",
-    device: Device = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Make all again, whatever is there.")
-    ] = False,
-) -> None:
-    """Predict NIfTI images on their own grid: labels, probabilities, confidence, entropy."""
-    from segcal.evaluation import OUTPUTS, predict_volumes
-
-    with progress("predicting") as step:
-        found = predict_volumes(
-            run, source, out, outputs=output or OUTPUTS, checkpoint=checkpoint,
-            flips=list(flips), average=average, device=device, overwrite=overwrite, progress=step,
-            warn=lambda line: typer.echo(f"segcal: {line}", err=True),
-        )  # fmt: skip
-    before = f"; {len(found.kept)} scans done before, kept" if found.kept else ""
-    typer.echo(f"{out}: {len(found.written)} files{before}")
-    for problem in found.problems:
-        typer.echo(f"left out: {problem}", err=True)
-    if found.problems:
-        raise typer.Exit(2)
 
 
 def show(found: Any) -> None:
@@ -124,35 +85,3 @@ def _check_split(split: str) -> None:
     from segcal.core.checks import check_choice
 
     check_choice("split", split, ("train", "val", "test"))
-
-
-class Step:
-    """Moves a bar; knows whether it was ever called."""
-
-    def __init__(self, move: Callable[[int, int], None]) -> None:
-        self.move, self.called = move, False
-
-    def __call__(self, done: int, total: int) -> None:
-        self.called = True
-        self.move(done, total)
-
-
-@contextmanager
-def progress(word: str) -> Iterator[Step]:
-    """A bar on stderr, gone when all is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    bar = Progress(
-        word,
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task("", total=None)
-        yield Step(lambda done, total: bar.update(task, completed=done, total=total))

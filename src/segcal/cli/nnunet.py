@@ -6,7 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-nnunet_app = typer.Typer(
+from segcal.cli import _options as opt
+from segcal.core.progress import show_progress
+
+app = typer.Typer(
     help="nnU-Net: trainers with calibrated losses, and calibration of its softmax.",
     no_args_is_help=True,
 )
@@ -21,7 +24,7 @@ Average = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
-@nnunet_app.command()
+@app.command()
 def trainers(
     names: Annotated[bool, typer.Option("--list", help="The trainers instead.")] = False,
 ) -> None:
@@ -35,7 +38,7 @@ def trainers(
     typer.echo(str(trainer_folder()))
 
 
-@nnunet_app.command()
+@app.command()
 def calibrate(
     results: Annotated[
         Path, typer.Argument(help="A trainer's folder below nnUNet_results, with its folds.")
@@ -81,7 +84,7 @@ def calibrate(
     if predictions and out is not None:
         found = room.find_predictions(predictions, pairs.num_classes)
         room.check_out(found, out, overwrite)
-    with posthoc._progress(len(pairs)) as step:
+    with show_progress() as step:
         fitted = fit_pairs(
             pairs, method,
             from_probs=True, region=region, folds=folds, patient=patient, seed=seed, progress=step,
@@ -92,7 +95,7 @@ def calibrate(
         _apply(fitted.calibrator, found, out, average)
 
 
-@nnunet_app.command()
+@app.command()
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="What `segcal nnunet calibrate` wrote.")],
     predictions: Annotated[
@@ -116,7 +119,6 @@ def apply(
 
 
 def _apply(calibrator: Any, found: Any, out: Path, average: str) -> None:
-    from segcal.cli import calibrate as posthoc
     from segcal.integrations.nnunet.calibrate import calibrate_predictions
 
     bare = found.without_labels
@@ -126,8 +128,8 @@ def _apply(calibrator: Any, found: Any, out: Path, average: str) -> None:
             "beside their softmax",
             err=True,
         )
-    with posthoc._progress(len(found.cases)) as step:
+    with show_progress() as step:
         done = list(calibrate_predictions(calibrator, found, out, average=average, progress=step))
     voxels, changed = sum(one.voxels for one in done), sum(one.changed for one in done)
     how = f", {len(found.folders)} folders averaged by {average}" if len(found.folders) > 1 else ""
-    typer.echo(f"{out}: {len(done)} cases{how}, {posthoc._say_changed(changed, voxels)}")
+    typer.echo(f"{out}: {len(done)} cases{how}, {opt.changed_labels(changed, voxels)}")

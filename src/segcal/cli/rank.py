@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,47 @@ Frame = Any  # pandas.DataFrame, which is not imported to say so
 TABLES = ("ranks", "sum_rank", "mean_case_rank", "means", "comparisons")
 # Says which CSV and which options the tables beside it came from.
 SOURCE = "rank.json"
+
+
+def rank(
+    cases: Annotated[
+        list[Path],
+        typer.Argument(help="The long table of per-case values, CSV; several are joined."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the tables; by default that of a single CSV.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Rank these alone; repeat for several.")
+    ] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Repeat for several.")] = None,
+    region: Annotated[str, typer.Option(help="Where calibration was measured.")] = "foreground",
+    missing: Annotated[
+        str, typer.Option(help="Undefined values: raise, worst or drop_case.")
+    ] = "raise",
+    patient: Annotated[
+        str | None,
+        typer.Option(help="Count patients, not cases: regular expression for one in their names."),
+    ] = None,
+    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the cases.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace tables made from another CSV.")
+    ] = False,
+) -> None:
+    """Rank methods: sum-rank, mean-case-rank, intervals, and paired tests against the best."""
+    run(
+        cases,
+        out,
+        methods=method or None,
+        metrics=metric or None,
+        region=region,
+        missing=missing,
+        patient=patient,
+        resamples=resamples,
+        seed=seed,
+        overwrite=overwrite,
+    )
 
 
 def run(
@@ -135,7 +176,7 @@ def _together(files: Sequence[Path]) -> Frame:
 def _read_cases(path: Path) -> Frame:
     import pandas as pd
 
-    from segcal.stats.table import check_table, exactly
+    from segcal.metrics.table import check_table, exactly
 
     try:
         # Names such as "001" or "NA" are names, not numbers or gaps.

@@ -25,11 +25,11 @@ def folder_lock(
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     lock = FileLock(path, timeout=0)
-    try:
-        with write_errors(folder):
+    with write_errors(folder):
+        try:
             lock.acquire()
-    except Timeout as error:
-        raise PathError(folder, f"is in use by {_holder(path)}", remedy) from error
+        except Timeout as error:  # an OSError too
+            raise PathError(folder, f"is in use by {_holder(path)}", remedy) from error
     try:
         with suppress(OSError):  # Windows does not allow writing into a locked file
             path.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")

@@ -6,10 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+# What long-running functions call: what is being done, how many are done, how many there are.
+ProgressCallback: TypeAlias = Callable[[str, int, int | None], None]
+
+
+def no_progress(what: str, done: int, total: int | None) -> None:
+    """A ProgressCallback that shows nothing."""
 
 
 class Progress:
@@ -71,17 +78,23 @@ class Progress:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """One bar: call the yielded function with the number done and the total."""
+def show_progress() -> Iterator[ProgressCallback]:
+    """A bar for whatever the yielded function is called with; it is removed at the end."""
     with Progress() as progress:
-        started = time.monotonic()
+        current, started = "", time.monotonic()
 
-        def move(done: int, total: int) -> None:
-            left = (time.monotonic() - started) / done * (total - done) if done else None
-            text = "" if left is None else f"{format_duration(left)} left"
-            progress.update(title, done, total, text=text)
+        def show(what: str, done: int, total: int | None) -> None:
+            nonlocal current, started
+            if what != current:
+                progress.remove(current)
+                current, started = what, time.monotonic()
+            left = ""
+            if done and total:
+                seconds = (time.monotonic() - started) / done * (total - done)
+                left = f"{format_duration(seconds)} left"
+            progress.update(what, done, total, text=left)
 
-        yield move
+        yield show
 
 
 def format_duration(seconds: float) -> str:

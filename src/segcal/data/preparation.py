@@ -21,6 +21,7 @@ from segcal.core.checks import check_int
 from segcal.core.errors import DiskFullError, PathError, write_errors
 from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_text
 from segcal.core.locks import folder_lock
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data._workers import run_jobs
 from segcal.data.case import Case, CaseProperties
 from segcal.data.dataset import DatasetInfo, PreparedDataset, open_dataset
@@ -47,7 +48,7 @@ def prepare(
     keep_going: bool = False,
     seed: int = 0,
     folds: int = 5,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> PrepareReport:
     """Write a plan's cases, splits and description to `out`.
 
@@ -81,8 +82,7 @@ def prepare(
                     problems.append(outcome)
                 else:
                     stored[name] = outcome
-                if progress is not None:
-                    progress(len(stored) + len(problems) - len(plan.problems), total)
+                progress("preparing", len(stored) + len(problems) - len(plan.problems), total)
         if not stored:
             raise problems[0]
         _finish(plan, out, stored, problems, seed, folds)

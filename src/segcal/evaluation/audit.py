@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from segcal import __version__
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, write_json, write_text
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import Predicted
 from segcal.evaluation.evaluation_files import Evaluation, write_evaluation
@@ -95,7 +96,7 @@ def audit_predictions(
     ignore_label: int | None = None,
     patient: str | None = None,
     overwrite: bool = False,
-    progress: Callable[[str, int], None] = lambda what, done: None,
+    progress: ProgressCallback = no_progress,
 ) -> Audited:
     """Measure networks on the same cases and write a study; it appears whole or not at all.
 
@@ -110,7 +111,7 @@ def audit_predictions(
         logits: the folders hold logits.
         patient: a regular expression for the patient in a case's name, where some have several.
         overwrite: whether a study in `out` may be replaced.
-        progress: called with a title and how many of its cases are done.
+        progress: called as (network, cases done, cases in total).
     """
     check_choice("region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
@@ -232,7 +233,7 @@ def _evaluate(
     folder: Path,
     logits: bool,
     title: str,
-    progress: Callable[[str, int], None],
+    progress: ProgressCallback,
     **options: Any,
 ) -> Evaluation:
     now = pairs.pairs[0]
@@ -253,7 +254,7 @@ def _evaluate(
 
     try:
         return write_evaluation(
-            cases(), folder, progress=lambda done: progress(title, done), **options
+            cases(), folder, progress=lambda done: progress(title, done, None), **options
         )
     except PathError:
         raise
@@ -267,7 +268,7 @@ def _write_tables(folder: Path, runs: Sequence[Path], region: str) -> None:
 
     A network that finds nothing has no distance.
     """
-    from segcal.metrics import bootstrap_ranks
+    from segcal.stats import bootstrap_ranks
     from segcal.stats.eligibility import choose_ranked
 
     parts = [(run / "cases.csv").read_text(encoding="utf-8").splitlines(True) for run in runs]

@@ -23,7 +23,7 @@ from segcal.core.files import atomic_path, file_sha256, write_json, write_text
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import Measured, Predicted, mean_confidence, measure_case
 from segcal.metrics import COLUMNS, POOLED, REGIONS, CalibrationBins, Row, pool_cases
-from segcal.stats.table import read_table
+from segcal.metrics.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +42,7 @@ class Evaluation:
     folder: Path
     split: str
     about: dict[str, Any]
+    reused: bool = False
 
     def path(self, name: str) -> Path:
         """Where "cases.csv", "bins.npz", "slices.npz" or "evaluation.json" of this split is."""

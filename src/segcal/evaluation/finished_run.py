@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from segcal.config import EvaluationConfig, TrainConfig, check_config, read_yaml
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
 from segcal.evaluation.case_metrics import Predicted
 from segcal.evaluation.evaluation_files import (
@@ -118,7 +119,7 @@ def evaluate_run(
     device: str = "auto",
     workers: int | None = None,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback = no_progress,
     say: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Evaluate a run on a split of its data, on the grid of the prepared set (as the paper does).
@@ -136,7 +137,7 @@ def evaluate_run(
         data: where the prepared set is now, if it has moved.
         device: "auto", "cpu", "cuda", "cuda:1", …
         workers: threads that measure while the network predicts; by default by the cores.
-        progress: called with (cases done, cases in all).
+        progress: called as (what, cases done, cases in total).
         say: called with the reason why a finished evaluation is made again.
     """
     config = config or EvaluationConfig()
@@ -152,7 +153,7 @@ def evaluate_run(
             )
         reason = _stale(done, opened, data)
         if reason is None:
-            return done
+            return replace(done, reused=True)
         if say is not None:
             say(f"{reason}; evaluating again")
         overwrite = True
@@ -213,7 +214,7 @@ def measure_run(
     device: str = "auto",
     workers: int | None = None,
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> Evaluation:
     """Predict a split with the run's network and write its evaluation into `out`.
 
@@ -246,7 +247,7 @@ def measure_run(
                 **(about or {}),
             },
             overwrite=overwrite,
-            progress=None if progress is None else lambda done: progress(done, len(cases)),
+            progress=lambda done: progress("evaluating", done, len(cases)),
         )
 
 

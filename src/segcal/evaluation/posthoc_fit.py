@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
 from segcal.core.errors import PathError
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, compare
 from segcal.metrics import REGIONS, measure
 from segcal.metrics.case import predicted_labels
@@ -22,7 +23,6 @@ from segcal.posthoc import CALIBRATORS, Calibrator, HeldOut, make_calibrator, to
 from segcal.predictions.pairing import IGNORED, Loaded, Pairs
 from segcal.stats.patients import patients_of
 
-Progress = Callable[[str, int], None]
 # Those that a study may fit to each of its runs; "local" is a training of its own.
 AFTER_TRAINING = tuple(name for name in CALIBRATORS if name != "local")
 
@@ -47,7 +47,7 @@ def fit_pairs(
     max_voxels: int = 1_000_000,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    progress: Progress = lambda what, done: None,
+    progress: ProgressCallback = no_progress,
 ) -> Fitted:
     """Fit `method` on all cases, and judge it by cross-validation over cases.
 
@@ -66,7 +66,7 @@ def fit_pairs(
             intervals. None: each case is its own.
         max_voxels, seed: of the sample.
         options: of the calibrator.
-        progress: called with what is done and how many cases of it.
+        progress: called as (what, cases done, cases in total).
     """
     check_choice("region", region, REGIONS)
     check_int("folds", folds, low=0)
@@ -82,7 +82,7 @@ def fit_pairs(
         with naming(pair.softmax.path):
             mask = region_mask(loaded, region)
             gathered.add(HeldOut(loaded.values, loaded.target, mask, loaded.image))
-        progress("read", number)
+        progress("reading", number, len(pairs))
     with naming(pairs.folder):
         final = make().fit_gathered(gathered.of(None, balance))
         final.note(balance, from_probs)
@@ -152,7 +152,7 @@ def _judge(
     from_probs: bool,
     region: str,
     units: Sequence[str] | None,
-    progress: Progress,
+    progress: ProgressCallback,
 ) -> Verdict:
     """Scores of each case before, and after the calibrator that did not see it."""
     model_of = {i: model for part, model in zip(parts, models, strict=True) for i in part}
@@ -170,7 +170,7 @@ def _judge(
                 pair_of = [_scores(p, loaded.target, mask) for p in (before, after)]
                 for metric in METRICS:
                     scores[name, metric].append((pair_of[0][metric], pair_of[1][metric]))
-        progress("judged", i + 1)
+        progress("judging", i + 1, len(pairs))
     ordered = [region, *(name for name in REGIONS if name != region)]
     changes = [
         compare(name, metric, *zip(*scores[name, metric], strict=True), units=units)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import find_images, read_raw, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_run
 from segcal.evaluation.predict import (
@@ -51,7 +52,7 @@ def predict_volumes(
     average: str = "probs",
     device: str = "auto",
     overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback = no_progress,
     warn: Callable[[str], None] = warnings.warn,
 ) -> PredictReport:
     """Predict every image of a folder, on the grid of its own file.
@@ -73,7 +74,7 @@ def predict_volumes(
         checkpoint: "best" or "last".
         flips, average: as `predict_case`.
         overwrite: whether all is to be made again, whatever is in `out`.
-        progress: called with (cases done, cases to do).
+        progress: called as (what, cases done, cases in total).
         warn: told in one line each what is odd about orientation or spacing.
     """
     outputs = list(dict.fromkeys(outputs))
@@ -109,8 +110,7 @@ def predict_volumes(
             for path, array in zip(paths[case], maps, strict=True):
                 write_nifti(path, scan.turn.undo(array), scan.file_grid)
             written += paths[case]
-        if progress is not None:
-            progress(done, len(todo))
+        progress("predicting", done, len(todo))
     if not written and not kept:
         raise problems[0]
     return PredictReport(tuple(written), tuple(kept), tuple(problems))

@@ -108,7 +108,7 @@ class SegmentationLoss(nn.Module):
         if self.fused is False or (self.fused == "auto" and not logits.is_cuda):
             return None
         recipe = self._recipe(logits.ndim - 2)
-        from segcal import kernels
+        from segcal.losses import kernels
 
         reason: str | None = "it has no kernel"
         if recipe is not None:
@@ -278,7 +278,7 @@ def _kind_of_input(
 @cache
 def _kernels() -> ModuleType:
     """The kernels, without the search that a statement inside a function makes every time."""
-    from segcal import kernels
+    from segcal.losses import kernels
 
     return kernels
 

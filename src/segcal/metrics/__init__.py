@@ -14,11 +14,7 @@ from segcal.metrics.scores import (
     nll,
 )
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances, surface_distances
-from segcal.stats.random_effects import Crossed, compare_crossed, crossed
-from segcal.stats.ranking import CaseScores, collect, mean_case_rank, sum_rank
-from segcal.stats.significance import bootstrap_means, bootstrap_ranks, compare, holm
-from segcal.stats.summary import method_means
-from segcal.stats.table import COLUMNS, DIRECTIONS, POOLED, Row, check_table, summarize, to_frame
+from segcal.metrics.table import COLUMNS, DIRECTIONS, POOLED, Row, check_table, summarize, to_frame
 
 __all__ = [
     "COLUMNS",
@@ -28,8 +24,6 @@ __all__ = [
     "BrierParts",
     "CalibrationBins",
     "CaseResult",
-    "CaseScores",
-    "Crossed",
     "Measured",
     "ProperScores",
     "Reliability",
@@ -38,27 +32,17 @@ __all__ = [
     "adaptive_ece",
     "all_surface_distances",
     "all_voxels",
-    "bootstrap_means",
-    "bootstrap_ranks",
     "boundary",
     "brier",
     "brier_parts",
     "check_table",
-    "collect",
-    "compare",
-    "compare_crossed",
     "confusion",
-    "crossed",
     "dsc",
     "evaluate_case",
     "foreground",
-    "holm",
-    "mean_case_rank",
     "measure",
-    "method_means",
     "nll",
     "pool_cases",
-    "sum_rank",
     "summarize",
     "surface_distances",
     "to_frame",

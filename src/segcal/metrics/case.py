@@ -19,7 +19,7 @@ from segcal.metrics.overlap import EMPTY, check_groups, confusion, dsc_of
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import CLIP, ProperScores, brier_parts, equal_mass_error, score_groups
 from segcal.metrics.surface import UNITS, all_surface_distances
-from segcal.stats.table import POOLED, Row
+from segcal.metrics.table import POOLED, Row
 
 
 @dataclass

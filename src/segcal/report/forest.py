@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from segcal.metrics.table import direction
 from segcal.report.figures import Drawing, new_figure, titles
 from segcal.report.numbers import Numbers
 from segcal.report.seeds import Counted, remains
 from segcal.report.style import INK, MUTED, WHITE, colours, markers, shorten
 from segcal.report.table import metric_column
-from segcal.stats.table import direction
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from segcal.metrics import POOLED
+from segcal.metrics.table import whole_image
 from segcal.stats.summary import means_over_seeds
-from segcal.stats.table import whole_image
 from segcal.study.reader import Study
 
 if TYPE_CHECKING:

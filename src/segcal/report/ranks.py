@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from segcal.metrics import CaseScores, collect
 from segcal.report.numbers import Numbers
+from segcal.stats import CaseScores, collect
 from segcal.stats.eligibility import choose_ranked
 from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
 from segcal.stats.significance import bootstrap_ranks_of, compare_of, once

@@ -10,7 +10,7 @@ from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
 from segcal.report.reference import why_this
 from segcal.report.table import Cell, Column, Row, Table, metric_column
-from segcal.stats.random_effects import compare_crossed
+from segcal.stats import compare_crossed
 from segcal.stats.significance import once
 from segcal.study.schema import Dataset
 

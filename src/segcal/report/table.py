@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from segcal.metrics.table import DIRECTIONS, base_metric
 from segcal.report.numbers import Number
-from segcal.stats.table import DIRECTIONS, base_metric
 
 ARROWS = {"higher": "↑", "lower": "↓"}
 # What metrics are called in print, with their unit where they have one.

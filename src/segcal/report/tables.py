@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from segcal.metrics.table import SEGMENTATION, base_metric
 from segcal.report.numbers import Number, Numbers
 from segcal.report.paper import CITATION, published, row_of
 from segcal.report.table import Cell, Column, Row, Table, marked, metric_column
-from segcal.stats.table import SEGMENTATION, base_metric
 from segcal.study.schema import Dataset
 
 TRUTH = ("truth_ece", "truth_cece", "truth_mae", "truth_kl")

@@ -2,6 +2,7 @@
 
 import math
 
+from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.numbers import Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
@@ -9,7 +10,6 @@ from segcal.report.reference import place_words
 from segcal.report.seeds import Counted, seed_words
 from segcal.report.table import metric_column
 from segcal.stats.significance import once
-from segcal.stats.table import DIRECTIONS, SEGMENTATION, base_metric
 
 
 def findings(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segcal.stats.table import DIRECTIONS, POOLED, base_metric, whole_image
+from segcal.metrics.table import DIRECTIONS, POOLED, base_metric, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segcal.stats.table import SURFACE, base_metric, direction
+from segcal.metrics.table import SURFACE, base_metric, direction
 
 if TYPE_CHECKING:
     import pandas as pd

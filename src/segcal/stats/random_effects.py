@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_number
 from segcal.metrics.regions import REGIONS
+from segcal.metrics.table import POOLED, check_filled, check_table, direction, whole_image
 from segcal.stats.missing import refuse_duplicates
 from segcal.stats.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
 from segcal.stats.significance import ask, holm_once, preferred
-from segcal.stats.table import POOLED, check_filled, check_table, direction, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd

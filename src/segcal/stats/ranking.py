@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from segcal.core.checks import check_choice
 from segcal.metrics.regions import REGIONS
+from segcal.metrics.table import POOLED, base_metric, check_table, direction, whole_image
 from segcal.stats.missing import settle
-from segcal.stats.table import POOLED, base_metric, check_table, direction, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd

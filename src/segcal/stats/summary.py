@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from segcal.core.checks import check_choice
 from segcal.metrics.regions import REGIONS
-from segcal.stats.table import POOLED, base_metric, check_table, whole_image
+from segcal.metrics.table import POOLED, base_metric, check_table, whole_image
 
 if TYPE_CHECKING:
     import pandas as pd

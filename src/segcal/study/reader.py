@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
+from segcal.metrics.table import COLUMNS, check_filled, exactly
 from segcal.report.reference import Named, find_named
 from segcal.report.style import shorten
 from segcal.stats.eligibility import ranked_methods
-from segcal.stats.table import COLUMNS, check_filled, exactly
 from segcal.study.schema import Dataset, Method, Run, StudyFile
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _metrics(asked: tuple[str, ...], there: set[str]) -> tuple[str, ...]:
 
     A study told to use "hd95_mm" whose rows are in voxels shows what the rows hold.
     """
-    from segcal.stats.table import base_metric
+    from segcal.metrics.table import base_metric
 
     out: list[str] = []
     for metric in asked:

@@ -17,10 +17,10 @@ from segcal.core.files import atomic_path, write_json
 from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
 from segcal.evaluation import read_evaluation
-from segcal.metrics import collect
+from segcal.metrics.table import read_table
+from segcal.stats import collect
 from segcal.stats.eligibility import choose_ranked, ranked_methods
 from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
-from segcal.stats.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

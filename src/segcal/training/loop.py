@@ -127,7 +127,6 @@ class Run:
         # On a CPU there is nothing to wait for, and a step may take seconds.
         often = 1 if alone and fabric.device.type == "cpu" else CHECK_EVERY
         do_step = self.captured or job.step
-        self.reporter.start_epoch(job.epoch, steps)
         for step, batch in enumerate(job.loader, start=job.loader.step):
             seed_step(config.seed, job.epoch, step, fabric.global_rank)
             image, target = job.place(batch, step)

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from segcal.core.progress import Progress, format_duration
 
 
-class Reporter:
-    """Progress of a run on stderr; silent in all processes but the first."""
+class Reporter(Progress):
+    """Progress of a run: one bar for the epoch, one line for every finished epoch."""
 
     def __init__(self, epochs: int, *, silent: bool = False) -> None:
+        super().__init__(silent=silent)
         self.epochs = epochs
-        self.console = Console(stderr=True, quiet=silent, soft_wrap=True)
-        self._live = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-            console=self.console,
-            transient=True,
-            disable=silent or not self.console.is_terminal,
-        )
-        self._task = self._live.add_task("", epoch="", text="", visible=False)
         self._started = time.monotonic()
         self._first_epoch = 0
 
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.stop()
-
-    def say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False)
-
     def start_run(self, epoch: int) -> None:
         self._started, self._first_epoch = time.monotonic(), epoch
-
-    def start_epoch(self, epoch: int, steps: int) -> None:
-        self._live.update(
-            self._task, epoch=f"{epoch + 1}/{self.epochs}", total=steps, completed=0, visible=True
-        )
 
     def step(
         self, epoch: int, done: int, steps: int, losses: dict[str, float], rate: float
@@ -62,8 +30,8 @@ class Reporter:
             / max(share, 1e-9)
             * (self.epochs - self._first_epoch - share)
         )
-        text = f"{_parts(losses)} · {rate:.0f}/s · {duration(left)} left"
-        self._live.update(self._task, completed=done, text=text)
+        text = f"{_parts(losses)} · {rate:.0f}/s · {format_duration(left)} left"
+        self.update("epoch", done, steps, title=f"epoch {epoch + 1}/{self.epochs}", text=text)
 
     def end_epoch(self, row: dict[str, Any]) -> None:
         done = int(row["epoch"]) + 1
@@ -72,7 +40,7 @@ class Reporter:
         if "val" in row:
             shown = ("dsc", "ece", "cece")
             text += "  val " + " ".join(f"{k} {_number(row['val'][k])}" for k in shown)
-        text += f"  {row['seconds']:.1f} s, {duration(left * (self.epochs - done))} left"
+        text += f"  {row['seconds']:.1f} s, {format_duration(left * (self.epochs - done))} left"
         self.say(text)
         if done - self._first_epoch == 1:  # the first epoch compiled: the others tell the time
             self.start_run(done)
@@ -86,10 +54,3 @@ def _parts(losses: dict[str, float]) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
-
-
-def duration(seconds: float) -> str:
-    """90 → "1:30", 7200 → "2:00:00"."""
-    minutes, rest = divmod(round(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

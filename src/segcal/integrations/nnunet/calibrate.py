@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, staged_files
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data.formats.nifti import read_header
 from segcal.evaluation.posthoc_apply import Applied
 from segcal.evaluation.posthoc_fit import naming
@@ -225,7 +226,7 @@ def calibrate_predictions(
     out: Path,
     *,
     average: str = "probs",
-    progress: Callable[[str, int], None] = lambda what, done: None,
+    progress: ProgressCallback = no_progress,
 ) -> Iterator[Applied]:
     """Calibrate every case into `out`, as nnU-Net would have written it; one case at a time.
 
@@ -248,7 +249,7 @@ def calibrate_predictions(
             before, after = _one_case(calibrator, files, average)
             write_like(files[0], after, draft)
             _write_labels(files[0], after, draft)
-            progress("calibrated", number)
+            progress("calibrating", number, len(predictions.cases))
             changed = int((before.argmax(0) != after.argmax(0)).sum())
             yield Applied(name, int(np.prod(after.shape[1:])), changed)
 

@@ -1,0 +1,42 @@
+"""Options that several commands share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Logits = Annotated[Path | None, typer.Option(help="Folder of logits.")]
+Probs = Annotated[Path | None, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
+Labels = Annotated[Path, typer.Option(help="Folder of label maps, named as the cases.")]
+Images = Annotated[Path | None, typer.Option(help="Folder of images, named as the cases.")]
+Axes = Annotated[str, typer.Option(help="Axis order of plain arrays: auto, zyx or xyz.")]
+IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore.")]
+Patient = Annotated[
+    str | None, typer.Option(help="Regular expression that finds the patient in a case name.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")]
+Checkpoint = Annotated[str, typer.Option(help="best (by validation DSC) or last.")]
+Flips = Annotated[
+    str, typer.Option(help="Average over mirror images along these axes, such as hw or dhw.")
+]
+Average = Annotated[str, typer.Option(help="What to average: probs or logits.")]
+
+
+def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
+    """The folder, and whether it holds probabilities."""
+    if (logits is None) == (probs is None):
+        raise ValueError("give either --logits FOLDER or --probs FOLDER")
+    return (logits, False) if logits is not None else (Path(str(probs)), True)
+
+
+def warn_unused(unused: Sequence[str]) -> None:
+    """A warning about label maps without a prediction."""
+    if unused:
+        shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
+        typer.echo(f"{len(unused)} label maps without a prediction are skipped ({shown})", err=True)
+
+
+def changed_labels(changed: int, voxels: int) -> str:
+    return f"{changed:,} of {voxels:,} voxels changed their label"

@@ -1,0 +1,59 @@
+"""Objects by registered name, by import path, and through entry points."""
+
+from collections import OrderedDict
+
+import pytest
+
+from segcal.registry import Registry, import_path
+
+
+def is_mapping_class(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, dict)
+
+
+@pytest.fixture
+def registry() -> Registry[type[dict]]:
+    return Registry("mapping", "segcal.tests.none", is_mapping_class, "a subclass of dict")
+
+
+def test_names_come_in_the_order_of_registration(registry: Registry) -> None:
+    registry.register("plain", dict)
+    registry.register("ordered", "collections:OrderedDict")
+    assert registry.names() == ["plain", "ordered"]
+    assert registry.get("ordered") is OrderedDict
+    assert registry.name_of(OrderedDict) == "ordered"
+    assert registry.get("collections:Counter").__name__ == "Counter"
+
+
+def test_a_decorator_registers_and_returns_the_object(registry: Registry) -> None:
+    @registry.register("mine")
+    class Mine(dict):
+        pass
+
+    assert registry.get("mine") is Mine
+    with pytest.raises(ValueError, match="registered already"):
+        registry.register("mine", dict)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plan", "Did you mean 'plain'"),
+        ("os:system", "must be a subclass of dict"),
+        ("no_such_module_x:Thing", "cannot be imported"),
+        ("collections:Nothing", "cannot be imported"),
+    ],
+)
+def test_wrong_names_are_refused(registry: Registry, name: str, words: str) -> None:
+    registry.register("plain", dict)
+    with pytest.raises(ValueError, match=words):
+        registry.get(name)
+
+
+def test_an_object_that_cannot_be_imported_again_has_no_path() -> None:
+    class Local(dict):
+        pass
+
+    assert import_path(OrderedDict) == "collections:OrderedDict"
+    with pytest.raises(ValueError, match="top level"):
+        import_path(Local)
