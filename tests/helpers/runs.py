@@ -11,7 +11,7 @@ import torch
 from segcal.config import TrainConfig, check_config
 from segcal.data import PhantomSpec, plan_phantom, prepare
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 TINY_NET: dict[str, Any] = {"options": {"filters": [4, 8], "pools": [2]}}
 
 
@@ -38,7 +38,12 @@ def settings(data: Path, /, **changes: Any) -> TrainConfig:
 
 def environment() -> dict[str, str]:
     """One thread each: the two cores of a small machine are shared, and sums keep their order."""
-    return {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{SRC}{os.pathsep}{SRC.parent / 'tests'}",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
 
 
 def start(*arguments: object, launcher: tuple[str, ...] = ()) -> "subprocess.Popen[str]":

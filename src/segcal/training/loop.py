@@ -15,7 +15,7 @@ from segcal.core.errors import PathError
 from segcal.core.signals import StopRequest
 from segcal.data import PreparedDataset, open_dataset, training_space
 from segcal.models import count_parameters
-from segcal.study.run_folder import RunFolder
+from segcal.study import RunFolder
 from segcal.training.checkpoint import BEST, LAST, read_last, write_checkpoint, write_last
 from segcal.training.cuda_graph import CapturedStep
 from segcal.training.device import describe, gather, make_fabric, numerics, resolve
