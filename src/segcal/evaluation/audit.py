@@ -30,6 +30,7 @@ from segcal.study import (
     Run,
     StudyFile,
     StudyWriter,
+    rank_study,
     read_study_file,
 )
 
@@ -123,6 +124,8 @@ def audit_predictions(
         overwrite: whether an audit in `out` may be replaced.
         progress: called as (network, cases done, cases in total).
     """
+    import pandas as pd
+
     check_choice("--region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
     pairs_of = {
@@ -154,7 +157,8 @@ def audit_predictions(
             )  # fmt: skip
         content = _study_file(slugs, described, runs, region, len(first.unused))
         StudyWriter(partial).write(content, complete=True)
-        _write_ranks(partial, list(done.values()), region)
+        table = pd.concat([one.table() for one in done.values()], ignore_index=True)
+        rank_study(partial, table, list(slugs.values()), METRICS, region)
     return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
 
 
@@ -293,18 +297,3 @@ def _study_file(
         tables=("main", "classes"),
         environment={"device": "cpu", "versions": versions(), "commit": git_commit()},
     )
-
-
-def _write_ranks(folder: Path, evaluations: Sequence[Evaluation], region: str) -> None:
-    """ranks.csv by the metrics that have values: a network that finds nothing has no distance."""
-    import pandas as pd
-
-    from segcal.core.files import write_text
-    from segcal.stats import bootstrap_ranks
-    from segcal.stats.eligibility import choose_ranked
-
-    table = pd.concat([evaluation.table() for evaluation in evaluations], ignore_index=True)
-    methods = list(dict.fromkeys(table["method"]))
-    metrics = choose_ranked(table, methods, METRICS, region).metrics
-    ranks = bootstrap_ranks(table, metrics=metrics, region=region, missing="worst")
-    write_text(folder / "ranks.csv", ranks.to_csv(index=False))

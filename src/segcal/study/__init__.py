@@ -48,7 +48,7 @@ from segcal.study.schema import (
     StudyFile,
     Training,
 )
-from segcal.study.writer import STUDY, StudyWriter
+from segcal.study.writer import RANKS, STUDY, StudyWriter, rank_study
 
 __all__ = [
     "BEST",
@@ -58,6 +58,7 @@ __all__ = [
     "GROUPS",
     "LAST",
     "PREVIOUS",
+    "RANKS",
     "REFUSED",
     "SLICES",
     "STUDY",
@@ -83,6 +84,7 @@ __all__ = [
     "epochs_done",
     "file_of_split",
     "open_arrays",
+    "rank_study",
     "read_cases_table",
     "read_evaluation",
     "read_run",
