@@ -35,7 +35,7 @@ from segcal.models import UNet
 from segcal.training.cuda_graph import CapturedStep
 from segcal.training.device import make_fabric, numerics, resolve
 from segcal.training.loss_meter import CHECK_EVERY
-from segcal.training.state import Job, build_job, seed_step
+from segcal.training.state import TrainingState, build_state, seed_step
 
 STAGES = ("data", "forward", "loss", "backward", "step")
 WARMUP = 30
@@ -53,7 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
+def plain_stages(job: TrainingState, *, tf32: bool, on_gpu: bool) -> Stages:
     """The loop one writes by hand, on the slices that segcal's loader holds."""
     loader = job.loader
     assert isinstance(loader, ResidentLoader)
@@ -67,7 +67,7 @@ def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
             lambda: DataLoader(rows, size, shuffle=True, pin_memory=True, drop_last=True)
         )
     net = UNet(2, images.shape[1], job.spec.num_classes).cuda()
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 
     def step() -> Iterator[str]:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -77,16 +77,16 @@ def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
         yield "forward"
         loss = F.cross_entropy(logits, target)
         yield "loss"
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         yield "backward"
-        optimiser.step()
+        optimizer.step()
         yield "step"
 
     return step
 
 
-def segcal_stages(job: Job) -> tuple[Whole, Stages]:
+def segcal_stages(job: TrainingState) -> tuple[Whole, Stages]:
     """The body of `Run.train_epoch`, as it is and cut into its stages."""
     job.start_epoch()
     batches = endless(lambda: job.loader)
@@ -118,8 +118,8 @@ def segcal_stages(job: Job) -> tuple[Whole, Stages]:
         yield "loss"
         job.fabric.backward(total)
         yield "backward"
-        job.optimiser.step()
-        job.optimiser.zero_grad(set_to_none=True)
+        job.optimizer.step()
+        job.optimizer.zero_grad(set_to_none=True)
         job.update_ema()
         end(number, batch, terms)
         yield "step"
@@ -189,7 +189,7 @@ def settings(data: Path, batch: int, loss: str, changes: dict[str, Any]) -> Trai
 
 def run_segcal(config: TrainConfig, steps: int) -> dict[str, Any]:
     with numerics(config):
-        job = build_job(config, make_fabric(config), open_dataset(config.data.path))
+        job = build_state(config, make_fabric(config), open_dataset(config.data.path))
         started = time.perf_counter()
         whole, stages = segcal_stages(job)
         whole()
@@ -200,7 +200,7 @@ def run_segcal(config: TrainConfig, steps: int) -> dict[str, Any]:
 
 def run_plain(config: TrainConfig, steps: int, **how: bool) -> dict[str, Any]:
     config = config.model_copy(update={"compile": "off"})
-    job = build_job(config, make_fabric(config), open_dataset(config.data.path))
+    job = build_state(config, make_fabric(config), open_dataset(config.data.path))
     stages = plain_stages(job, **how)
 
     def whole() -> None:

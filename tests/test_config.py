@@ -18,9 +18,9 @@ from segcal.config import (
 def test_defaults_are_the_papers_protocol() -> None:
     config = TrainConfig()
     assert (config.epochs, config.batch_size, config.loss.name) == (100, 16, "nacl")
-    assert (config.model.name, config.optimiser.name) == ("unet", "adam")
-    assert config.optimiser.weight_decay == 0
-    rates = [config.optimiser.lr_at(epoch) for epoch in (0, 49, 50, 99)]
+    assert (config.model.name, config.optimizer.name) == ("unet", "adam")
+    assert config.optimizer.weight_decay == 0
+    rates = [config.optimizer.lr_at(epoch) for epoch in (0, 49, 50, 99)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4])
     assert (config.augment, config.clip, config.ema, config.tensorboard) == ((), None, None, False)
 
@@ -30,7 +30,7 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
         overrides=[
             "loss.dice_weight=1", "loss.schedule={name: linear, options: {start: 0, end: 0.1}}",
             "compile=off", "precision=32", "data.mode=3d", "data.patch_size=[8, 32, 32]",
-            "augment=[{name: RandFlipd, options: {prob: 0.5}}]", "optimiser.milestones=[2, 4]",
+            "augment=[{name: RandFlipd, options: {prob: 0.5}}]", "optimizer.milestones=[2, 4]",
         ]
     )  # fmt: skip
     assert (config.compile, config.precision) == ("off", "32")
@@ -55,8 +55,8 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
     ("override", "message"),
     [
         ("epoch=3", "`epoch`.*Did you mean `epochs`"),
-        ("optimizer.lr=1", "`optimizer`.*Did you mean `optimiser`"),
-        ("optimiser.learning=1", "`optimiser` has no key `learning`"),
+        ("optimiser.lr=1", "`optimiser`.*Did you mean `optimizer`"),
+        ("optimizer.learning=1", "`optimizer` has no key `learning`"),
         ("data.patchsize=[1,1,1]", "`data` has no key `patchsize`.*Did you mean `patch_size`"),
         ("loss.schedule={nam: x}", "`loss.schedule` has no key `nam`.*Did you mean `name`"),
         ("epochs=0", "`epochs`.*0"),

@@ -97,7 +97,7 @@ class ModelConfig(Section):
     divisible_by: Positive | None = None
 
 
-class OptimiserConfig(Section):
+class OptimizerConfig(Section):
     """The learning rate is `lr`, times `factor` from each epoch of `milestones` on."""
 
     name: str = "adam"
@@ -137,7 +137,7 @@ class TrainConfig(Section):
     data: DataConfig = DataConfig()
     loss: LossConfig = LossConfig()
     model: ModelConfig = ModelConfig()
-    optimiser: OptimiserConfig = OptimiserConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
     epochs: Positive = 100
     batch_size: Positive = 16
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -202,7 +202,7 @@ def make_config(
     Keys of both are dotted paths. Errors name the file or the key.
 
     Example:
-        >>> make_config(overrides=["loss.dice_weight=1", "optimiser.lr=3e-4"]).optimiser.lr
+        >>> make_config(overrides=["loss.dice_weight=1", "optimizer.lr=3e-4"]).optimizer.lr
         0.0003
     """
     content = read_yaml(file) if file is not None else {}

@@ -16,7 +16,7 @@ from helpers.runs import TINY_NET, phantom, same, settings, weights
 from segcal.config import to_yaml
 from segcal.models.network import MODELS
 from segcal.training import Interrupted, TrainingError, train
-from segcal.training.state import Job
+from segcal.training.state import TrainingState
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -48,7 +48,7 @@ def test_the_whole_fast_path_learns(data: Path, tmp_path: Path, loss: str) -> No
     config = settings(
         data, loss={"name": loss}, precision="auto", compile="on", epochs=60, validate_every=30,
         model={"options": {"filters": [16, 32, 64, 64], "pools": [2, 2, 2]}},
-        optimiser={"lr": 3e-3}, ema=0.9, clip=10.0,
+        optimizer={"lr": 3e-3}, ema=0.9, clip=10.0,
     )  # fmt: skip
     train(config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
@@ -70,7 +70,7 @@ def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: 
         config = settings(
             data, epochs=6, cuda_graph=switch, clip=1.0, ema=0.9,
             loss={"name": loss, "schedule": schedule if loss == "nacl" else None},
-            optimiser={"lr": 1e-3, "milestones": [2, 4]},
+            optimizer={"lr": 1e-3, "milestones": [2, 4]},
             model={"name": "monai.BasicUNet", "divisible_by": 16,
                    "options": {"features": [8, 8, 8, 8, 8, 8], "dropout": 0.2}},
         )  # fmt: skip
@@ -137,15 +137,15 @@ def test_no_cuda_graph_without_a_gpu(data: Path, tmp_path: Path) -> None:
 def test_a_gpu_in_fp32_resumes_to_the_same_bits(data: Path, tmp_path: Path) -> None:
     config = settings(data, epochs=3, ema=0.9, model={**TINY_NET})
     train(config, tmp_path / "whole")
-    place, count = Job.place, iter(range(1000))
+    place, count = TrainingState.place, iter(range(1000))
 
-    def place_and_signal(job: Job, batch: Any, step: int) -> Any:
+    def place_and_signal(job: TrainingState, batch: Any, step: int) -> Any:
         if next(count) == 5:
             signal.raise_signal(signal.SIGTERM)
         return place(job, batch, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "place", place_and_signal)
+        patch.setattr(TrainingState, "place", place_and_signal)
         with suppress(Interrupted):
             train(config, tmp_path / "run")
     train(config, tmp_path / "run", resume=True)

@@ -30,7 +30,7 @@ def test_slices_are_learnt(tmp_path: Path) -> None:
         data,
         model={"options": {"filters": [8, 16, 32, 64], "pools": [2, 2, 2]}},
         loss={"name": "nacl", "dice_weight": 1.0},
-        optimiser={"lr": 5e-3, "milestones": [40]},
+        optimizer={"lr": 5e-3, "milestones": [40]},
         epochs=50,
         validate_every=25,
     )
@@ -60,7 +60,7 @@ def test_patches_are_learnt_with_monai(tmp_path: Path) -> None:
             "divisible_by": 16,
         },
         loss={"name": "ce_dice"},
-        optimiser={"lr": 5e-3, "milestones": [12]},
+        optimizer={"lr": 5e-3, "milestones": [12]},
         epochs=14,
         validate_every=7,
     )

@@ -21,7 +21,7 @@ from segcal.core.errors import PathError
 from segcal.models import read_checkpoint
 from segcal.training import NonFiniteLossError, train
 from segcal.training.checkpoint import write_checkpoint
-from segcal.training.state import Job
+from segcal.training.state import TrainingState
 
 EPOCHS = 30
 
@@ -53,7 +53,7 @@ def long_settings(data: Path) -> Any:
             "name": "monai.BasicUNet",
             "options": {"features": [4, 4, 4, 4, 4, 4], "dropout": 0.3},
         },
-        optimiser={"milestones": [12]},
+        optimizer={"milestones": [12]},
         augment=[{"name": "RandGaussianNoised", "options": {"prob": 0.5}}],
     )
 
@@ -158,24 +158,24 @@ def _data_of(config_file: Path) -> Path:
 def test_every_step_is_a_good_place_to_stop(data: Path, tmp_path: Path) -> None:
     """SIGTERM is raised in this process before each step of the run in turn."""
     from segcal.training import Interrupted
-    from segcal.training.state import Job
+    from segcal.training.state import TrainingState
 
     config = settings(data, epochs=2, batch_size=4, ema=0.9)
     train(config, tmp_path / "whole")
     steps = 2 * len(range(0, 10, 4))
-    place = Job.place
+    place = TrainingState.place
     for stop in range(steps + 1):
         out, count = tmp_path / str(stop), iter(range(1000))
 
         def place_and_signal(
-            job: Job, batch: Any, step: int, count: Any = count, stop: int = stop
+            job: TrainingState, batch: Any, step: int, count: Any = count, stop: int = stop
         ) -> Any:
             if next(count) == stop:
                 signal.raise_signal(signal.SIGTERM)
             return place(job, batch, step)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Job, "place", place_and_signal)
+            patch.setattr(TrainingState, "place", place_and_signal)
             with suppress(Interrupted):
                 train(config, out)
         train(config, out, resume=True)
@@ -223,8 +223,8 @@ def test_a_foreign_checkpoint_is_refused_by_name(
 
 
 def test_a_changed_config_is_refused_and_more_epochs_are_not(finished: Path, data: Path) -> None:
-    with pytest.raises(PathError, match=r"another `optimiser\.lr`"):
-        train(settings(data, epochs=3, optimiser={"lr": 0.5}), finished, resume=True)
+    with pytest.raises(PathError, match=r"another `optimizer\.lr`"):
+        train(settings(data, epochs=3, optimizer={"lr": 0.5}), finished, resume=True)
     with pytest.raises(PathError, match=r"another `loss\.name`"):
         train(settings(data, epochs=3, loss={"name": "ce"}), finished, resume=True)
     assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
@@ -284,7 +284,7 @@ def test_resume_of_nothing_begins(data: Path, tmp_path: Path) -> None:
 
 
 def test_nan_stops_with_the_cases_and_a_good_state(data: Path, tmp_path: Path) -> None:
-    config = settings(data, optimiser={"lr": 1e30})
+    config = settings(data, optimizer={"lr": 1e30})
     with pytest.raises(NonFiniteLossError, match=r"epoch 1, in a batch of phantom_\d{4}"):
         train(config, tmp_path / "run")
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
@@ -297,7 +297,7 @@ def test_nan_in_the_command_is_one_line_and_exit_code_1(
 ) -> None:
     from helpers.trees import run_cli
 
-    options = ["--set", "optimiser.lr=1e30", "--set", "model.options={filters: [4, 8], pools: [2]}"]
+    options = ["--set", "optimizer.lr=1e30", "--set", "model.options={filters: [4, 8], pools: [2]}"]
     out = tmp_path / "run"
     code = run_cli(monkeypatch, "train", "--data", data, "--loss", "ce", "--out", out, *options)
     assert code == 1
@@ -313,14 +313,14 @@ def test_nan_in_the_command_is_one_line_and_exit_code_1(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_optimiser_computes_as_its_device_does(finished: Path, data: Path) -> None:
+def test_an_optimizer_computes_as_its_device_does(finished: Path, data: Path) -> None:
     """Its state may come from a GPU, where it was fused and part of a CUDA graph."""
     content = read_checkpoint(finished / "last.pt")
-    for group in content["optimiser"]["param_groups"]:
+    for group in content["optimizer"]["param_groups"]:
         group.update(fused=True, capturable=True)
     write_checkpoint(finished / "last.pt", content)
     assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
-    (group,) = read_checkpoint(finished / "last.pt")["optimiser"]["param_groups"]
+    (group,) = read_checkpoint(finished / "last.pt")["optimizer"]["param_groups"]
     assert not group["capturable"]
     assert not group["fused"]
 
@@ -334,7 +334,7 @@ FULL = """
 import resource, sys, torch
 from pathlib import Path
 from segcal.training.checkpoint import write_checkpoint
-from segcal.training.state import Job
+from segcal.training.state import TrainingState
 path = Path(sys.argv[1])
 write_checkpoint(path, {"weights": torch.zeros(10)})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
@@ -364,7 +364,7 @@ def test_a_training_that_breaks_down_is_told_once(
     config = settings(
         data, epochs=26, loss={"name": "ce_dice"},
         model={"options": {"filters": [8, 16, 32], "pools": [2, 2]}},
-        optimiser={"lr": 0.01, "milestones": [22], "factor": 1e3},
+        optimizer={"lr": 0.01, "milestones": [22], "factor": 1e3},
     )  # fmt: skip
     result = train(config, tmp_path / "run")
     assert result.best_dsc > 0.3
@@ -372,7 +372,7 @@ def test_a_training_that_breaks_down_is_told_once(
     assert said == [
         f"epoch 23: validation DSC fell to {_dsc(tmp_path / 'run', 23):.4f} from "
         f"{result.best_dsc:.4f} (epoch {result.best_epoch + 1}, kept in best.pt): the training may "
-        "have broken down. Lower `optimiser.lr` or set `clip`."
+        "have broken down. Lower `optimizer.lr` or set `clip`."
     ]
 
 
@@ -387,18 +387,18 @@ def test_moments_follow_the_layout_of_their_weights(
     """As when a run of a CPU goes on on a GPU, whose fused Adam takes no other."""
     train(settings(data, epochs=1, channels_last="on"), tmp_path / "run")
     changed = []
-    restored = Job.load_state_dict
+    restored = TrainingState.load_state_dict
 
-    def restore(job: Job, state: dict[str, Any]) -> None:
-        for moments in state["optimiser"]["state"].values():
+    def restore(job: TrainingState, state: dict[str, Any]) -> None:
+        for moments in state["optimizer"]["state"].values():
             for name in ("exp_avg", "exp_avg_sq"):
                 changed.append(not moments[name].is_contiguous())
                 moments[name] = moments[name].contiguous()
         restored(job, state)
-        for weight, moments in job.optimiser.state.items():
+        for weight, moments in job.optimizer.state.items():
             assert moments["exp_avg"].stride() == weight.stride()
             assert moments["exp_avg_sq"].stride() == weight.stride()
 
-    monkeypatch.setattr(Job, "load_state_dict", restore)
+    monkeypatch.setattr(TrainingState, "load_state_dict", restore)
     train(settings(data, epochs=2, channels_last="on"), tmp_path / "run", resume=True)
     assert any(changed)

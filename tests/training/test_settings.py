@@ -17,8 +17,8 @@ from segcal.losses import NACLLoss
 from segcal.metrics import evaluate_case
 from segcal.training import TrainingError, train
 from segcal.training.device import make_fabric, processes
-from segcal.training.state import build_job, build_loss, in_format
-from segcal.training.validate import Validator, summarise
+from segcal.training.state import build_state, build_loss, in_format
+from segcal.training.validate import Validator, summarize
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "penalty schedule": {"loss": {"schedule": {"name": "constant", "options": {"value": 0.9}}}},
     "network options": {"model": {"options": {"filters": [4, 8], "pools": [4]}}},
     "divisible by": {"model": {**TINY_NET, "divisible_by": 64}},
-    "optimiser": {"optimiser": {"name": "sgd"}},
-    "optimiser options": {"optimiser": {"options": {"betas": [0.5, 0.9]}}},
-    "lr": {"optimiser": {"lr": 1e-2}},
-    "weight decay": {"optimiser": {"weight_decay": 0.1}},
-    "milestones": {"optimiser": {"milestones": [1]}},
-    "factor": {"optimiser": {"milestones": [1], "factor": 0.5}},
+    "optimizer": {"optimizer": {"name": "sgd"}},
+    "optimizer options": {"optimizer": {"options": {"betas": [0.5, 0.9]}}},
+    "lr": {"optimizer": {"lr": 1e-2}},
+    "weight decay": {"optimizer": {"weight_decay": 0.1}},
+    "milestones": {"optimizer": {"milestones": [1]}},
+    "factor": {"optimizer": {"milestones": [1], "factor": 0.5}},
     "epochs": {"epochs": 1},
     "batch size": {"batch_size": 5},
     "seed": {"seed": 1},
@@ -141,7 +141,7 @@ def test_ema_is_the_running_average(data: Path, plain: Path, tmp_path: Path) -> 
 def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:
     """Under SGD with rate 1 the weights move by the gradient: at most `clip` in one step."""
     config = settings(
-        data, clip=0.01, epochs=1, batch_size=64, optimiser={"name": "sgd", "lr": 1.0}
+        data, clip=0.01, epochs=1, batch_size=64, optimizer={"name": "sgd", "lr": 1.0}
     )
     train(config, tmp_path / "run")
     before, after = (weights(tmp_path / "run" / name) for name in ("last.prev.pt", "last.pt"))
@@ -151,7 +151,7 @@ def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:
 
 def test_deep_supervision_weighs_heads_by_halves(data: Path) -> None:
     config = settings(data)
-    job = build_job(config, make_fabric(config), open_dataset(data))
+    job = build_state(config, make_fabric(config), open_dataset(data))
     target = torch.randint(0, 5, (2, 8, 8))
     heads = tuple(torch.randn(2, 5, 8, 8) for _ in range(3))
     total = sum(job.terms(heads, target).values())
@@ -194,7 +194,7 @@ def test_the_validator_agrees_with_evaluate_case(data: Path, plain: Path) -> Non
     assert scores[0].dsc == pytest.approx({k: value["dsc", k] for k in ("1", "2", "3", "4")})
     assert scores[0].ece == pytest.approx(value["ece", "all"])
     assert scores[0].cece == pytest.approx(value["cece", "all"])
-    assert summarise(scores)["dsc"] == pytest.approx(sum(scores[0].dsc.values()) / 4)
+    assert summarize(scores)["dsc"] == pytest.approx(sum(scores[0].dsc.values()) / 4)
     assert validator.score(model, stop=lambda: True) is None
 
 
@@ -210,8 +210,8 @@ def test_tensorboard_when_asked(data: Path, tmp_path: Path) -> None:
         ({"loss": {"options": {"patch": 3}}}, "patch"),
         ({"loss": {"name": "ce", "schedule": {"name": "constant", "options": {"value": 1.0}}}},
          "has none"),
-        ({"optimiser": {"name": "adm"}}, "Did you mean 'adam'"),
-        ({"optimiser": {"options": {"beta": 1}}}, "beta"),
+        ({"optimizer": {"name": "adm"}}, "Did you mean 'adam'"),
+        ({"optimizer": {"options": {"beta": 1}}}, "beta"),
         ({"model": {"name": "unt"}}, "Did you mean 'unet'"),
         ({"augment": [{"name": "RandFlip"}]}, "Did you mean 'RandFlipd'"),
         ({"augment": [{"name": "RandFlipd", "options": {"probability": 1}}]}, "probability"),

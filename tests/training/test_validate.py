@@ -16,7 +16,7 @@ from segcal.data.intensity import ChannelIntensity
 from segcal.data.store import pack_case
 from segcal.metrics import evaluate_case
 from segcal.models import predict_logits
-from segcal.training import NonFiniteLossError, Validator, summarise, validate
+from segcal.training import NonFiniteLossError, Validator, summarize, validate
 from segcal.training.validate import CaseScore, slices_at_once
 
 CPU = torch.device("cpu")
@@ -134,7 +134,7 @@ def test_each_case_gets_what_it_gets_alone(
     assert len({score.ece for score in scores}) == len(cases)
     assert math.isnan(scores[EMPTY].ece)
     assert math.isnan(scores[EMPTY].cece)
-    summary = summarise(scores)
+    summary = summarize(scores)
     assert (summary["cases"], summary["undefined"]) == (len(cases), 1)
 
 

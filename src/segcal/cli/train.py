@@ -13,7 +13,7 @@ def train(
     config: Annotated[Path | None, typer.Option(help="YAML file; flags override it.")] = None,
     override: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value, such as optimiser.lr=3e-4; repeat for several."),
+        typer.Option("--set", help="key=value, such as optimizer.lr=3e-4; repeat for several."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")

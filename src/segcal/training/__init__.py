@@ -21,23 +21,23 @@ from segcal.training.schedule import (
 if TYPE_CHECKING:
     from segcal.training.loop import TrainResult, train
     from segcal.training.loss_meter import Interrupted, NonFiniteLossError, TrainingError
-    from segcal.training.state import OPTIMISERS
-    from segcal.training.validate import Validator, summarise
+    from segcal.training.state import OPTIMIZERS
+    from segcal.training.validate import Validator, summarize
 
 # Schedules are for every training loop; Fabric is loaded only for ours.
 _IN_MODULE = {
-    "OPTIMISERS": "state",
+    "OPTIMIZERS": "state",
     "Interrupted": "loss_meter",
     "NonFiniteLossError": "loss_meter",
     "TrainResult": "loop",
     "TrainingError": "loss_meter",
     "Validator": "validate",
-    "summarise": "validate",
+    "summarize": "validate",
     "train": "loop",
 }
 
 __all__ = [
-    "OPTIMISERS",
+    "OPTIMIZERS",
     "SCHEDULES",
     "Constant",
     "Interrupted",
@@ -51,7 +51,7 @@ __all__ = [
     "WeightSchedule",
     "make_schedule",
     "set_penalty_weight",
-    "summarise",
+    "summarize",
     "train",
 ]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from segcal.losses.base import add_up
 from segcal.training.loss_meter import TrainingError
-from segcal.training.state import Job
+from segcal.training.state import TrainingState
 
-# Steps before the first capture: libraries choose their algorithms, optimisers make their state.
+# Steps before the first capture: libraries choose their algorithms, optimizers make their state.
 WARMUP = 3
 # Of the GPU's memory, what a graph and an ordinary step together may take.
 MEMORY_SHARE = 0.9
@@ -33,7 +33,7 @@ class CapturedStep:
         say: takes a line for the user.
     """
 
-    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
+    def __init__(self, job: TrainingState, say: Callable[[str], None]) -> None:
         self.job, self.say = job, say
         self.possible = True
         self._settings: tuple[Any, ...] = ()
@@ -109,7 +109,7 @@ class CapturedStep:
         finally:
             torch.cuda.set_sync_debug_mode(before)
             torch.cuda.set_rng_state(random, image.device)
-            job.optimiser.zero_grad(set_to_none=True)
+            job.optimizer.zero_grad(set_to_none=True)
             with torch.no_grad():
                 for buffer, value in zip(job.network.buffers(), buffers, strict=True):
                     buffer.copy_(value)

@@ -21,9 +21,9 @@ from segcal.training.cuda_graph import CapturedStep
 from segcal.training.device import describe, gather, make_fabric, numerics, resolve
 from segcal.training.loss_meter import CHECK_EVERY, Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.progress import Reporter
-from segcal.training.state import Job, build_job, seed_step, uncompiled
+from segcal.training.state import TrainingState, build_state, seed_step, uncompiled
 from segcal.training.tensorboard import Board
-from segcal.training.validate import summarise
+from segcal.training.validate import summarize
 
 # Validation DSC below this part of the best (of one worth the name) is told as a breakdown.
 FALLEN, WORTH = 0.5, 0.2
@@ -63,7 +63,7 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
         reporter = Reporter(config.epochs, silent=not fabric.is_global_zero)
         try:
             with folder, reporter:
-                job = build_job(config, fabric, dataset)
+                job = build_state(config, fabric, dataset)
                 run = Run(job, folder, signals, reporter)
                 run.open()
                 result = run.loop()
@@ -82,7 +82,7 @@ def train(config: TrainConfig, out: Path | str, *, resume: bool = False) -> Trai
 class Run:
     """A job, the folder it is kept in, and who may interrupt it."""
 
-    job: Job
+    job: TrainingState
     folder: RunFolder
     signals: StopRequest
     reporter: Reporter
@@ -150,7 +150,7 @@ class Run:
                 raise NonFiniteLossError(
                     f"{self.folder.path}: the loss became NaN or infinite in epoch "
                     f"{job.epoch + 1}, in a batch of {names}; the state before is in {LAST}. "
-                    "Lower `optimiser.lr`, set `clip`, or look at these cases."
+                    "Lower `optimizer.lr`, set `clip`, or look at these cases."
                 )
         for _, number in found:
             if number is not None:
@@ -173,7 +173,7 @@ class Run:
             assert self.signals.received is not None
             self.interrupt(self.signals.received)
         scores = [score for share in gather(fabric, mine) for score in share]
-        metrics = summarise(sorted(scores, key=lambda score: score.name))
+        metrics = summarize(sorted(scores, key=lambda score: score.name))
         if metrics["dsc"] > job.best_dsc:
             job.best_dsc, job.best_epoch = metrics["dsc"], job.epoch
             if self.first:
@@ -189,7 +189,7 @@ class Run:
             self.reporter.say(
                 f"epoch {self.job.epoch + 1}: validation DSC fell to {dsc:.4f} from {best:.4f} "
                 f"(epoch {self.job.best_epoch + 1}, kept in {BEST}): the training may have broken "
-                "down. Lower `optimiser.lr` or set `clip`."
+                "down. Lower `optimizer.lr` or set `clip`."
             )
 
     def log_row(self) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Run:
         job.meter.items = sum(one["items"] for one in everyone)
         for name in job.meter.sums:
             job.meter.sums[name] = sum(one["sums"][name] for one in everyone)
-        row: dict[str, Any] = {"epoch": job.epoch, "lr": job.config.optimiser.lr_at(job.epoch)}
+        row: dict[str, Any] = {"epoch": job.epoch, "lr": job.config.optimizer.lr_at(job.epoch)}
         if job.schedule is not None:
             row["penalty_weight"] = job.schedule(job.epoch)
         return {**row, "losses": job.meter.means()}

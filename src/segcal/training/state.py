@@ -16,7 +16,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from segcal.config import LossConfig, OptimiserConfig, TrainConfig
+from segcal.config import LossConfig, OptimizerConfig, TrainConfig
 from segcal.core.checks import check_choice
 from segcal.data import Batch, Loader, PatchDataset, PreparedDataset, SliceDataset, make_loader
 from segcal.losses import DiceLoss, SegmentationLoss, WeightedSum, make_loss
@@ -27,12 +27,12 @@ from segcal.training.loss_meter import LossMeter
 from segcal.training.schedule import WeightSchedule, make_schedule, set_penalty_weight
 from segcal.training.validate import Validator, slices_at_once
 
-OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
 }
-# Settings of an optimiser that do not change what it computes.
+# Settings of an optimizer that do not change what it computes.
 _HOW = {"fused", "foreach", "capturable"}
 # Those that must be told that they become part of a CUDA graph.
 _CAPTURABLE = ("adam", "adamw")
@@ -41,7 +41,7 @@ COMPILE_FROM_STEPS = 4000
 
 
 @dataclass
-class Job:
+class TrainingState:
     """Everything a training loop works with, and where it stands.
 
     `epoch` is the one under way; `trained` says that its steps are done and validation is not.
@@ -54,7 +54,7 @@ class Job:
     loader: Loader
     network: SegmentationNetwork
     model: nn.Module
-    optimiser: Any
+    optimizer: Any
     loss: SegmentationLoss | WeightedSum
     schedule: WeightSchedule | None
     augment: Augmentation | None
@@ -75,8 +75,8 @@ class Job:
         """Set what changes from epoch to epoch."""
         self.started = time.monotonic()
         self.network.train()
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.config.optimiser.lr_at(self.epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.optimizer.lr_at(self.epoch)
         if self.schedule is not None:
             set_penalty_weight(self.loss, self.schedule(self.epoch))
 
@@ -118,16 +118,16 @@ class Job:
         self.fabric.backward(add_up(terms))
         if self.config.clip is not None:
             self.fabric.clip_gradients(
-                self.model, self.optimiser, max_norm=self.config.clip, error_if_nonfinite=False
+                self.model, self.optimizer, max_norm=self.config.clip, error_if_nonfinite=False
             )
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
         self.update_ema()
         return {name: value.detach() for name, value in terms.items()}
 
     def step_settings(self) -> tuple[float, ...]:
         """The numbers of a step that change from epoch to epoch."""
-        rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         return (*rates, *([] if self.schedule is None else [self.schedule(self.epoch)]))
 
     @torch.no_grad()
@@ -164,14 +164,14 @@ class Job:
             "network": self.spec.as_dict(),
             "model": self.network.state_dict(),
             "ema": self.ema.state_dict() if self.ema is not None else None,
-            "optimiser": self.optimiser.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["model"])
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
-        self.optimiser.load_state_dict(self._as_here(state["optimiser"]))
+        self.optimizer.load_state_dict(self._as_here(state["optimizer"]))
         self._lay_out_state()
         self.loader.load_state_dict(state["loader"])
         self.meter.load_state_dict(state["meter"])
@@ -181,28 +181,28 @@ class Job:
         self.best_epoch = int(state["best"]["epoch"])
 
     def _as_here(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """An optimiser's state that computes as this device does, not the one it was saved on.
+        """An optimizer's state that computes as this device does, not the one it was saved on.
 
         By these settings torch also decides where a state's counters are to be.
         """
         groups = [
             {**there, **{key: here[key] for key in _HOW & here.keys()}}
-            for there, here in zip(saved["param_groups"], self.optimiser.param_groups, strict=True)
+            for there, here in zip(saved["param_groups"], self.optimizer.param_groups, strict=True)
         ]
         return {**saved, "param_groups": groups}
 
     def _lay_out_state(self) -> None:
-        """Moments in the order in memory of their weights, which fused optimisers insist on.
+        """Moments in the order in memory of their weights, which fused optimizers insist on.
 
         A run of a CPU keeps both contiguous, one of a GPU channels last.
         """
-        for weight, state in self.optimiser.state.items():
+        for weight, state in self.optimizer.state.items():
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.shape == weight.shape:
                     state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
-def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> Job:
+def build_state(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> TrainingState:
     """All parts of a run; nothing is written."""
     loss, schedule = build_loss(config.loss)
     loader = build_loader(config, fabric, dataset)
@@ -231,8 +231,8 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
     if compiled:
         # Its own graphs, of a forward and a backward pass, are for where whole steps are not one.
         network.net.compile(mode=None if captured else "reduce-overhead", dynamic=False)
-    optimiser = build_optimiser(config.optimiser, network, fused=on_gpu, captured=captured)
-    model, wrapped = fabric.setup(network, optimiser)
+    optimizer = build_optimizer(config.optimizer, network, fused=on_gpu, captured=captured)
+    model, wrapped = fabric.setup(network, optimizer)
     cases = dataset.part("val", config.data.fold)
     if not cases:
         raise ValueError(f"Expected {dataset.root} to have validation cases, but got none.")
@@ -245,7 +245,7 @@ def build_job(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> 
         patch_size=config.data.patch_size,
     )
     augment = Augmentation(config.augment, config.seed) if config.augment else None
-    return Job(
+    return TrainingState(
         config, fabric, dataset, spec, loader, network, model, wrapped, loss.to(fabric.device),
         schedule, augment, ema, validator, memory_format, compiled, captured,
     )  # fmt: skip
@@ -280,20 +280,20 @@ def build_loss(
     return loss, schedule
 
 
-def build_optimiser(
-    config: OptimiserConfig, network: nn.Module, *, fused: bool, captured: bool = False
+def build_optimizer(
+    config: OptimizerConfig, network: nn.Module, *, fused: bool, captured: bool = False
 ) -> torch.optim.Optimizer:
-    check_choice("optimiser.name", config.name, OPTIMISERS)
+    check_choice("optimizer.name", config.name, OPTIMIZERS)
     told: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, **config.options}
     if fused:
         told.setdefault("fused", True)
     if captured and config.name in _CAPTURABLE:
         told.setdefault("capturable", True)
     try:
-        return OPTIMISERS[config.name](network.parameters(), **told)
+        return OPTIMIZERS[config.name](network.parameters(), **told)
     except TypeError as error:
         raise ValueError(
-            f"Expected `optimiser.options` to be arguments of {config.name}: {error}"
+            f"Expected `optimizer.options` to be arguments of {config.name}: {error}"
         ) from error
 
 

@@ -179,7 +179,7 @@ def slices_at_once(cases: Sequence[PreparedCase], batch_size: int, device: torch
     return max(least, _PIXELS_AT_ONCE // max(math.prod(case.shape[1:]) for case in cases))
 
 
-def summarise(scores: Sequence[CaseScore]) -> dict[str, Any]:
+def summarize(scores: Sequence[CaseScore]) -> dict[str, Any]:
     """Means over the cases, and how many calibration errors were undefined (no foreground)."""
     labels = list(scores[0].dsc)
     each = {label: _mean([score.dsc[label] for score in scores]) for label in labels}
