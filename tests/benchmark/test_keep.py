@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("as_in_processes")
 
 def make_plan(data: Path, **changes: Any) -> Plan:
     train = {
-        "epochs": 2, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+        "epochs": 2, "batch_size": 4, "precision": "32", "optimizer": {"lr": 0.02},
         "model": {"options": {"filters": [4, 8], "pools": [2]}}, **changes.pop("train", {}),
     }  # fmt: skip
     return Plan.model_validate(
@@ -165,7 +165,7 @@ def test_unfinished_runs_keep_their_state(first: Study, there: Path) -> None:
     assert "after 2 epochs" in (there / "logs" / "toy_ce_seed0.log").read_text()
     # A run that fails keeps all it has.
     broken = replace(only_task(first), folder="runs/toy/broken/seed0", run="toy/broken/seed0")
-    broken.config["optimiser"] = {**broken.config["optimiser"], "lr": 1e30}
+    broken.config["optimizer"] = {**broken.config["optimizer"], "lr": 1e30}
     assert "NaN" in run_task(broken, there).error
     assert (there / broken.folder / "last.pt").exists()
 

@@ -22,11 +22,11 @@ BASE: dict[str, Any] = {
     "datasets": {"a": {"path": "data/a", "train": {"batch_size": 4}}, "b": {"path": "data/b"}},
     "methods": {
         "ce": {"loss": "ce"},
-        "nacl": {"loss": "nacl", "dice_weight": 0.5, "train": {"optimiser": {"lr": 0.5}}},
+        "nacl": {"loss": "nacl", "dice_weight": 0.5, "train": {"optimizer": {"lr": 0.5}}},
         "mbls": {"loss": "mbls", "grid": {"margin": [3, 5], "penalty_weight": [0.1, 0.2]}},
     },
     "seeds": [3, 1],
-    "train": {"epochs": 7, "batch_size": 2, "optimiser": {"milestones": [4]}},
+    "train": {"epochs": 7, "batch_size": 2, "optimizer": {"milestones": [4]}},
 }
 
 VARIANTS = {
@@ -43,7 +43,7 @@ def test_settings_are_laid_over_each_other(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path / "plan.yaml"), data={"b": "elsewhere"})
     config = plan.config("a", "nacl", {"prior": "max"}, seed=3)
     assert (config.epochs, config.batch_size, config.seed) == (7, 4, 3)
-    assert (config.optimiser.lr, config.optimiser.milestones) == (0.5, (4,))
+    assert (config.optimizer.lr, config.optimizer.milestones) == (0.5, (4,))
     assert (config.loss.name, config.loss.options) == ("nacl", {"prior": "max"})
     assert (config.loss.dice_weight, config.data.path) == (0.5, "data/a")
     assert plan.config("b", "ce", {}, 1).batch_size == 2

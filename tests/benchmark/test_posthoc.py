@@ -37,7 +37,7 @@ def make_plan(data: Path, **changes: Any) -> Plan:
         "datasets": {"toy": {"path": str(data)}},
         "methods": {"ce_dice": {"loss": "ce_dice", "title": "CE+Dice", "paper": "CE+DSC"}},
         "train": {
-            "epochs": 6, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+            "epochs": 6, "batch_size": 4, "precision": "32", "optimizer": {"lr": 0.02},
             "model": {"options": {"filters": [4, 8], "pools": [2]}},
         },
         "region": "all",
@@ -208,7 +208,7 @@ def test_the_report_shows_them(study: Study) -> None:
 @pytest.mark.slow
 def test_calibrated_runs_of_failed_and_searched_methods(data: Path, tmp_path: Path) -> None:
     methods = {
-        "broken": {"loss": "ce", "train": {"optimiser": {"lr": 1e30}}},
+        "broken": {"loss": "ce", "train": {"optimizer": {"lr": 1e30}}},
         "mbls": {"loss": "mbls", "grid": {"margin": [3, 10]}},
     }
     plan = make_plan(data, methods=methods, posthoc=["temperature"], keep="none")

@@ -198,7 +198,7 @@ def test_the_command_for_one_run_sees_a_new_split(study: Path, data: Path) -> No
 @pytest.mark.parametrize(
     ("train", "words"),
     [
-        ({"optimiser": {"lr": 0.5}}, "another `optimiser.lr`"),
+        ({"optimizer": {"lr": 0.5}}, "another `optimizer.lr`"),
         ({"batch_size": 4}, "another `batch_size`"),
         ({"epochs": 2}, "1 of 2 epochs but no last.pt"),
     ],

@@ -28,7 +28,7 @@ def make_plan(data: Path, methods: dict[str, Any], **changes: Any) -> Plan:
         "datasets": {"toy": {"path": str(data), "title": "Toy set"}},
         "methods": methods,
         "train": {
-            "epochs": 3, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+            "epochs": 3, "batch_size": 4, "precision": "32", "optimizer": {"lr": 0.02},
             "model": {"options": {"filters": [4, 8], "pools": [2]}},
         },
         **changes,
@@ -37,7 +37,7 @@ def make_plan(data: Path, methods: dict[str, Any], **changes: Any) -> Plan:
 
 METHODS: dict[str, Any] = {
     "nacl": {"loss": "nacl", "title": "NACL", "paper": "NACL .1"},
-    "broken": {"loss": "ce", "train": {"optimiser": {"lr": 1e30}}},
+    "broken": {"loss": "ce", "train": {"optimizer": {"lr": 1e30}}},
     "mbls": {"loss": "mbls", "group": "ablation", "grid": {"margin": [3, 10]}},
 }
 

@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "nacl"
-    train(settings(data, epochs=3, optimiser={"lr": 0.02}), out)
+    train(settings(data, epochs=3, optimizer={"lr": 0.02}), out)
     return out
 
 

@@ -75,7 +75,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("work")
     prepare(plan_source("acdc", source, dtype="uint8"), root / "data", workers=1)
-    train(settings(root / "data", epochs=1, optimiser={"lr": 0.01}), root / "run")
+    train(settings(root / "data", epochs=1, optimizer={"lr": 0.01}), root / "run")
     return root / "run"
 
 
@@ -112,7 +112,7 @@ def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> No
     folder.mkdir()
     shutil.copy(next(source.rglob("*_frame01.nii.gz")), folder / "x.nii.gz")
     data = open_run(run).config.data.path
-    train(settings(Path(data), epochs=1, seed=1, optimiser={"lr": 0.01}), tmp_path / "other")
+    train(settings(Path(data), epochs=1, seed=1, optimizer={"lr": 0.01}), tmp_path / "other")
 
     def probs(*runs: Path, **options: object) -> np.ndarray:
         path = predict_volumes(

@@ -84,7 +84,7 @@ def demo_plan(data: Path, quick: bool = False) -> Plan:
             "epochs": epochs,
             "batch_size": 4,
             "precision": "32",
-            "optimiser": {"lr": 2e-3, "milestones": [2 * epochs // 3]},
+            "optimizer": {"lr": 2e-3, "milestones": [2 * epochs // 3]},
             "model": {"options": {"filters": [16, 32, 64], "pools": [2, 2]}},
         },
         # The one region in which a calibrated model is sure to score 0.
