@@ -8,7 +8,7 @@ import torch
 
 from segcal.core.errors import PathError
 from segcal.models import NetworkSpec, UNet, check_model, count_parameters, load_model, make_model
-from segcal.models.unet import _by_eights
+from segcal.models.unet import _head_padded_to_eight
 from segcal.training.checkpoint import write_checkpoint
 
 
@@ -186,10 +186,10 @@ def test_compiled_the_unet_is_the_same_network(dims: int, side: int) -> None:
 
 @pytest.mark.parametrize("classes", [2, 5, 8, 14])
 @pytest.mark.parametrize("dims", [2, 3])
-def test_a_head_by_eights_is_the_head(dims: int, classes: int) -> None:
+def test_a_head_head_padded_to_eight_is_the_head(dims: int, classes: int) -> None:
     head = (torch.nn.Conv2d if dims == 2 else torch.nn.Conv3d)(6, classes, kernel_size=1)
     features = torch.randn(2, 6, *[5] * dims)
-    logits, expected = _by_eights(features, head), head(features)
+    logits, expected = _head_padded_to_eight(features, head), head(features)
     torch.testing.assert_close(logits, expected)
     weight = torch.randn_like(expected)
     ours = torch.autograd.grad((logits * weight).sum(), list(head.parameters()))
