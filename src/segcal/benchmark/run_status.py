@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from segcal.benchmark.tasks import Task
 
 # The data may have moved; what "auto" meant was written down when the run began.
-_MAY_DIFFER = ("data.path", "cuda_graph")
+_MAY_DIFFER = ("data.path", "device", "cuda_graph")
 
 
 def is_done(task: Task, study: Path) -> bool:

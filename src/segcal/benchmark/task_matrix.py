@@ -48,7 +48,7 @@ def plan_tasks(plan: Plan) -> list[Task]:
     Seeds come one after another, so that a study which is cut off compares all methods. Losses
     are built here once, so that a wrong option is known before anything is trained.
     """
-    from segcal.training.state import build_loss
+    from segcal.training import build_loss
 
     tasks = []
     for seed in plan.seeds:

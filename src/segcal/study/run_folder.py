@@ -20,7 +20,7 @@ from segcal.core.provenance import git_commit, versions
 CONFIG, ABOUT, LOG = "config.yaml", "run.json", "log.jsonl"
 # More epochs continue a run; the data may have moved, and its fingerprint tells if it changed.
 # How a step is launched does not change what it computes.
-FREE_TO_CHANGE = ("epochs", "data.path", "cuda_graph")
+FREE_TO_CHANGE = ("epochs", "data.path", "device", "cuda_graph")
 
 
 class RunFolder:
