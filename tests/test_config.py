@@ -64,9 +64,9 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
         ("ema=1.5", "`ema`"),
         ("data.mode=3d", "`data` needs `patch_size`"),
         ("data.patch_size=[1,2,3]", "only when `mode` is 3d"),
-        ("epochs.x=3", "`epochs` in `epochs.x` to be a section|`epochs`"),
+        ("epochs.x=3", "`epochs`"),
         ("epochs", "key=value"),
-        ("epochs=[", "epochs to be a YAML value"),
+        ("epochs=[", "epochs=.*YAML"),
     ],
 )
 def test_mistakes_are_named_in_one_line(override: str, message: str) -> None:

@@ -7,9 +7,16 @@ import pytest
 import torch
 
 from segcal.core.errors import PathError
-from segcal.models import NetworkSpec, UNet, check_model, count_parameters, load_model, make_model
+from segcal.models import (
+    NetworkSpec,
+    UNet,
+    check_model,
+    count_parameters,
+    load_model,
+    make_model,
+    write_checkpoint,
+)
 from segcal.models.unet import _head_padded_to_eight
-from segcal.training.checkpoint import write_checkpoint
 
 
 def conv(a: int, b: int, kernel: int = 9) -> int:
@@ -110,7 +117,7 @@ def test_deep_supervision_gives_heads_in_training_only() -> None:
     [("unett", "unet"), ("BasicUNet", "monai.BasicUNet"), ("monai.SegResNett", "monai.SegResNet")],
 )
 def test_an_unknown_network_lists_the_choices(name: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=f"'unet', 'monai.*Did you mean '{nearest}'"):
+    with pytest.raises(ValueError, match=f"Did you mean '{nearest}'"):
         make_model(NetworkSpec(name, 2, 1, 3))
 
 
@@ -149,7 +156,7 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(PathError, match="version 9"):
         load_model(path)
     write_checkpoint(path, {"model": {}})
-    with pytest.raises(PathError, match="does not hold a network"):
+    with pytest.raises(PathError, match="its network cannot be built"):
         load_model(path)
 
 

@@ -18,9 +18,8 @@ import torch
 from helpers.runs import finish, phantom, same, settings, start, weights
 from segcal.config import to_yaml
 from segcal.core.errors import PathError
-from segcal.models import read_checkpoint
-from segcal.training import NonFiniteLossError, train
-from segcal.training.checkpoint import write_checkpoint
+from segcal.models import read_checkpoint, write_checkpoint
+from segcal.training import Interrupted, NonFiniteLossError, train
 from segcal.training.state import TrainingState
 
 EPOCHS = 30
@@ -157,9 +156,6 @@ def _data_of(config_file: Path) -> Path:
 
 def test_every_step_is_a_good_place_to_stop(data: Path, tmp_path: Path) -> None:
     """SIGTERM is raised in this process before each step of the run in turn."""
-    from segcal.training import Interrupted
-    from segcal.training.state import TrainingState
-
     config = settings(data, epochs=2, batch_size=4, ema=0.9)
     train(config, tmp_path / "whole")
     steps = 2 * len(range(0, 10, 4))
@@ -200,7 +196,8 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(
     train(settings(data, epochs=3), finished, resume=True)
     said = capsys.readouterr().err
     assert "last.pt: is damaged" in said
-    assert "kept as last.refused.pt, going on from last.prev.pt" in said
+    assert "last.refused.pt" in said
+    assert "last.prev.pt" in said
     assert (finished / "last.refused.pt").read_bytes() == blob
     assert same(weights(finished / "last.pt"), expected)
     # The bad file must never have taken the place of the good one.
@@ -218,7 +215,7 @@ def test_a_foreign_checkpoint_is_refused_by_name(
     train(settings(data, epochs=1, seed=5), tmp_path / "other")
     (finished / "last.pt").write_bytes((tmp_path / "other" / "last.pt").read_bytes())
     train(settings(data, epochs=3), finished, resume=True)
-    assert "last.pt: belongs to another run; kept as" in capsys.readouterr().err
+    assert "last.pt: belongs to another run" in capsys.readouterr().err
     assert same(weights(finished / "last.pt"), expected)
 
 
@@ -275,8 +272,11 @@ def test_a_set_that_was_split_anew_is_refused(data: Path, tmp_path: Path) -> Non
 
 
 def test_the_data_may_have_moved(finished: Path, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "moved").symlink_to(data)
-    train(settings(tmp_path / "moved", epochs=4), finished, resume=True)
+    moved = tmp_path / "moved"
+    shutil.copytree(data, moved)
+    assert train(settings(moved, epochs=4), finished, resume=True).epochs == 4
+    assert read_checkpoint(finished / "last.pt")["epoch"] == 4
+    assert _data_of(finished / "config.yaml") == moved
 
 
 def test_resume_of_nothing_begins(data: Path, tmp_path: Path) -> None:
@@ -303,7 +303,8 @@ def test_nan_in_the_command_is_one_line_and_exit_code_1(
     assert code == 1
     said = capsys.readouterr().err
     start, error = said.splitlines()
-    assert start.startswith(f"{out}: training cases: ")
+    assert start.startswith(f"{out}: ")
+    assert "training cases" in start
     assert error.startswith("segcal: ")
     # And mistakes are exit code 2.
     assert run_cli(monkeypatch, "train", "--data", data, "--out", out) == 2
@@ -333,8 +334,7 @@ def test_how_steps_are_launched_may_change(finished: Path, data: Path) -> None:
 FULL = """
 import resource, sys, torch
 from pathlib import Path
-from segcal.training.checkpoint import write_checkpoint
-from segcal.training.state import TrainingState
+from segcal.models import write_checkpoint
 path = Path(sys.argv[1])
 write_checkpoint(path, {"weights": torch.zeros(10)})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
@@ -351,13 +351,13 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
         [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
     ).stdout
     assert "last.pt: cannot be written (" in said
-    assert "MiB are free there" in said or "too large" in said
+    assert "MiB are free" in said or "too large" in said
     assert len(said.splitlines()) == 1
     assert len(read_checkpoint(path)["weights"]) == 10
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
-def test_a_training_that_breaks_down_is_told_once(
+def test_a_breakdown_is_printed_once(
     data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """From epoch 23 on the learning rate is a thousand times too high."""
@@ -369,11 +369,11 @@ def test_a_training_that_breaks_down_is_told_once(
     result = train(config, tmp_path / "run")
     assert result.best_dsc > 0.3
     said = [line for line in capfd.readouterr().err.splitlines() if "broken down" in line]
-    assert said == [
-        f"epoch 23: validation DSC fell to {_dsc(tmp_path / 'run', 23):.4f} from "
-        f"{result.best_dsc:.4f} (epoch {result.best_epoch + 1}, kept in best.pt): the training may "
-        "have broken down. Lower `optimizer.lr` or set `clip`."
-    ]
+    (line,) = said
+    assert line.startswith("epoch 23: ")
+    numbers = (_dsc(tmp_path / "run", 23), result.best_dsc)
+    for fact in (*(f"{n:.4f}" for n in numbers), "best.pt", "`optimizer.lr`", "`clip`"):
+        assert fact in line
 
 
 def _dsc(run: Path, epoch: int) -> float:

@@ -16,8 +16,9 @@ from segcal.data import open_dataset
 from segcal.losses import NACLLoss
 from segcal.metrics import evaluate_case
 from segcal.training import TrainingError, train
+from segcal.training.build import build_loss, build_state
 from segcal.training.device import make_fabric, processes
-from segcal.training.state import build_state, build_loss, in_format
+from segcal.training.state import to_memory_format
 from segcal.training.validate import Validator, summarize
 
 
@@ -111,6 +112,7 @@ def test_what_a_run_leaves_behind(data: Path, plain: Path) -> None:
     rows = [json.loads(line) for line in (plain / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [0, 1]
     assert set(rows[0]) == {"epoch", "lr", "losses", "val", "seconds"}
+    assert rows[0]["val"]["region"] == "all"
     best = torch.load(plain / "best.pt", weights_only=True)
     assert best["metrics"]["dsc"] == max(row["val"]["dsc"] for row in rows)
 
@@ -187,9 +189,7 @@ def test_the_validator_agrees_with_evaluate_case(data: Path, plain: Path) -> Non
     image = torch.from_numpy(case.image())
     with torch.no_grad():
         probs = model(image.transpose(0, 1)).softmax(1).transpose(0, 1)
-    result = evaluate_case(
-        probs, case.label(), case.spacing_mm, case=case.name, regions=["foreground"]
-    )
+    result = evaluate_case(probs, case.label(), case.spacing_mm, case=case.name, regions=["all"])
     value = {(row.metric, row.label): row.value for row in result.rows}
     assert scores[0].dsc == pytest.approx({k: value["dsc", k] for k in ("1", "2", "3", "4")})
     assert scores[0].ece == pytest.approx(value["ece", "all"])
@@ -206,13 +206,13 @@ def test_tensorboard_when_asked(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": {"name": "nacll"}}, "Did you mean 'nacl'"),
+        ({"loss": {"name": "nacll"}}, "`loss`.*Did you mean 'nacl'"),
         ({"loss": {"options": {"patch": 3}}}, "patch"),
         ({"loss": {"name": "ce", "schedule": {"name": "constant", "options": {"value": 1.0}}}},
          "has none"),
         ({"optimizer": {"name": "adm"}}, "Did you mean 'adam'"),
         ({"optimizer": {"options": {"beta": 1}}}, "beta"),
-        ({"model": {"name": "unt"}}, "Did you mean 'unet'"),
+        ({"model": {"name": "unt"}}, "`model.name`.*Did you mean 'unet'.*monai"),
         ({"augment": [{"name": "RandFlip"}]}, "Did you mean 'RandFlipd'"),
         ({"augment": [{"name": "RandFlipd", "options": {"probability": 1}}]}, "probability"),
         ({"data": {"path": "/nowhere"}}, "/nowhere"),
@@ -270,11 +270,11 @@ def test_config_errors_are_value_errors() -> None:
 def test_images_have_the_strides_of_their_order(shape: tuple[int, ...]) -> None:
     last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     image = torch.randn(shape)
-    placed = in_format(image, last)
+    placed = to_memory_format(image, last)
     # What torch makes from scratch: of one channel it would leave any order as it is.
     assert placed.stride() == torch.empty(shape, memory_format=last).stride()
     assert torch.equal(placed, image)
-    assert in_format(image, torch.contiguous_format) is image
+    assert to_memory_format(image, torch.contiguous_format) is image
 
 
 def test_the_commit_of_copied_sources_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:

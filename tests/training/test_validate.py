@@ -17,7 +17,7 @@ from segcal.data.store import pack_case
 from segcal.metrics import evaluate_case
 from segcal.models import predict_logits
 from segcal.training import NonFiniteLossError, Validator, summarize, validate
-from segcal.training.validate import CaseScore, slices_at_once
+from segcal.training.validate import CaseScore, slices_per_batch
 
 CPU = torch.device("cpu")
 CUDA = pytest.param(
@@ -94,7 +94,7 @@ def alone(
     net.eval()
     logits = predict_logits(net, torch.from_numpy(case.image()).to(device), patch_size=patch)
     rows = evaluate_case(
-        logits.softmax(0), case.label(), case.spacing_mm, case=case.name, regions="foreground"
+        logits.softmax(0), case.label(), case.spacing_mm, case=case.name, regions="all"
     ).rows
     value = {(row.metric, row.label): row.value for row in rows}
     labels = [str(k) for k in range(1, CLASSES)]
@@ -132,10 +132,9 @@ def test_each_case_gets_what_it_gets_alone(
     assert net.training
     assert scores is not None
     assert len({score.ece for score in scores}) == len(cases)
-    assert math.isnan(scores[EMPTY].ece)
-    assert math.isnan(scores[EMPTY].cece)
     summary = summarize(scores)
-    assert (summary["cases"], summary["undefined"]) == (len(cases), 1)
+    assert (summary["cases"], summary["region"]) == (len(cases), "all")
+    assert summary["ece"] == pytest.approx(sum(score.ece for score in scores) / len(cases))
 
 
 def test_what_is_predicted_together_does_not_matter(
@@ -152,7 +151,7 @@ def test_what_is_predicted_together_does_not_matter(
     assert seen == {1: [1] * 17, 4: [4, 4, 2, 4, 3], 1000: [10, 7]}
     assert_same(validator(cases[::-1]).score(net), expected[::-1])
     # Room for three slices: a case that has more is still taken whole.
-    monkeypatch.setattr(validate, "_LOGITS_AT_ONCE", 3 * 12 * 10 * CLASSES)
+    monkeypatch.setattr(validate, "_MAX_LOGITS", 3 * 12 * 10 * CLASSES)
     net.seen.clear()
     assert_same(validator(cases, batch_size=1000).score(net), expected)
     assert net.seen == [3, 2, 1, 5, 4, 2]
@@ -221,8 +220,8 @@ def test_a_process_without_cases_has_no_scores() -> None:
 
 def test_small_slices_are_predicted_in_large_batches_on_a_gpu(cases: list[PreparedCase]) -> None:
     gpu = torch.device("cuda")
-    assert slices_at_once(cases, 4, CPU) == 16
-    assert slices_at_once(cases, 20, CPU) == 20
-    assert slices_at_once(cases, 4, gpu) == (1 << 20) // (12 * 10)
-    assert slices_at_once(cases[1:2], 4, gpu) == (1 << 20) // (9 * 11)
-    assert slices_at_once(cases, 10_000, gpu) == 10_000
+    assert slices_per_batch(cases, 4, CPU) == 16
+    assert slices_per_batch(cases, 20, CPU) == 20
+    assert slices_per_batch(cases, 4, gpu) == (1 << 20) // (12 * 10)
+    assert slices_per_batch(cases[1:2], 4, gpu) == (1 << 20) // (9 * 11)
+    assert slices_per_batch(cases, 10_000, gpu) == 10_000
