@@ -273,9 +273,9 @@ def change_config(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfi
     """
     content = config.model_dump()
     for key, value in changes.items():
-        section = content.get(key)
-        merge = isinstance(section, dict) and isinstance(value, Mapping)
-        content[key] = {**section, **value} if merge else value
+        old = content.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping)
+        content[key] = {**content[key], **value} if both else value
     return check_config(content)
 
 

@@ -38,7 +38,12 @@ def settings(data: Path, /, **changes: Any) -> TrainConfig:
 
 def environment() -> dict[str, str]:
     """One thread each: the two cores of a small machine are shared, and sums keep their order."""
-    return {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{SRC}{os.pathsep}{SRC.parent / 'tests'}",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
 
 
 def start(*arguments: object, launcher: tuple[str, ...] = ()) -> "subprocess.Popen[str]":

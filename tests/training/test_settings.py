@@ -17,7 +17,7 @@ from segcal.losses import NACLLoss
 from segcal.metrics import evaluate_case
 from segcal.training import TrainingError, train
 from segcal.training.build import build_loss, build_state
-from segcal.training.device import make_fabric, processes
+from segcal.training.device import make_fabric
 from segcal.training.state import to_memory_format
 from segcal.training.validate import Validator, summarize
 
@@ -240,18 +240,6 @@ def test_out_of_memory_names_the_setting(data: Path, tmp_path: Path) -> None:
     huge = {"options": {"filters": [4_000_000, 4_000_000], "pools": [2]}}
     with pytest.raises(TrainingError, match=r"out of memory.*`batch_size` \(4\)"):
         train(settings(data, model=huge), tmp_path / "run")
-
-
-def test_processes_are_read_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert processes() == (1, 1)
-    monkeypatch.setenv("SLURM_NTASKS", "8")  # a batch script, not yet a job step
-    assert processes() == (1, 1)
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
-    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
-    assert processes() == (4, 2)
-    monkeypatch.setenv("WORLD_SIZE", "6")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert processes() == (3, 2)
 
 
 def test_dice_ignores_what_the_loss_ignores() -> None:

@@ -163,7 +163,7 @@ def build_optimizer(
     if capturable and config.name in ("adam", "adamw"):
         options.setdefault("capturable", True)
     try:
-        return OPTIMIZERS[config.name](network.parameters(), **options)  # type: ignore[arg-type]
+        return OPTIMIZERS[config.name](network.parameters(), **options)
     except TypeError as error:
         raise ValueError(
             f"Expected `optimizer.options` to be arguments of {config.name}: {error}"
