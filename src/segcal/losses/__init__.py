@@ -8,7 +8,13 @@ from inspect import signature
 from typing import Any
 
 from segcal.core.checks import check_choice
-from segcal.losses.base import PenalisedLoss, SegmentationLoss, WeightedSum
+from segcal.losses.base import (
+    PenalisedLoss,
+    SegmentationLoss,
+    WeightedSum,
+    add_up,
+    loss_terms,
+)
 from segcal.losses.cross_entropy import (
     CrossEntropyLoss,
     ECPLoss,
@@ -66,10 +72,12 @@ __all__ = [
     "SVLSLoss",
     "SegmentationLoss",
     "WeightedSum",
+    "add_up",
     "cross_entropy",
     "entropy_penalty",
     "focal",
     "label_smoothing",
+    "loss_terms",
     "make_loss",
     "margin_penalty",
     "neighbour_penalty",

@@ -290,7 +290,36 @@ def kernel_recipe(kind: str, **options: Any) -> Recipe:
     return Recipe(kind, **options)
 
 
+def loss_terms(loss: nn.Module, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """The named parts of any loss; they add up to what `loss(logits, target)` returns.
+
+    A `SegmentationLoss` or `WeightedSum` is split into its `terms`. Any other module, and a
+    subclass that overrides `forward`, is called and has one part, `loss`.
+
+    MONAI's losses with `to_onehot_y=True` expect labels as (B, 1, *S): the channel axis is added.
+
+    Example:
+        >>> loss = nn.CrossEntropyLoss()
+        >>> list(loss_terms(loss, torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64)))
+        ['loss']
+    """
+    forward = getattr(loss.forward, "__func__", None)
+    if forward is SegmentationLoss.forward or forward is WeightedSum.forward:
+        return cast(SegmentationLoss, loss).terms(logits, target)
+    one_hot = any(getattr(module, "to_onehot_y", False) for module in loss.modules())
+    if one_hot and target.ndim == logits.ndim - 1:
+        target = target.unsqueeze(1)
+    value = loss(logits, target)
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"Expected the loss {type(loss).__name__} to return a tensor, "
+            f"but got {type(value).__name__}."
+        )
+    return {"loss": value}
+
+
 def add_up(terms: dict[str, Tensor]) -> Tensor:
+    """The sum of the parts of a loss."""
     total, *others = terms.values()
     for value in others:
         total = total + value
