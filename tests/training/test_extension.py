@@ -61,7 +61,7 @@ def test_monai_losses_get_labels_with_a_channel(data: Path, tmp_path: Path) -> N
     train(config, tmp_path / "run")
     rows = log(tmp_path / "run")
     assert rows[-1]["losses"]["loss"] < 0.9 * rows[0]["losses"]["loss"]
-    with pytest.raises(ValueError, match="DiceCELoss.*`to_onehot_y: true`"):
+    with pytest.raises(ValueError, match=r"DiceCELoss.*`to_onehot_y: true`"):
         train(settings(data, loss={"name": DICE_CE}), tmp_path / "without")
     assert not (tmp_path / "without").exists()
 
@@ -106,7 +106,7 @@ def test_keywords_change_the_config(data: Path, tmp_path: Path) -> None:
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (saved["loss"]["name"], saved["optimizer"]["lr"], saved["epochs"]) == ("ce", 2e-3, 1)
     assert saved["optimizer"]["milestones"] == [50]
-    with pytest.raises(ValueError, match="`epoch`.*Did you mean `epochs`"):
+    with pytest.raises(ValueError, match=r"`epoch`.*Did you mean `epochs`"):
         train(data=data, out=tmp_path / "x", epoch=1)
     with pytest.raises(TypeError, match="`out`"):
         train(data=data)
