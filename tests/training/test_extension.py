@@ -39,7 +39,7 @@ def test_a_loss_by_path_gets_its_options(data: Path, tmp_path: Path) -> None:
     assert first[1] == pytest.approx(3 * first[0])
 
 
-def test_what_forward_returns_is_trained(data: Path, tmp_path: Path) -> None:
+def test_training_minimizes_what_forward_returns(data: Path, tmp_path: Path) -> None:
     """Under SGD a step is proportional to the loss."""
     moved = []
     for name in ("ce", f"{PATH}:ThousandfoldLoss"):
@@ -74,7 +74,7 @@ def test_dice_can_be_added_to_any_loss(data: Path, tmp_path: Path) -> None:
     assert parts["loss"] > parts["dice"]
 
 
-def test_an_object_is_trained_with_and_needed_again_to_resume(data: Path, tmp_path: Path) -> None:
+def test_a_loss_object_is_required_again_to_resume(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(settings(data, epochs=1), out, loss=BrierLoss(weight=3.0))
     saved = yaml.safe_load((out / "config.yaml").read_text())["loss"]
@@ -84,13 +84,13 @@ def test_an_object_is_trained_with_and_needed_again_to_resume(data: Path, tmp_pa
     with pytest.raises(ValueError, match=r"another `loss\.name`"):
         train(settings(data, epochs=2), out, loss=nn.CrossEntropyLoss(), resume=True)
     assert train(settings(data, epochs=2), out, loss=BrierLoss(3.0), resume=True).epochs == 2
-    # The same as by path.
+    # The import path gives the same weights.
     by_path = {"name": f"{PATH}:BrierLoss", "options": {"weight": 3.0}}
     train(settings(data, epochs=2, loss=by_path), tmp_path / "path")
     assert same(weights(out / "last.pt"), weights(tmp_path / "path" / "last.pt"))
 
 
-def test_an_object_of_a_local_class_is_trained_with(data: Path, tmp_path: Path) -> None:
+def test_a_loss_object_of_a_local_class(data: Path, tmp_path: Path) -> None:
     class Local(BrierLoss):
         pass
 
@@ -144,7 +144,7 @@ def test_another_process_rebuilds_a_network_by_path(data: Path, tmp_path: Path) 
         ({"loss": {"name": f"{PATH}:PixelLoss"}}, "PixelLoss to return one number"),
     ],
 )
-def test_mistakes_are_named_before_anything_is_written(
+def test_invalid_settings_are_named_before_anything_is_written(
     changes: dict[str, Any], message: str, data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -164,7 +164,7 @@ def test_an_unknown_loss_is_named_as_the_user_typed_it(
     assert "Did you mean 'nacl'?" in message
 
 
-def test_the_test_losses_are_what_they_claim() -> None:
+def test_the_losses_of_this_test() -> None:
     logits, target = torch.randn(1, 3, 4, 4), torch.randint(0, 3, (1, 4, 4))
     thousandfold = ThousandfoldLoss()(logits, target)
     torch.testing.assert_close(thousandfold, 1000 * CrossEntropyLoss()(logits, target))

@@ -7,13 +7,14 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segcal.core.checks import check_choice, check_int
+from segcal.core.checks import check_int
 from segcal.models.unet import UNet
 from segcal.registry import Registry
 
@@ -128,10 +129,12 @@ def make_model(spec: NetworkSpec) -> SegmentationNetwork:
 
 def network_class(name: str) -> type[nn.Module]:
     """The class with this name or import path; a ValueError names the nearest name."""
-    if name.startswith("monai.") and name not in NETWORKS and ":" not in name:
+    if name.startswith("monai.") and ":" not in name:
         nets = importlib.import_module("monai.networks.nets")
-        names = [n for n in dir(nets) if _takes_channels(getattr(nets, n))]
-        check_choice("model.name", name, ["unet", *(f"monai.{n}" for n in names)])
+        if name.removeprefix("monai.") not in dir(nets):
+            near = get_close_matches(name, [f"monai.{known}" for known in dir(nets)], n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"`model.name`: MONAI has no network named {name!r}.{hint}")
         name = f"monai.networks.nets:{name.removeprefix('monai.')}"
     try:
         return NETWORKS.get(name)
@@ -139,16 +142,6 @@ def network_class(name: str) -> type[nn.Module]:
         raise ValueError(
             f"`model.name`: {error} Any network of MONAI works as monai.NAME."
         ) from error
-
-
-def _takes_channels(thing: object) -> bool:
-    """Whether this is a network class with arguments for the input and output channels."""
-    if not _is_module_class(thing):
-        return False
-    known = inspect.signature(thing).parameters  # type: ignore[arg-type]
-    return all(
-        any(name in known for name in _FROM_DATA[fact]) for fact in ("in_channels", "num_classes")
-    )
 
 
 def check_model(model: nn.Module, spec: NetworkSpec, size: tuple[int, ...]) -> None:

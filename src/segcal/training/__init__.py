@@ -44,19 +44,15 @@ __all__ = [
     "train",
 ]
 
-# Schedules are useful without Lightning Fabric, which the other names need.
+# Schedules are useful without Lightning Fabric, which these need.
+_LAZY = {
+    "build": ("OPTIMIZERS", "build_loss"),
+    "errors": ("Interrupted", "NonFiniteLossError", "TrainingError"),
+    "loop": ("TrainResult", "train"),
+    "validate": ("Validator", "summarize"),
+}
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    {
-        "OPTIMIZERS": "segcal.training.build",
-        "build_loss": "segcal.training.build",
-        "Interrupted": "segcal.training.errors",
-        "NonFiniteLossError": "segcal.training.errors",
-        "TrainingError": "segcal.training.errors",
-        "TrainResult": "segcal.training.loop",
-        "train": "segcal.training.loop",
-        "Validator": "segcal.training.validate",
-        "summarize": "segcal.training.validate",
-    },
+    {name: f"{__name__}.{module}" for module, names in _LAZY.items() for name in names},
     eager=__all__,
 )

@@ -216,20 +216,17 @@ class TrainingLoop:
         if dsc > state.best_dsc:
             state.best_dsc, state.best_epoch = dsc, state.epoch
             if fabric.is_global_zero:
-                write_checkpoint(self.folder.path / BEST, self.best_state(metrics))
+                content = {
+                    "run_id": self.folder.run_id,
+                    "epoch": state.epoch,
+                    "network": state.spec.as_dict(),
+                    "model": state.validated_network.state_dict(),
+                    "metrics": metrics,
+                    "classes": dict(state.dataset.classes),
+                    "data_fingerprint": state.dataset.fingerprint,
+                }
+                write_checkpoint(self.folder.path / BEST, content)
         return metrics
-
-    def best_state(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        state = self.state
-        return {
-            "run_id": self.folder.run_id,
-            "epoch": state.epoch,
-            "network": state.spec.as_dict(),
-            "model": state.validated_network.state_dict(),
-            "metrics": metrics,
-            "classes": dict(state.dataset.classes),
-            "data_fingerprint": state.dataset.fingerprint,
-        }
 
     def interrupt(self, number: int) -> NoReturn:
         """Save the state between two steps and stop."""

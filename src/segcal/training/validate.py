@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from segcal.data import PreparedCase
 from segcal.data.loaders import free_bytes
+from segcal.metrics import DEFAULT_REGION
 from segcal.metrics.overlap import check_groups, dsc_of
 from segcal.metrics.stacked import stacked_bins
 from segcal.models import predict_logits
 from segcal.training.errors import NonFiniteLossError
 
-# Calibration is measured over all voxels.
-REGION = "all"
 # Validation volumes stay in memory between epochs if they take at most this share of it.
 _KEPT_SHARE = 0.1
 # Volumes are scored together up to this many logits (K·Z·Y·X): 128 MiB.
@@ -188,13 +187,16 @@ def slices_per_batch(cases: Sequence[PreparedCase], batch_size: int, device: tor
 
 
 def summarize(scores: Sequence[CaseScore]) -> dict[str, Any]:
-    """Means over the cases; undefined values are left out, and None is a mean without any."""
+    """Means over the cases; undefined values are left out, and None is a mean without any.
+
+    Calibration is measured over all voxels, the default region.
+    """
     labels = list(scores[0].dsc)
     return {
         "dsc": _mean([value for score in scores for value in score.dsc.values()]),
         "ece": _mean([score.ece for score in scores]),
         "cece": _mean([score.cece for score in scores]),
-        "region": REGION,
+        "region": DEFAULT_REGION,
         "dsc_by_label": {k: _mean([score.dsc[k] for score in scores]) for k in labels},
         "cases": len(scores),
     }
