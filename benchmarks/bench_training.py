@@ -1,16 +1,16 @@
-"""A training step of the paper's U-Net on a GPU: plain PyTorch beside segcal, stage by stage.
+"""Time of a training step of the paper's U-Net on a GPU: plain PyTorch and segcal, by stage.
 
 python benchmarks/bench_training.py [--steps N] [--size 192] [--batch 16] [--losses nacl ce_dice]
                                     [--only "plain PyTorch, TF32" "segcal (nacl)"]
 
-Both train on the same generated slices, 16 × 1 × 192 × 192 by default. The baseline is what one
-writes by hand: TF32, eager, F.cross_entropy, torch's Adam, and all slices already on the GPU, so
-that no loader flatters the comparison; with a DataLoader it stands below.
-segcal is its own loop: resident batches, bf16, channels_last, fused losses and Adam, the network
-compiled, whole steps replayed as one CUDA graph. Beside them stand segcal with one part switched
-off at a time. Whole steps are timed by the clock over many steps with one wait at the end; stages
-by events around each of them, in a second pass of steps that are not replayed. Writes
-results/training_cuda.json and prints a Markdown table.
+Both train on the same generated slices, 16 × 1 × 192 × 192 by default. The baseline is a typical
+hand-written loop: TF32, eager, F.cross_entropy, torch's Adam. Its slices are already on the GPU, so
+that the comparison does not depend on a loader; a variant with a DataLoader is measured as well.
+segcal uses its own loop: resident batches, bf16, channels_last, fused losses and Adam, a compiled
+network, whole steps replayed as one CUDA graph. Further rows switch off one of these at a time.
+Whole steps are timed with the wall clock over many steps and one synchronization at the end; stages
+with CUDA events, in a second pass without replay. Writes results/training_cuda.json and prints a
+Markdown table.
 """
 
 import argparse
@@ -55,7 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def plain_stages(state: TrainingState, *, tf32: bool, on_gpu: bool) -> Stages:
-    """The loop one writes by hand, on the slices that segcal's loader holds."""
+    """A typical hand-written loop, on the slices of segcal's loader."""
     loader = state.loader
     assert isinstance(loader, ResidentLoader)
     images, labels = loader.images.float() * loader.scale + loader.offset, loader.labels.long()
@@ -88,7 +88,7 @@ def plain_stages(state: TrainingState, *, tf32: bool, on_gpu: bool) -> Stages:
 
 
 def segcal_stages(state: TrainingState) -> tuple[Whole, Stages]:
-    """The body of `TrainingLoop.train_epoch`, as it is and cut into its stages."""
+    """The body of `TrainingLoop.train_epoch`: complete, and divided into stages."""
     state.start_epoch()
     batches = endless(lambda: state.loader)
     done = iter(range(10**9))
@@ -140,7 +140,7 @@ def endless(make: Callable[[], Any]) -> Iterator[Any]:
 
 
 def measure(whole: Whole, stages: Stages, steps: int) -> dict[str, Any]:
-    """Whole steps by the clock (five blocks), then each stage between events."""
+    """Whole steps with the wall clock (five blocks), then each stage with CUDA events."""
     for _ in range(WARMUP):
         whole()
     torch.cuda.reset_peak_memory_stats()
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cases", type=int, default=24, help="volumes of 16 slices")
     parser.add_argument("--losses", nargs="+", default=["nacl", "ce_dice"])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows, by the table's names")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows of the table to measure")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_training.py needs a GPU")
@@ -267,7 +267,7 @@ def main() -> None:
                 "shape": [args.batch, 1, args.size, args.size],
                 "results": results,
             }
-            # After every run: what is measured is kept, whatever stops the rest.
+            # After every run, so that an interruption loses nothing.
             write_results(RESULTS / "training_cuda.json", payload)
     print("\n" + table(results))
 

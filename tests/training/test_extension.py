@@ -142,6 +142,7 @@ def test_another_process_rebuilds_a_network_by_path(data: Path, tmp_path: Path) 
         ({"loss": {"name": f"{PATH}:not_a_network"}}, "subclass of torch.nn.Module"),
         ({"loss": {"name": f"{PATH}:BrierLoss", "options": {"wieght": 1}}}, "wieght.*weight"),
         ({"loss": {"name": f"{PATH}:PixelLoss"}}, "PixelLoss to return one number"),
+        ({"loss": {"options": {"reduction": "none"}}}, "NACLLoss to return one number"),
     ],
 )
 def test_invalid_settings_are_named_before_anything_is_written(

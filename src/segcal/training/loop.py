@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from segcal.config import TrainConfig
 from segcal.core.checks import require
@@ -139,7 +139,7 @@ class TrainingLoop:
             say(f"{folder.path}: no structure was found in any validation; train for more epochs")
         return TrainResult(folder.path, state.epoch, state.best_dsc, state.best_epoch)
 
-    def train_epoch(self, do_step: Any) -> None:
+    def train_epoch(self, do_step: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> None:
         """The remaining steps of the epoch."""
         state, fabric = self.state, self.state.fabric
         steps, single = len(state.loader), fabric.world_size == 1
