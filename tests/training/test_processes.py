@@ -24,8 +24,8 @@ def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
     out = tmp_path / "two"
     process = start("train", "--config", tmp_path / "c.yaml", "--out", out, launcher=TORCHRUN)
     train(config, tmp_path / "one")
-    code, said = finish(process)
-    assert code == 0, said
+    code, output = finish(process)
+    assert code == 0, output
     assert json.loads((out / "run.json").read_text())["processes"] == 2
     one, two = weights(tmp_path / "one" / "last.pt"), weights(out / "last.pt")
     start_of = weights(tmp_path / "one" / "last.prev.pt")
@@ -45,7 +45,7 @@ def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
     refused = start(
         "train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "x", launcher=TORCHRUN
     )
-    code, said = finish(refused)
+    code, output = finish(refused)
     assert code != 0
-    assert "`batch_size` to be divisible by the 2 processes" in said
+    assert "`batch_size` to be divisible by the 2 processes" in output
     assert not (tmp_path / "x").exists()
