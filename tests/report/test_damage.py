@@ -14,7 +14,7 @@ from segcal.report import write_report
 from segcal.report.numbers import Numbers
 from segcal.report.pictures import case_pictures
 from segcal.report.reliability import read_bins
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 VALUES = {(m, 0, c): {"dsc": 0.5, "ece": 0.25} for m in ("a", "b") for c in ("x", "y")}
 

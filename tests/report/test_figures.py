@@ -11,7 +11,7 @@ from segcal.report.numbers import Numbers
 from segcal.report.panel import draw_panel
 from segcal.report.pictures import CasePicture, MethodPicture
 from segcal.report.style import fold
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 @pytest.mark.parametrize(

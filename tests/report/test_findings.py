@@ -15,7 +15,7 @@ from segcal.report.rank_tables import rank_table
 from segcal.report.ranks import Ranks, rank_methods
 from segcal.report.tables import confidence_table, main_table
 from segcal.report.words import findings, ranking_note
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def read(folder: Path, values: Values, **extra: object) -> Numbers:

@@ -10,7 +10,7 @@ import pytest
 
 from segcal.report.numbers import Numbers
 from segcal.report.tables import class_table, confidence_table, group_table, main_table, truth_table
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from segcal.report.ranks import rank_methods
 from segcal.report.reference import place_words, why_this
 from segcal.report.seeds import count_seeds, seed_words, seeds_note, seeds_table
 from segcal.report.words import findings
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 CHOSEN = "good was chosen as the best on the same cases, which favours it."
 IN_PLAN = "fair was named in the plan before any run was evaluated, not chosen by its results."

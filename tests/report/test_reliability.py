@@ -14,7 +14,7 @@ from segcal.report.pictures import case_pictures
 from segcal.report.ranks import rank_methods, verdicts
 from segcal.report.reliability import curve, read_bins
 from segcal.report.style import inline
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def test_a_thousand_cases_in_seconds(tmp_path: Path) -> None:
 
 def test_no_torch_is_imported(study: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from segcal.study.reader import read_study; import segcal.report.write; "
+        "import sys; from segcal.study import read_study; import segcal.report.write; "
         f"read_study(__import__('pathlib').Path({str(study)!r})); "
         "print('torch' in sys.modules, 'nibabel' in sys.modules)"
     )

@@ -23,7 +23,7 @@ from segcal.report.seeds import (
 )
 from segcal.report.words import findings
 from segcal.stats import compare_crossed
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def scores(seeds: int, cases: int = 12, spread: float = 0.05) -> Values:

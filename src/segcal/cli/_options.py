@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,3 +40,16 @@ def warn_unused(unused: Sequence[str]) -> None:
 
 def changed_labels(changed: int, voxels: int) -> str:
     return f"{changed:,} of {voxels:,} voxels changed their label"
+
+
+def number(value: float | None) -> str:
+    """Four digits; a dash for None and NaN."""
+    return "–" if value is None or value != value else f"{value:.4g}"
+
+
+def print_table(table: Any) -> None:
+    """Print a rich table; into a file or a pipe it is not cut."""
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from segcal.core.checks import check_choice
-from segcal.evaluation.evaluation_files import Evaluation
 from segcal.metrics import POOLED, REGIONS
+from segcal.study import Evaluation
 
 # What a rule may speak of. Those of the whole segmentation have no region.
 _SEGMENTATION = ("dsc", "hd95_mm", "hd95_max_mm", "hd_mm", "assd_mm", "nsd_2mm")

@@ -10,7 +10,6 @@ from typing import Any
 from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
 from segcal.evaluation.case_metrics import Predicted
-from segcal.evaluation.evaluation_files import Evaluation
 from segcal.evaluation.finished_run import (
     FinishedRun,
     identity,
@@ -19,8 +18,9 @@ from segcal.evaluation.finished_run import (
     predicted_cases,
 )
 from segcal.evaluation.posthoc_fit import AFTER_TRAINING
-from segcal.evaluation.predict import choose_device, exactly
+from segcal.evaluation.predict import choose_device, reproducible_float32
 from segcal.posthoc import Calibrator, HeldOut, make_calibrator
+from segcal.study import Evaluation
 
 FITTED_ON = "val"
 
@@ -94,13 +94,13 @@ def fit_run(
         for case in predicted:
             yield HeldOut(_logits(case), case.target)
 
-    with exactly():
+    with reproducible_float32():
         fitted = make_calibrator(calibrator).fit(held_out())
     fitted.about = {
         "region": "all",
         "split": FITTED_ON,
         "cases": [case.name for case in cases],
-        "data_fingerprint": run.about.get("data_fingerprint"),
+        "data_fingerprint": run.info.data_fingerprint,
         **identity(run, config),
     }
     return fitted

@@ -9,6 +9,7 @@ in them, a calibrated model need not score 0.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -151,4 +152,4 @@ REGIONS: dict[str, Region] = {
     "boundary": boundary,
 }
 # Where calibration is read unless a region is requested.
-DEFAULT_REGION = "all"
+DEFAULT_REGION: Final = "all"

@@ -1,12 +1,16 @@
 """The report of a study: tables, figures and one page. Reads files only; knows no torch."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from segcal.study import Study
 
 __all__ = ["write_report"]
 
 
 def write_report(
-    study: Path | str,
+    study: "Path | str | Study",
     *,
     out: Path | str | None = None,
     region: str | None = None,
@@ -18,7 +22,8 @@ def write_report(
     any other folder is left alone.
 
     Args:
-        study: a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote.
+        study: a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote, or what
+            `read_study` read of it (with its region and reference).
         out: where to; by default `report` in the study.
         region: where calibration is read; by default the study's own.
         reference: the method that is compared with the others; by default the one that the study
@@ -26,4 +31,5 @@ def write_report(
     """
     from segcal.report.write import write  # draws: matplotlib is loaded here
 
-    return write(Path(study), Path(out) if out is not None else None, region, reference)
+    folder = Path(study) if isinstance(study, str) else study
+    return write(folder, Path(out) if out is not None else None, region, reference)

@@ -8,7 +8,7 @@ import numpy as np
 from segcal.report.figures import Drawing, new_figure
 from segcal.report.numbers import Numbers
 from segcal.report.style import INK, WHITE, colours, fold
-from segcal.study.schema import Dataset, Training
+from segcal.study import Dataset, Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from segcal.report.figures import Drawing, new_figure
 from segcal.report.numbers import Numbers
 from segcal.report.reliability import FEW_VOXELS, CaseBins, Curve, Floats
 from segcal.report.style import INK, MUTED, RULE, colours, fold
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

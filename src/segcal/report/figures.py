@@ -10,7 +10,7 @@ from segcal.report.numbers import Numbers
 from segcal.report.ranks import ALPHA, Ranks, verdicts
 from segcal.report.style import INK, MUTED, RULE, colours, fold, markers, shorten
 from segcal.report.table import metric_column
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ import numpy as np
 from segcal.metrics import POOLED
 from segcal.metrics.table import whole_image
 from segcal.stats.summary import means_over_seeds
-from segcal.study.reader import Study
+from segcal.study import Study
 
 if TYPE_CHECKING:
     import pandas as pd

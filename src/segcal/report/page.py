@@ -19,8 +19,7 @@ from segcal.report.reliability import FEW_VOXELS, Curve
 from segcal.report.style import CLASSES, colours
 from segcal.report.table import Table, metric_column
 from segcal.report.tables import undefined_by_metric
-from segcal.study.reader import Study
-from segcal.study.schema import Candidate
+from segcal.study import Candidate, Study
 
 TEMPLATES = Path(__file__).parent / "templates"
 HOW = (

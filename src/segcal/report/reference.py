@@ -1,14 +1,12 @@
 """The method that a study is about: who named it, when, and what that is worth."""
 
-from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from segcal.report.ranks import Ranks
-    from segcal.study.reader import Study
+    from segcal.study import Study
 
 # Where a name came from → how that is said, and what a reader should make of it.
 _FROM = {
@@ -28,63 +26,16 @@ _FROM = {
 }
 
 
-@dataclass(frozen=True)
-class Named:
-    """A method that somebody named, and where: "plan", "late", "study" or "report"."""
-
-    method: str
-    where: str
-
-    @property
-    def how(self) -> str:
-        """Such as "named in the plan before any run was evaluated"."""
-        return _FROM[self.where][0]
-
-    @property
-    def worth(self) -> str:
-        """Such as ", not chosen by its results": the end of that sentence."""
-        return _FROM[self.where][1]
-
-
-def find_named(study: "Study", asked: str | None = None) -> Named | None:
-    """The method that `asked` names, else the one of study.json; an unknown one raises."""
-    info = study.info
-    if asked is not None and asked != info.reference:
-        _check("argument `reference`", asked, study)
-        return Named(asked, "report")
-    if info.reference is None:
-        return None
-    place = f"`reference` of {study.folder / 'study.json'}"
-    _check(place, info.reference, study, " Correct it, or say --reference.")
-    where = {None: "study", True: "late", False: "plan"}[info.reference_late]
-    return Named(info.reference, where)
-
-
-def _check(what: str, name: str, study: "Study", help: str = "") -> None:
-    ranked = study.compared
-    if name in ranked:
-        return
-    why = ""
-    if name in study.methods:
-        why = f", which is of group {study.methods[name].group} and so not ranked"
-    near = get_close_matches(name, ranked, n=1) if not why else []
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(
-        f"Expected {what} to be one of {', '.join(map(repr, ranked))}, but got {name!r}{why}."
-        f"{hint}{help}"
-    )
-
-
 def why_this(study: "Study", method: str) -> str:
     """Why `method` is the one that is compared with the others, and what that is worth."""
     title, named = study.methods[method].title, study.named
     if named is not None and named.method == method:
-        return f"{title} was {named.how}{named.worth}."
+        return f"{title} was {''.join(_FROM[named.where])}."
     out = f"{title} was chosen as the best on the same cases, which favours it."
     if named is None:
         return out
     other = study.methods[named.method].title
-    return f"{other} was {named.how}, but could not be ranked. {out}"
+    return f"{other} was {_FROM[named.where][0]}, but could not be ranked. {out}"
 
 
 def place_words(study: "Study", ranks: "Ranks | None") -> str:
@@ -93,11 +44,12 @@ def place_words(study: "Study", ranks: "Ranks | None") -> str:
     if named is None or study.table.empty:
         return ""
     title = study.methods[named.method].title
+    how = _FROM[named.where][0]
     if ranks is None:
-        return f"{title}, {named.how}, cannot be compared: no two methods can be ranked."
+        return f"{title}, {how}, cannot be compared: no two methods can be ranked."
     if named.method != ranks.reference:
         return (
-            f"{title}, {named.how}, could not be ranked, because a dataset has no finished run of "
+            f"{title}, {how}, could not be ranked, because a dataset has no finished run of "
             f"it; {study.methods[ranks.reference].title}, the first by sum-rank, is compared with "
             "the others instead."
         )
@@ -106,7 +58,7 @@ def place_words(study: "Study", ranks: "Ranks | None") -> str:
     by_sum, sum_rank = _place(ranks.sums, "sum_rank", named.method)
     by_case, case_rank = _place(ranks.cases, "mean_case_rank", named.method)
     return (
-        f"{title}, {named.how}, is number {by_sum} of {len(ranks.sums)} by sum-rank "
+        f"{title}, {how}, is number {by_sum} of {len(ranks.sums)} by sum-rank "
         f"({sum_rank:g}) and number {by_case} by mean-case-rank ({case_rank:.2f})."
     )
 

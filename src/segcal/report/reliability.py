@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.report.arrays import open_arrays
-from segcal.study.reader import Study
+from segcal.study import Study
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000

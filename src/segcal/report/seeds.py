@@ -12,7 +12,7 @@ from segcal.report.reference import why_this
 from segcal.report.table import Cell, Column, Row, Table, metric_column
 from segcal.stats import compare_crossed
 from segcal.stats.significance import once
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 if TYPE_CHECKING:
     import pandas as pd

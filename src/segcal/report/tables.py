@@ -8,7 +8,7 @@ from segcal.metrics.table import SEGMENTATION, base_metric
 from segcal.report.numbers import Number, Numbers
 from segcal.report.paper import CITATION, published, row_of
 from segcal.report.table import Cell, Column, Row, Table, marked, metric_column
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 TRUTH = ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
 # A gap between confidence and accuracy below this is called none.

@@ -41,7 +41,7 @@ from segcal.report.tables import (
     truth_table,
 )
 from segcal.report.words import findings, ranking_note
-from segcal.study.reader import read_study
+from segcal.study import Study, read_study
 
 INDEX = "index.html"
 # Group of methods -> heading of its section, and what is said there.
@@ -57,11 +57,14 @@ _GROUPS = {
 _OWN = {INDEX, "tables", "figures"}
 
 
-def write(folder: Path, out: Path | None, region: str | None, reference: str | None) -> Path:
+def write(study: Path | Study, out: Path | None, region: str | None, reference: str | None) -> Path:
     """Read the study, compute and draw everything, then move the finished folder into place."""
+    folder = study.folder if isinstance(study, Study) else study
     target = out if out is not None else folder / "report"
     _check_target(target)
-    report = _Report(Numbers(read_study(folder, region, reference)))
+    if not isinstance(study, Study):
+        study = read_study(folder, region, reference)
+    report = _Report(Numbers(study))
     with figure_style():
         report.compute()
         target.parent.mkdir(parents=True, exist_ok=True)
