@@ -16,10 +16,8 @@ from segcal.core.checks import require
 from segcal.core.signals import StopRequest, signal_name
 from segcal.data import open_dataset
 from segcal.models import write_checkpoint
-from segcal.study.breakdown import broke_down
-from segcal.study.run_folder import RunFolder
+from segcal.study import BEST, LAST, RunFolder, broke_down
 from segcal.training.build import build_state, config_from_arguments
-from segcal.training.checkpoint import BEST, LAST
 from segcal.training.cuda_graph import CudaGraphStep
 from segcal.training.device import device_name, gather, make_fabric, numerics, resolve
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError

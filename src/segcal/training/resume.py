@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from segcal.config import TrainConfig
 from segcal.core.errors import PathError
 from segcal.data import PreparedDataset, training_space
-from segcal.models import count_parameters
-from segcal.study.run_folder import RunFolder
-from segcal.training.checkpoint import read_last, write_last
+from segcal.models import count_parameters, read_checkpoint, write_checkpoint
+from segcal.study import LAST, PREVIOUS, REFUSED, RunFolder
 from segcal.training.device import device_name, gather
 from segcal.training.state import TrainingState
 
@@ -42,9 +43,10 @@ def open_run(state: TrainingState, folder: RunFolder, say: Callable[[str], None]
 
 
 def save_last(state: TrainingState, folder: RunFolder) -> None:
-    """Write last.pt, in the first process."""
+    """Write last.pt; the old one becomes last.prev.pt. One of them exists at every moment."""
     if state.fabric.is_global_zero:
-        write_last(folder.path, {"run_id": folder.run_id, **state.state_dict()})
+        content = {"run_id": folder.run_id, **state.state_dict()}
+        write_checkpoint(folder.path / LAST, content, keep=folder.path / PREVIOUS)
 
 
 def case_names(dataset: PreparedDataset, config: TrainConfig) -> dict[str, list[str]]:
@@ -77,9 +79,33 @@ def _lock_and_read(
         "processes": state.fabric.world_size,
     }
     folder.describe(config, about)
-    found = read_last(folder.path, folder.run_id, warn=say)
-    if found is None:
-        return None
-    path, content = found
-    say(f"resuming {path} after {content['epoch']} epochs")
-    return content
+    return _read_last(folder.path, folder.run_id, say)
+
+
+def _read_last(folder: Path, run_id: str, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """The newest valid state, or None if none was ever written.
+
+    If last.pt is damaged or belongs to another run, last.prev.pt is used with a warning, and
+    last.pt is renamed, so that the next save does not replace the valid file by it. If neither is
+    valid, the first problem is raised.
+    """
+    problems = []
+    for name in (LAST, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            content = read_checkpoint(path)
+            if content.get("run_id") != run_id:
+                raise PathError(path, "belongs to another run")
+        except PathError as error:
+            problems.append(error)
+            continue
+        for problem in problems:
+            os.replace(problem.path, folder / REFUSED)
+            say(f"{problem}; renamed to {REFUSED}, resuming from {name}")
+        say(f"resuming {path} after {content['epoch']} epochs")
+        return content
+    if problems:
+        raise problems[0]
+    return None
