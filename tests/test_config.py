@@ -45,7 +45,9 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
     path.write_text("epochs: 3\nseed: 1\nbatch_size: 2\nloss: {options: {penalty_weight: 1e-3}}\n")
     config = make_config(path, flags={"seed": 2, "epochs": 4}, overrides=["epochs=5"])
     assert (config.batch_size, config.seed, config.epochs) == (2, 2, 5)
-    assert config.loss.options == {"penalty_weight": 1e-3}  # a number, though YAML 1.1 says text
+    assert config.loss.options == {
+        "penalty_weight": 1e-3
+    }  # a number, which YAML 1.1 would read as text
     assert make_config(path, overrides=["loss.options.penalty_weight=2e-1"]).loss.options == {
         "penalty_weight": 0.2
     }
@@ -64,18 +66,18 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
         ("ema=1.5", "`ema`"),
         ("data.mode=3d", "`data` needs `patch_size`"),
         ("data.patch_size=[1,2,3]", "only when `mode` is 3d"),
-        ("epochs.x=3", "`epochs` in `epochs.x` to be a section|`epochs`"),
+        ("epochs.x=3", "`epochs`"),
         ("epochs", "key=value"),
-        ("epochs=[", "epochs to be a YAML value"),
+        ("epochs=[", "epochs=.*YAML"),
     ],
 )
-def test_mistakes_are_named_in_one_line(override: str, message: str) -> None:
+def test_invalid_settings_are_named_in_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         make_config(overrides=[override])
     assert "\n" not in str(caught.value)
 
 
-def test_bad_files_are_named(tmp_path: Path) -> None:
+def test_invalid_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read"):
         make_config(tmp_path / "gone.yaml")
     for text in ("a: [", "- 1\n- 2\n", "epocs: 3\n"):

@@ -55,7 +55,7 @@ def start(*arguments: object, launcher: tuple[str, ...] = ()) -> "subprocess.Pop
 
 
 def finish(process: "subprocess.Popen[str]", timeout_s: float = 240) -> tuple[int, str]:
-    """(exit code, everything it said)."""
+    """(exit code, everything it printed)."""
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out + err
 

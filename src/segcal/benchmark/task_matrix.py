@@ -50,7 +50,7 @@ def plan_tasks(plan: Plan) -> list[Task]:
     Seeds come one after another, so that an interrupted study compares all methods. Each loss is
     built once, so that an invalid option is found before anything is trained.
     """
-    from segcal.training.state import build_loss
+    from segcal.training import build_loss
 
     tasks = []
     for seed in plan.seeds:

@@ -1,4 +1,4 @@
-"""The fast path: compiled on any machine, bf16 and CUDA graphs where there is a GPU."""
+"""Speed options: compiling on any machine; bf16 and CUDA graphs on a GPU."""
 
 import json
 import os
@@ -14,7 +14,6 @@ import torch
 
 from helpers.runs import TINY_NET, phantom, same, settings, weights
 from segcal.config import to_yaml
-from segcal.models.network import MODELS
 from segcal.training import Interrupted, TrainingError, train
 from segcal.training.state import TrainingState
 
@@ -27,8 +26,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_compiled_is_the_same_training(data: Path, tmp_path: Path) -> None:
-    """14 slices in fours: whole batches are compiled, the rest of two and validation are not."""
+def test_compiling_does_not_change_the_result(data: Path, tmp_path: Path) -> None:
+    """14 slices in batches of 4: the last batch of 2 and validation are not compiled."""
     results = []
     for switch in ("on", "off"):
         train(settings(data, compile=switch), tmp_path / switch)
@@ -43,7 +42,7 @@ def test_compiled_is_the_same_training(data: Path, tmp_path: Path) -> None:
 @on_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nacl", "ce_dice"])
-def test_the_whole_fast_path_learns(data: Path, tmp_path: Path, loss: str) -> None:
+def test_all_speed_options_together_learn(data: Path, tmp_path: Path, loss: str) -> None:
     """bf16, channels_last, CUDA graphs, fused loss and Adam, resident data, EMA and clipping."""
     config = settings(
         data, loss={"name": loss}, precision="auto", compile="on", epochs=60, validate_every=30,
@@ -63,8 +62,8 @@ def curve(run: Path) -> list[float]:
 
 @on_gpu
 @pytest.mark.parametrize("loss", ["nacl", "ce_dice"])
-def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: str) -> None:
-    """A rate and a penalty that change, clipping, an average, dropout, an incomplete batch."""
+def test_a_cuda_graph_does_not_change_the_result(data: Path, tmp_path: Path, loss: str) -> None:
+    """With changing learning rate and penalty, clipping, EMA, dropout and an incomplete batch."""
     schedule = {"name": "linear", "options": {"start": 0.0, "end": 0.3, "epochs": 3}}
     for switch in ("on", "off"):
         config = settings(
@@ -81,8 +80,8 @@ def test_replayed_steps_are_the_same_training(data: Path, tmp_path: Path, loss: 
         torch.testing.assert_close(ours[key], theirs[key], rtol=1e-2, atol=1e-3)
 
 
-class Asking(torch.nn.Module):
-    """A network that asks the GPU for a value in the middle, after some dropout."""
+class ReadsFromGPU(torch.nn.Module):
+    """A network that reads a value from the GPU, after dropout."""
 
     def __init__(self, in_channels: int, out_channels: int, **ignored: Any) -> None:
         super().__init__()
@@ -94,31 +93,34 @@ class Asking(torch.nn.Module):
 
 
 @on_gpu
-def test_a_step_that_cannot_be_captured_is_trained_as_it_is(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_step_that_cannot_be_captured_is_not_captured(
+    data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(MODELS, "asking", Asking)
     for switch in ("auto", "off"):
-        config = settings(data, epochs=3, cuda_graph=switch, model={"name": "asking"})
+        config = settings(
+            data, epochs=3, cuda_graph=switch, model={"name": f"{__name__}:ReadsFromGPU"}
+        )
         train(config, tmp_path / switch)
-        assert ("CUDA graph of the step" in capfd.readouterr().err) == (switch == "auto")
+        assert ("cannot be captured as a CUDA graph" in capfd.readouterr().err) == (
+            switch == "auto"
+        )
     assert same(weights(tmp_path / "auto" / "last.pt"), weights(tmp_path / "off" / "last.pt"))
-    config = settings(data, epochs=3, cuda_graph="on", model={"name": "asking"})
+    config = settings(data, epochs=3, cuda_graph="on", model={"name": f"{__name__}:ReadsFromGPU"})
     with pytest.raises(TrainingError, match="set `cuda_graph` to auto"):
         train(config, tmp_path / "on")
 
 
 @on_gpu
-def test_a_step_that_leaves_no_memory_for_a_graph_is_trained_as_it_is(
+def test_without_memory_for_a_graph_there_is_none(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("segcal.training.cuda_graph.MEMORY_SHARE", 1e-9)
     train(settings(data, epochs=3), tmp_path / "run")
-    assert "there is no memory for it beside ordinary steps" in capfd.readouterr().err
+    assert "too little memory for a graph" in capfd.readouterr().err
 
 
 @on_gpu
-def test_a_run_of_a_cpu_goes_on_on_a_gpu(data: Path, tmp_path: Path) -> None:
+def test_a_run_started_on_a_cpu_is_resumed_on_a_gpu(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(to_yaml(settings(data, epochs=1)))
     command = [sys.executable, "-m", "segcal", "train", "--config", str(config)]
@@ -127,22 +129,22 @@ def test_a_run_of_a_cpu_goes_on_on_a_gpu(data: Path, tmp_path: Path) -> None:
     assert train(settings(data, epochs=4), tmp_path / "run", resume=True).epochs == 4
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
-def test_no_cuda_graph_without_a_gpu(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`cuda_graph` to be on for one process with a GPU"):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_cuda_graph_needs_a_gpu(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`cuda_graph`: on needs a single process"):
         train(settings(data, cuda_graph="on"), tmp_path / "run")
 
 
 @on_gpu
-def test_a_gpu_in_fp32_resumes_to_the_same_bits(data: Path, tmp_path: Path) -> None:
+def test_resuming_on_a_gpu_in_fp32_is_bit_identical(data: Path, tmp_path: Path) -> None:
     config = settings(data, epochs=3, ema=0.9, model={**TINY_NET})
     train(config, tmp_path / "whole")
     place, count = TrainingState.place, iter(range(1000))
 
-    def place_and_signal(job: TrainingState, batch: Any, step: int) -> Any:
+    def place_and_signal(state: TrainingState, batch: Any, step: int) -> Any:
         if next(count) == 5:
             signal.raise_signal(signal.SIGTERM)
-        return place(job, batch, step)
+        return place(state, batch, step)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingState, "place", place_and_signal)
@@ -153,7 +155,7 @@ def test_a_gpu_in_fp32_resumes_to_the_same_bits(data: Path, tmp_path: Path) -> N
 
 
 @on_gpu
-def test_out_of_gpu_memory_names_the_setting(data: Path, tmp_path: Path) -> None:
+def test_out_of_gpu_memory_names_the_setting_to_lower(data: Path, tmp_path: Path) -> None:
     torch.cuda.empty_cache()
     total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(64 * 2**20 / total)
