@@ -1,4 +1,4 @@
-"""Running one job per case, here or in worker processes."""
+"""Running one job per case, in this process or in worker processes."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ from typing import TypeVar
 from segcal.core.errors import PathError
 
 R = TypeVar("R")
-# One thread each: the processes already fill the cores.
+# One thread per process: the processes already use all cores.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOSC_NTHREADS")
 
 
@@ -26,20 +26,20 @@ def run_jobs(
         for name, job in jobs.items():
             yield name, _attempt(job)
         return
-    # Fresh processes: forking one that already has threads (progress bar, blosc2) can deadlock.
+    # Spawned, not forked: a fork of a process with threads (progress bar, blosc2) can deadlock.
     context = multiprocessing.get_context("spawn")
     with _single_threaded():
         pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _follow_parent)
         try:
-            yield from _drain(pool, jobs, 2 * workers)
+            yield from _run_in(pool, jobs, 2 * workers)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _drain(
+def _run_in(
     pool: ProcessPoolExecutor, jobs: Mapping[str, Callable[[], R]], ahead: int
 ) -> Iterator[tuple[str, R | PathError]]:
-    """Keep only a few jobs queued, so that stopping early leaves little to wait for."""
+    """Only a few jobs are queued at a time, so that stopping early is fast."""
     waiting = iter(jobs.items())
     running: dict[Future[R | PathError], str] = {}
     try:
@@ -67,9 +67,9 @@ def _attempt(job: Callable[[], R]) -> R | PathError:
 
 
 def _follow_parent() -> None:
-    """Leave when the parent is gone: a killed `prepare` must not leave workers behind.
+    """End this worker when its parent ends, however it ends.
 
-    Ctrl-C reaches every process of the terminal; the parent alone answers it.
+    Ctrl-C reaches every process of a terminal; only the parent reacts to it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

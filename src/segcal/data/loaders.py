@@ -1,7 +1,7 @@
-"""Batches in a seeded order that can be resumed: from memory when the set fits, else from disk."""
+"""Batches in a seeded, resumable order: from memory if the data set fits, else from disk."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -12,22 +12,22 @@ from segcal.core.checks import check_choice, check_int
 from segcal.data._free_memory import free_ram
 from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
-LOADERS = ("auto", "resident", "stream")
-# Shares of the free memory that a resident set may take; the rest is for the training itself.
-_GPU_SHARE, _RAM_SHARE = 0.4, 0.4
+LoaderKind = Literal["auto", "resident", "stream"]
+# Fraction of the free memory that a resident data set may use; training needs the rest.
+_MEMORY_FRACTION = 0.4
 
 
 class Loader:
-    """Iterating gives the batches of one epoch; iterating again, those of the next.
+    """Iterating yields the batches of one epoch; iterating again, those of the next.
 
-    A loop that is left early counts as an epoch: the next one is whole, with other batches. Only
-    after `load_state_dict` does an epoch begin in its middle.
+    An epoch that is left early counts as an epoch: the next one is complete. Only after
+    `load_state_dict` does iteration start in the middle of an epoch.
 
     The order of epoch e depends on (seed, e) alone and is the same for every kind of loader.
-    `state_dict` says how far the loader is; a loader that loads it goes on with the next batch.
-    With several processes each takes its share of every global batch, in rank order. All have
-    equally many items: where they do not divide, the epoch's first items come again, so a sum
-    over all processes counts up to world_size − 1 items of the last batch twice.
+    `state_dict` returns the position; a loader that loads it continues with the next batch.
+    With several processes, each gets its share of every global batch, in rank order. All shares
+    have the same size: if the items do not divide evenly, the first items of the epoch are
+    repeated, so a sum over all processes counts up to world_size − 1 items twice.
     """
 
     def __init__(
@@ -83,19 +83,19 @@ class Loader:
         for start in range(0, len(self) * whole, whole):
             share = items[start : start + whole]
             missing = -len(share) % self.world_size
-            # Every process needs as many items as the others: the first ones come again.
-            again = items.repeat(-(-missing // self.length))[:missing]
-            share = torch.cat([share, again])
+            # All processes need the same number of items: the first ones are repeated.
+            repeated = items.repeat(-(-missing // self.length))[:missing]
+            share = torch.cat([share, repeated])
             size = len(share) // self.world_size
             batches.append(share[self.rank * size : (self.rank + 1) * size])
         return batches
 
     def state_dict(self) -> dict[str, int]:
-        """How far the loader is, and what its order depends on."""
+        """The position, and the settings that decide the order."""
         return {**self._order_settings(), "epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on with the batch after `state`; a ValueError if it is of another order."""
+        """Continue after `state`; a ValueError if it belongs to another order."""
         for key, here in self._order_settings().items():
             if state.get(key) != here:
                 raise ValueError(
@@ -135,7 +135,7 @@ class StreamLoader(Loader):
         if isinstance(self.dataset, PatchDataset):
             self.dataset.set_epoch(self.epoch)
             if self.workers:
-                # Workers live for one epoch: what they find out themselves is lost with them.
+                # Workers live for one epoch only, so their caches would be lost.
                 self.dataset.find_foreground()
         indices = [batch.tolist() for batch in order]
         yield from DataLoader(
@@ -149,7 +149,7 @@ class StreamLoader(Loader):
 class ResidentLoader(Loader):
     """Holds all slices in one tensor on `device`, as stored (uint8 or float16).
 
-    A batch is one gather and one scaling there: no file, no worker, no copy from the host.
+    A batch is one gather and one scaling there: no file access, no worker, no copy from the host.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ def _collect(
 
 
 def resident_bytes(dataset: SliceDataset) -> int | None:
-    """What a resident loader would hold; None when the slices differ in size."""
+    """Memory that a resident loader needs; None if the slices differ in size."""
     shape = dataset.shape()
     if shape is None or not dataset.cases:
         return None
@@ -219,7 +219,7 @@ def resident_bytes(dataset: SliceDataset) -> int | None:
 
 
 def free_bytes(device: torch.device | str) -> int:
-    """Memory free on a GPU, or in RAM."""
+    """Free memory of a GPU, or of the RAM."""
     device = torch.device(device)
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_ram()
 
@@ -229,16 +229,16 @@ def make_loader(
     batch_size: int,
     *,
     device: torch.device | str = "cpu",
-    kind: str = "auto",
+    kind: LoaderKind = "auto",
     workers: int = 0,
     **options: Any,
 ) -> Loader:
-    """A resident loader when the slices fit into the device's free memory, else one from disk.
+    """A resident loader if the slices fit into the free memory of the device, else a stream.
 
-    `options` are Loader's: shuffle, seed, drop_last, rank, world_size. Batches of a loader from
-    disk are on the CPU (pinned where there is a GPU).
+    `options` are those of Loader: shuffle, seed, drop_last, rank, world_size. Batches of a
+    StreamLoader are on the CPU (pinned if there is a GPU).
     """
-    check_choice("kind", kind, LOADERS)
+    check_choice("kind", kind, get_args(LoaderKind))
     check_int("workers", workers, low=0)
     if kind == "auto":
         kind = "resident" if _fits(dataset, device, options.get("world_size", 1)) else "stream"
@@ -253,7 +253,6 @@ def _fits(
     dataset: SliceDataset | PatchDataset, device: torch.device | str, world_size: int
 ) -> bool:
     needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
-    # Processes have a GPU each, but share the RAM.
-    on_gpu = torch.device(device).type == "cuda"
-    share = _GPU_SHARE if on_gpu else _RAM_SHARE / max(world_size, 1)
-    return needed is not None and needed <= share * free_bytes(device)
+    # Each process has its own GPU, but all share the RAM.
+    processes = 1 if torch.device(device).type == "cuda" else max(world_size, 1)
+    return needed is not None and needed <= _MEMORY_FRACTION * free_bytes(device) / processes
