@@ -8,9 +8,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from segcal.core.errors import PathError
-from segcal.data import DatasetInfo, TrainingSpace, judge_raw, place_raw
-from segcal.data.formats.nifti import Header
-from segcal.data.orientation import UNKNOWN, orientation
+from segcal.data import (
+    UNKNOWN,
+    DatasetInfo,
+    Header,
+    TrainingSpace,
+    check_scan,
+    grid_orientation,
+    scan_grids,
+)
 from segcal.evaluation.finished_run import FinishedRun
 
 # A spacing this many times below the smallest or above the largest of the training set is told.
@@ -24,7 +30,7 @@ def judge_scans(
     headers, problems = {}, []
     for case, files in images.items():
         try:
-            headers[case] = judge_raw(files, info)
+            headers[case] = check_scan(files, info)
         except PathError as problem:
             problems.append(problem)
     if not headers:
@@ -65,8 +71,10 @@ class Space:
 
     def warnings(self, scans: Mapping[str, Header], info: DatasetInfo) -> Iterator[str]:
         """What the user should know of these scans: one line for the runs, one for each scan."""
-        placed = {case: place_raw(header, info.grid, self.wanted) for case, header in scans.items()}
-        codes = {case: orientation(file_grid) for case, (file_grid, _, _) in placed.items()}
+        placed = {
+            case: scan_grids(header, info.grid, self.wanted) for case, header in scans.items()
+        }
+        codes = {case: grid_orientation(file_grid) for case, (file_grid, _) in placed.items()}
         line = self._of_the_runs(list(codes.values()))
         if line:
             yield line
