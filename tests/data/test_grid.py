@@ -14,7 +14,7 @@ from segcal.data import Grid, GridRecipe, write_nifti
 from segcal.data.grid import plan_grid
 from segcal.data.resample import (
     area_weights,
-    centre_start,
+    center_start,
     crop_or_pad,
     linear_weights,
     present,
@@ -88,7 +88,7 @@ def test_labels_present_are_counted_or_sorted() -> None:
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3))
 def test_crop_then_pad_is_where_it_was(pairs: list[tuple[int, int]]) -> None:
     size, shape = [p[0] for p in pairs], [p[1] for p in pairs]
-    start = centre_start(size, shape)
+    start = center_start(size, shape)
     array = np.arange(1, np.prod(size) + 1).reshape(size)
     box = crop_or_pad(array, start, shape, 0)
     back = crop_or_pad(box, [-s for s in start], size, 0)

@@ -10,16 +10,16 @@ from torch.utils.data import DataLoader
 from helpers.trees import folder_tree, msd_tree
 from segcal.data import (
     Batch,
+    FolderSource,
+    MsdSource,
     PatchDataset,
-    PhantomSpec,
+    PhantomSource,
     PreparedDataset,
     ResidentLoader,
     SliceDataset,
     StreamLoader,
     make_loader,
     open_dataset,
-    plan_phantom,
-    plan_source,
     prepare,
 )
 from segcal.data import loaders as loader_module
@@ -31,8 +31,8 @@ def phantoms(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> PreparedDataset:
     out = tmp_path_factory.mktemp("phantoms") / "out"
-    spec = PhantomSpec(cases=8, size=32, slices=5)
-    return prepare(plan_phantom(spec, dtype=request.param), out).dataset
+    source = PhantomSource(cases=8, size=32, slices=5)
+    return prepare(source, out, dtype=request.param).dataset
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -183,7 +183,7 @@ def test_the_kind_of_loader_follows_the_memory(
 
 
 def test_a_resident_epoch_reads_no_file(phantoms: PreparedDataset, tmp_path: Path) -> None:
-    """The set is moved away after loading; the epoch must not notice."""
+    """The files are moved away after loading."""
     source = phantoms.root
     loader = ResidentLoader(SliceDataset(phantoms, "train"), 4)
     moved = source.rename(source.with_name("moved"))
@@ -195,8 +195,8 @@ def test_a_resident_epoch_reads_no_file(phantoms: PreparedDataset, tmp_path: Pat
 
 @pytest.mark.parametrize("dtype", ["float16", "uint8"])
 def test_slices_of_unequal_cases_need_a_size(tmp_path: Path, dtype: str) -> None:
-    plan = plan_source("msd", msd_tree(tmp_path / "source"), recipe="native", dtype=dtype)
-    dataset = prepare(plan, tmp_path / "out").dataset
+    source = MsdSource(msd_tree(tmp_path / "source"))
+    dataset = prepare(source, tmp_path / "out", recipe="native", dtype=dtype).dataset
     loose = SliceDataset(dataset, "all")
     assert loose.shape() is None
     with pytest.raises(ValueError, match="`size`"):
@@ -272,22 +272,22 @@ def test_arguments_are_checked(phantoms: PreparedDataset) -> None:
     with pytest.raises(ValueError, match="`patch_size`"):
         PatchDataset(phantoms, patch_size=(0, 2, 2))
     with pytest.raises(KeyError, match="no case"):
-        phantoms["nobody"]
+        phantoms["unknown"]
 
 
 def test_prepared_anew_is_read_anew(tmp_path: Path) -> None:
-    """Open arrays are cached; another set under the same path must not be served from there."""
+    """Open arrays are cached; a new set in the same folder must not be read from the cache."""
     out = tmp_path / "out"
-    prepare(plan_phantom(PhantomSpec(dims=2, cases=3, size=32)), out)
+    prepare(PhantomSource(dims=2, cases=3, size=32), out)
     before = open_dataset(out)["phantom_0000"].image()
     out.rename(tmp_path / "old")
-    prepare(plan_phantom(PhantomSpec(dims=2, cases=3, size=32, seed=9)), out)
+    prepare(PhantomSource(dims=2, cases=3, size=32, seed=9), out)
     assert not np.array_equal(before, open_dataset(out)["phantom_0000"].image())
 
 
 def test_folder_set_runs_through_a_loader(tmp_path: Path) -> None:
-    plan = plan_source("folder", folder_tree(tmp_path / "source"))
-    slices = SliceDataset(prepare(plan, tmp_path / "out").dataset, "train")
+    source = FolderSource(folder_tree(tmp_path / "source"))
+    slices = SliceDataset(prepare(source, tmp_path / "out").dataset, "train")
     batch = next(iter(make_loader(slices, 2)))
     assert batch.image.shape == (2, 1, 32, 32)
     assert set(batch.target.unique().tolist()) <= {0, 1}

@@ -87,10 +87,11 @@ def make_command(command: str, source: "type[Source]") -> Any:
 
     run.__doc__ = source.summary
     run.__annotations__ = {name: kind for name, (kind, _) in options.items()}
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    ordered = sorted(options.items(), key=lambda item: item[0] != "folder")
+    run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-        for name, (kind, default) in sorted(options.items(), key=lambda item: item[0] != "folder")
-    )
+        for name, (kind, default) in ordered
+    ])  # fmt: skip
     single = typer.Typer(add_completion=False)
     single.command(command)(run)
     return typer.main.get_command(single)

@@ -53,7 +53,7 @@ def axis_codes(affine: Any) -> str:
         >>> axis_codes(np.diag([-2.0, -2.0, 5.0, 1.0]))
         'LPS'
     """
-    return "".join(aff2axcodes(np.asarray(affine)))
+    return "".join(aff2axcodes(np.asarray(affine)))  # type: ignore[no-untyped-call]
 
 
 def grid_orientation(grid: Grid) -> str:

@@ -7,8 +7,6 @@ command is run again, unchanged cases are kept.
 
 import hashlib
 import json
-import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -24,21 +22,17 @@ from segcal.core.errors import DiskFullError, PathError, write_errors
 from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_text
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data._free_memory import free_ram
 from segcal.data._workers import run_jobs
 from segcal.data.case import CaseProperties, SourceFile
 from segcal.data.dataset import PreparedDataset, open_dataset
-from segcal.data.grid import GridRecipe, Shape
 from segcal.data.info import DatasetInfo, Dtype, Recipe
 from segcal.data.sources.base import Source, SourceCase
 from segcal.data.splits import PARTS, check_folds, find_duplicates, make_splits
 from segcal.data.store import DTYPES, pack_case, read_properties
+from segcal.data.survey import auto_workers, describe, find_cases
 
 # Increased whenever the same files and settings would give other arrays than before.
 FORMAT = 2
-# The U-Net of the paper halves slices three times and quarters them once.
-_MULTIPLE = 32
-_MAX_WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ def prepare(
     check_int("seed", seed, low=0)
     check_folds(folds)
     check_choice("dtype", dtype, DTYPES)
-    cases, files, problems = _find(source)
+    cases, files, problems = find_cases(source)
     if problems and not keep_going:
         raise problems[0]
     info = describe(source, cases.values(), recipe, dtype)
@@ -110,7 +104,7 @@ def prepare(
         }
         stored, total = dict(kept), len(cases) + len(problems)
         # Closed as soon as an invalid case stops the run: no worker writes without the lock.
-        with closing(run_jobs(jobs, workers or _auto_workers(cases.values(), info))) as outcomes:
+        with closing(run_jobs(jobs, workers or auto_workers(cases.values(), info))) as outcomes:
             for name, outcome in outcomes:
                 if isinstance(outcome, PathError):
                     if not keep_going or isinstance(outcome, DiskFullError):
@@ -126,92 +120,6 @@ def prepare(
     return PrepareReport(
         open_dataset(out), len(stored) - len(kept), len(kept), patients, tuple(problems)
     )
-
-
-def _find(
-    source: Source,
-) -> tuple[dict[str, SourceCase], dict[str, tuple[SourceFile, ...]], list[PathError]]:
-    """The cases by name, the files of each, and the problems; no case at all is an error."""
-    cases: dict[str, SourceCase] = {}
-    files: dict[str, tuple[SourceFile, ...]] = {}
-    problems: list[PathError] = []
-    # Names that differ in capital letters only would share a folder on some disks.
-    names: dict[str, str] = {}
-    for case in source.cases():
-        if isinstance(case, PathError):
-            problems.append(case)
-            continue
-        try:
-            files[case.name] = _source_files(case, source.folder)
-        except PathError as problem:
-            problems.append(problem)
-            continue
-        other = names.setdefault(case.name.casefold(), case.name)
-        if case.name not in cases and other == case.name:
-            cases[case.name] = case
-        else:
-            where = case.files[0] if case.files else Path(case.name)
-            problems.append(PathError(where, f"has the same case name as {other}", "rename one"))
-    if not cases:
-        where = source.folder or Path(source.name)
-        raise next(iter(problems), PathError(where, "holds no cases", f"expected {source.layout}"))
-    return cases, files, problems
-
-
-def _source_files(case: SourceCase, folder: Path | None) -> tuple[SourceFile, ...]:
-    """Name, size and time of the files of a case: enough to notice that one has changed."""
-    found = []
-    for path in case.files:
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
-        name = path.relative_to(folder) if folder and path.is_relative_to(folder) else path
-        found.append(
-            SourceFile(name=name.as_posix(), bytes=stat.st_size, mtime_ns=stat.st_mtime_ns)
-        )
-    return tuple(found)
-
-
-def describe(
-    source: Source, cases: Iterable[SourceCase], recipe: Recipe | None, dtype: Dtype
-) -> DatasetInfo:
-    """The description of the set that `prepare` will write; `_finish` completes it."""
-    recipe = recipe or source.recipes()[0]
-    check_choice("recipe", recipe, source.recipes())
-    grid = GridRecipe()
-    if recipe == "paper" and source.paper_grid is not None:
-        grid = source.paper_grid
-    elif recipe == "padded":
-        shapes = _shapes(cases)
-        y, x = (max([shape[axis] for shape in shapes], default=1) for axis in (1, 2))
-        grid = GridRecipe(crop=(None, _round_up(y), _round_up(x)))
-    return DatasetInfo(
-        **dict(source.description), source=source.name, recipe=recipe, dtype=dtype, grid=grid
-    )
-
-
-def _round_up(side: int) -> int:
-    return -(-side // _MULTIPLE) * _MULTIPLE
-
-
-def _shapes(cases: Iterable[SourceCase]) -> Sequence[Shape]:
-    """The shapes of all cases whose header can be read; the others fail when they are loaded."""
-    shapes = []
-    for case in cases:
-        try:
-            shapes.append(case.shape())
-        except PathError:
-            continue
-    return shapes
-
-
-def _auto_workers(cases: Iterable[SourceCase], info: DatasetInfo) -> int:
-    """As many as cores and memory allow: about four float32 copies per voxel, on either grid."""
-    pairs = ((shape, info.grid.shapes(shape)[1]) for shape in _shapes(cases))
-    voxels = max((math.prod(before) + math.prod(after) for before, after in pairs), default=1)
-    fitting = int(0.8 * free_ram()) // (voxels * 16 * len(info.channels))
-    return max(1, min(os.cpu_count() or 1, _MAX_WORKERS, fitting))
 
 
 def _store_case(
