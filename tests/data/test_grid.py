@@ -53,7 +53,7 @@ def test_labels_take_the_largest_share() -> None:
     labels = np.array([1, 1, 0, 2, 2, 2])
     np.testing.assert_array_equal(resize_labels(labels, (2,)), [1, 2])
     np.testing.assert_array_equal(resize_labels(labels, (6,)), labels)
-    # A tie goes to the voxel under the centre, whichever label it has.
+    # A tie goes to the voxel under the center, whichever label it has.
     np.testing.assert_array_equal(resize_labels(np.array([3, 1]), (1,)), [1])
     np.testing.assert_array_equal(resize_labels(np.array([1, 3]), (1,)), [3])
 
@@ -113,14 +113,14 @@ def make_grid(recipe: str, shape: tuple[int, int, int] = (17, 61, 53)) -> Grid:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_voxels_keep_their_place_in_millimetres(recipe: str) -> None:
+def test_voxels_keep_their_place_in_millimeters(recipe: str) -> None:
     """A stored image of world coordinates must agree with the stored affine."""
     grid = make_grid(recipe)
     z, y, x = np.meshgrid(*map(np.arange, grid.original_shape), indexing="ij")
     index = np.stack([x, y, z, np.ones_like(x)]).astype(float)
     world = np.einsum("ij,jzyx->izyx", np.array(grid.affine), index)[:3]
     stored = grid.apply_image(world)
-    # Inside, away from borders where linear interpolation has only one neighbour, and padding.
+    # Inside, away from borders where linear interpolation has only one neighbor, and padding.
     inner = [
         slice(max(0, -s) + 3, min(n, r - s) - 3)
         for s, n, r in zip(grid.start, grid.shape, grid.resized_shape, strict=True)
@@ -148,11 +148,11 @@ def test_labels_come_back_within_half_a_voxel(recipe: str) -> None:
         np.testing.assert_array_equal(back, labels)
     step = np.maximum(1.0, np.array(grid.original_shape) / np.array(grid.resized_shape))
     for value in (1, 2):
-        # Distances between voxel centres and the mask's edge, in voxels of the coarser grid.
+        # Distances between voxel centers and the mask's edge, in voxels of the coarser grid.
         before, after = labels == value, back == value
         outside = distance_transform_edt(~before, sampling=1 / step)[after]
         inside = distance_transform_edt(~after, sampling=1 / step)[before]
-        # A voxel centre one step outside the mask lies half a voxel from its edge.
+        # A voxel center one step outside the mask lies half a voxel from its edge.
         assert max(outside.max(), inside.max()) - 0.5 <= 0.5 + 1e-9
 
 
@@ -189,7 +189,7 @@ def test_wrong_shapes_are_named() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.tuples(*[st.integers(2, 30)] * 3), st.tuples(*[st.integers(2, 30)] * 3))
-def test_extent_in_millimetres_never_changes(
+def test_extent_in_millimeters_never_changes(
     shape: tuple[int, int, int], resized: tuple[int, int, int]
 ) -> None:
     grid = plan_grid(shape, (3.0, 1.0, 0.5), np.diag([0.5, 1, 3, 1]), GridRecipe(resize=resized))

@@ -139,7 +139,7 @@ def test_grids_must_agree(tmp_path: Path) -> None:
     [
         (42, "<3h", (8000, 8000, 8000), "announces"),
         (42, "<h", (-3,), "dimensions"),
-        (40, "<h", (9,), "has a NIfTI header with"),
+        (40, "<h", (9,), "has an invalid NIfTI header"),
         (70, "<h", (1792,), "datatype"),
         (72, "<h", (7,), "bitpix"),
         (108, "<f", (1e30,), "vox_offset"),
@@ -163,7 +163,7 @@ def test_hostile_headers_are_refused_before_allocating(
         error_line(path, problem)
 
 
-def test_units_other_than_millimetres(tmp_path: Path) -> None:
+def test_units_other_than_millimeters(tmp_path: Path) -> None:
     for unit, factor in (("micron", 1e3), ("meter", 1e-3), ("mm", 1.0), ("unknown", 1.0)):
         image = nib.Nifti1Image(scan(SHAPE, 0), np.diag([0.5 * factor, 0.75 * factor, factor, 1]))
         image.header.set_xyzt_units(unit)

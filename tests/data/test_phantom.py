@@ -40,7 +40,7 @@ def test_fields_have_unit_variance() -> None:
     fields = np.stack([smooth_field(rng, (5, 24, 24), (4.0, 2.0, 2.0), 9.0) for _ in range(400)])
     assert abs(fields.mean()) < 0.08
     np.testing.assert_allclose(fields.std(axis=0), 1, atol=0.16)
-    # Smooth: neighbours agree, distant voxels do not.
+    # Smooth: neighbors agree, distant voxels do not.
     assert np.corrcoef(fields[:, 2, 0, 0], fields[:, 2, 0, 1])[0, 1] > 0.9
     assert abs(np.corrcoef(fields[:, 2, 0, 0], fields[:, 2, 12, 12])[0, 1]) < 0.2
 

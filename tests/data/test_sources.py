@@ -73,7 +73,7 @@ def test_paper_recipe(kind: str, prepared: Prepared) -> None:
         assert label.shape == case.shape
         assert set(np.unique(label)) == set(dataset.classes)
         assert np.isfinite(image).all()
-        # Millimetre metrics need the spacing after resampling.
+        # Millimeter metrics need the spacing after resampling.
         before = np.array(case.grid.original_spacing_mm) * case.grid.original_shape
         after = np.array(case.spacing_mm) * case.grid.resized_shape
         np.testing.assert_allclose(before, after)

@@ -236,8 +236,8 @@ def test_patches(phantoms: PreparedDataset) -> None:
 def test_patches_are_balanced_and_may_exceed_the_volume(phantoms: PreparedDataset) -> None:
     def share(foreground: float) -> float:
         patches = PatchDataset(phantoms, patch_size=(1, 3, 3), per_case=40, foreground=foreground)
-        centres = [int(patches[i].target[0, 1, 1]) for i in range(len(patches))]
-        return float(np.mean(np.array(centres) > 0))
+        centers = [int(patches[i].target[0, 1, 1]) for i in range(len(patches))]
+        return float(np.mean(np.array(centers) > 0))
 
     assert share(1.0) > 0.9
     assert share(0.0) < 0.3

@@ -5,10 +5,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from itertools import islice
 from typing import TypeVar
 
 from segcal.core.errors import PathError
@@ -31,32 +30,15 @@ def run_jobs(
     with _single_threaded():
         pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _follow_parent)
         try:
-            yield from _run_in(pool, jobs, 2 * workers)
+            futures = {pool.submit(_attempt, job): name for name, job in jobs.items()}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise OSError(
+                "a worker process died (out of memory?); run again with fewer --workers"
+            ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _run_in(
-    pool: ProcessPoolExecutor, jobs: Mapping[str, Callable[[], R]], ahead: int
-) -> Iterator[tuple[str, R | PathError]]:
-    """Only a few jobs are queued at a time, so that stopping early is fast."""
-    waiting = iter(jobs.items())
-    running: dict[Future[R | PathError], str] = {}
-    try:
-        while True:
-            for name, job in islice(waiting, ahead - len(running)):
-                running[pool.submit(_attempt, job)] = name
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield running.pop(future), future.result()
-    except BrokenProcessPool as error:
-        names = ", ".join(sorted(running.values()))
-        raise OSError(
-            f"a worker process died (out of memory?) while preparing one of: {names}; "
-            "run again with fewer --workers"
-        ) from error
 
 
 def _attempt(job: Callable[[], R]) -> R | PathError:

@@ -1,9 +1,8 @@
 """A prepared set: dataset.yaml, splits.json and the cases, read on demand."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from segcal.data.grid import Grid, Shape, Spacing
 from segcal.data.info import DatasetInfo
 from segcal.data.splits import PARTS, Splits, read_splits, shared
 from segcal.data.store import decode_image, open_array, read_properties
-
-_OPEN_ARRAYS = 2048
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,12 @@ class PreparedCase:
 
     def stored(self, name: str) -> Any:
         """The array `name` as it is stored; slicing it reads voxels."""
-        return _open_cached(self.folder / f"{name}.b2nd")
+        path = self.folder / f"{name}.b2nd"
+        try:
+            return _open_cached(path, path.stat().st_mtime_ns)
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+            raise PathError(path, problem, "run `segcal data check`") from error
 
     def read(self, name: str, key: Any = slice(None)) -> NDArray[Any]:
         """The part `key` of the array `name` as it is stored; a PathError if it is damaged."""
@@ -107,25 +109,13 @@ class PreparedCase:
         return decode_image(stored, self.properties.scale, self.properties.offset)
 
 
-_arrays: OrderedDict[Path, tuple[int, Any]] = OrderedDict()
+@lru_cache(maxsize=2048)
+def _open_cached(path: Path, written: int) -> Any:
+    """Recently used arrays stay open: opening takes several times longer than reading a slice.
 
-
-def _open_cached(path: Path) -> Any:
-    """Recently used arrays stay open: opening takes several times longer than reading a slice."""
-    try:
-        # The time tells whether the set was prepared again in the same folder.
-        written = path.stat().st_mtime_ns
-    except OSError as error:
-        raise PathError(
-            path, f"cannot be read ({error.strerror})", "run `segcal data check`"
-        ) from error
-    found = _arrays.get(path)
-    if found is None or found[0] != written:
-        _arrays[path] = (written, open_array(path))
-    _arrays.move_to_end(path)
-    while len(_arrays) > _OPEN_ARRAYS:
-        _arrays.popitem(last=False)
-    return _arrays[path][1]
+    `written`, the time of the file, changes when the set is prepared again in the same folder.
+    """
+    return open_array(path)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Splits by patient: counts or proportions, seeded; identical scans stay in one part."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -53,24 +52,19 @@ def read_splits(path: Path) -> Splits:
 
 
 def find_duplicates(scans: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """Patients that share a scan, from (patient, hash of the scan's voxels); sorted groups."""
-    of_scan: dict[str, list[str]] = defaultdict(list)
+    """Groups of patients that share a scan, from (patient, hash of the scan's voxels); sorted."""
+    groups: list[tuple[set[str], set[str]]] = []
     for patient, voxels in scans:
-        of_scan[voxels].append(patient)
-    parent: dict[str, str] = {}
-
-    def root(patient: str) -> str:
-        while parent.setdefault(patient, patient) != patient:
-            patient = parent[patient]
-        return patient
-
-    for patients in of_scan.values():
-        for other in patients[1:]:
-            parent[root(other)] = root(patients[0])
-    groups: dict[str, set[str]] = defaultdict(set)
-    for patient in list(parent):
-        groups[root(patient)].add(patient)
-    return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+        patients, hashes = {patient}, {voxels}
+        separate = []
+        for group in groups:
+            if patient in group[0] or voxels in group[1]:
+                patients |= group[0]
+                hashes |= group[1]
+            else:
+                separate.append(group)
+        groups = [*separate, (patients, hashes)]
+    return sorted(tuple(sorted(patients)) for patients, _ in groups if len(patients) > 1)
 
 
 def part_sizes(patients: int, counts: Sequence[int]) -> tuple[int, ...]:

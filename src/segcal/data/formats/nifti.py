@@ -28,14 +28,13 @@ _MAX_HEADER_BYTES = 2**24
 _MAX_GZIP_RATIO = 1040
 _NUMERIC_TYPES = {2, 4, 8, 16, 64, 256, 512, 768, 1024, 1280}
 _COLOR_TYPES = {128, 2304}
+_PORTABLE_TYPES = {
+    "bool": np.uint8, "float16": np.float32, "int64": np.int32, "uint64": np.int32,
+}  # fmt: skip
 _DAMAGED = "download or export the file again"
+_ONE_GRID = "both must be on one grid; resample one to the other or correct the header"
 # Lower bits of xyzt_units: unknown (millimeters by convention), meter, millimeter, micrometer.
-_UNITS = {
-    0: ("unknown", 1.0),
-    1: ("meters", 1e3),
-    2: ("millimeters", 1.0),
-    3: ("micrometers", 1e-3),
-}
+_UNITS = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
 # Tolerance for labels that were scaled or stored as float.
 _INTEGER_TOLERANCE = 1e-4
 
@@ -169,28 +168,19 @@ def check_same_grid(header: Header, reference: Header) -> None:
     The spacing is compared too: where affines are placeholders, only pixdim differs.
     """
     if header.shape != reference.shape:
-        raise PathError(
-            header.path,
-            f"has shape {header.shape} (z, y, x) but {reference.path.name} has {reference.shape}",
-            "both must be on one grid; resample one to the other",
-        )
+        shapes = f"{header.shape} (z, y, x) but {reference.path.name} has {reference.shape}"
+        raise PathError(header.path, f"has shape {shapes}", _ONE_GRID)
     if not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
         spacings = [" × ".join(f"{s:.4g}" for s in h.spacing_mm) for h in (header, reference)]
-        raise PathError(
-            header.path,
-            f"has spacing {spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}",
-            "both must be on one grid; correct the wrong header",
-        )
+        problem = f"{spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}"
+        raise PathError(header.path, f"has spacing {problem}", _ONE_GRID)
     last = np.array(header.shape[::-1]) - 1
     corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=float)
     corners[:, :3] *= last
     apart = np.abs((corners @ header.affine.T - corners @ reference.affine.T)[:, :3]).max()
     if apart > 0.1 * min(reference.spacing_mm):
-        raise PathError(
-            header.path,
-            f"lies {apart:.3g} mm away from {reference.path.name} by its affine",
-            "both must be on one grid; resample one to the other or correct the header",
-        )
+        problem = f"lies {apart:.3g} mm away from {reference.path.name} by its affine"
+        raise PathError(header.path, problem, _ONE_GRID)
 
 
 def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> None:
@@ -216,17 +206,14 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
         nib.save(image, partial)
 
 
-def _portable(array: NDArray[np.generic]) -> NDArray[Any]:
-    if array.dtype == np.bool_:
-        return array.astype(np.uint8)
-    if array.dtype == np.float16:
-        return array.astype(np.float32)
-    if array.dtype in (np.int64, np.uint64):
-        values: NDArray[Any] = array
-        if values.size and (values.min() < -(2**31) or values.max() >= 2**31):
-            raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
-        return values.astype(np.int32)
-    return array
+def _portable(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    dtype = _PORTABLE_TYPES.get(array.dtype.name)
+    if dtype is None:
+        return array
+    result = array.astype(dtype)
+    if dtype is np.int32 and not np.array_equal(result, array):
+        raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
+    return result
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -250,73 +237,62 @@ def _parse_header(path: Path, stream: IO[bytes]) -> Header:
     if len(data) < 352:
         raise PathError(path, "is not a NIfTI file (too short)", _DAMAGED)
     sizes = struct.unpack("<i", data[:4]) + struct.unpack(">i", data[:4])
+    raw: Any
     try:
         if 348 in sizes and data[344:347] in (b"n+1", b"n+2"):
-            return _check_header(path, nib.Nifti1Header(data[:348], check=False))  # type: ignore[no-untyped-call]
-        if 540 in sizes and data[4:7] in (b"n+1", b"n+2"):
-            return _check_header(path, nib.Nifti2Header(data[:540], check=False))  # type: ignore[no-untyped-call]
+            raw = nib.Nifti1Header(data[:348], check=False)  # type: ignore[no-untyped-call]
+        elif 540 in sizes and data[4:7] in (b"n+1", b"n+2"):
+            raw = nib.Nifti2Header(data[:540], check=False)  # type: ignore[no-untyped-call]
+        else:
+            problem = "is not a single-file NIfTI (.nii or .nii.gz)"
+            raise PathError(path, problem, "convert it to NIfTI")
+        return _check_header(path, raw)
     except PathError:
         raise
     except Exception as error:
-        # nibabel raises many types on invalid values; all of them mean the same to the user.
+        # Our own checks raise ValueError; nibabel raises many types on invalid values.
         reason = " ".join(str(error).split())
-        raise PathError(path, f"has an invalid NIfTI header ({reason})", _DAMAGED) from error
-    raise PathError(path, "is not a single-file NIfTI (.nii or .nii.gz)", "convert it to NIfTI")
-
-
-class _InvalidHeader(ValueError):
-    """What is wrong with a header: "has a NIfTI header with …"."""
+        raise PathError(path, f"has an invalid NIfTI header: {reason}", _DAMAGED) from error
 
 
 def _check_header(path: Path, raw: Any) -> Header:
     if int(raw["datatype"]) in _COLOR_TYPES:
-        raise PathError(
-            path,
-            "is a color (RGB) image",
-            "save it with one number per voxel, or one file per color as channels",
-        )
-    try:
-        if int(raw["datatype"]) not in _NUMERIC_TYPES:
-            raise _InvalidHeader(f"unsupported datatype {int(raw['datatype'])}")
-        dtype = np.dtype(raw.get_data_dtype())
-        if int(raw["bitpix"]) != 8 * dtype.itemsize:
-            raise _InvalidHeader(f"bitpix {int(raw['bitpix'])} for datatype {dtype}")
-        shape = _file_shape(raw)
-        offset = _voxel_offset(raw)
-        _check_size(path, offset + int(np.prod(shape, dtype=object)) * dtype.itemsize)
-        affine, spacing_mm, notes = _space(raw, shape)
-    except _InvalidHeader as error:
-        raise PathError(path, f"has a NIfTI header with {error}", _DAMAGED) from error
+        remedy = "save it with one number per voxel, or one file per color as channels"
+        raise PathError(path, "is a color (RGB) image", remedy)
+    if int(raw["datatype"]) not in _NUMERIC_TYPES:
+        raise ValueError(f"unsupported datatype {int(raw['datatype'])}")
+    dtype = np.dtype(raw.get_data_dtype())
+    if int(raw["bitpix"]) != 8 * dtype.itemsize:
+        raise ValueError(f"bitpix {int(raw['bitpix'])} for datatype {dtype}")
+    shape = _file_shape(raw)
+    minimum = 352 if int(raw["sizeof_hdr"]) == 348 else 544
+    # Some writers use 0 for "right after the header".
+    offset = float(raw["vox_offset"]) or minimum
+    if not (np.isfinite(offset) and minimum <= offset <= _MAX_HEADER_BYTES):
+        raise ValueError(f"vox_offset {offset:g}")
+    _check_size(path, int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    affine, spacing_mm, notes = _space(raw, shape)
     slope, intercept = raw.get_slope_inter()
     if slope is None:
         slope, intercept = 1.0, 0.0
-    return Header(path, shape, dtype, offset, slope, intercept, affine, spacing_mm, notes)
+    return Header(path, shape, dtype, int(offset), slope, intercept, affine, spacing_mm, notes)
 
 
 def _file_shape(raw: Any) -> tuple[int, ...]:
     dims = [int(d) for d in raw["dim"]]
     if not 2 <= dims[0] <= 7:
-        raise _InvalidHeader(f"{dims[0]} dimensions")
+        raise ValueError(f"{dims[0]} dimensions")
     shape = dims[1 : dims[0] + 1]
     if min(shape) < 1 or max(shape) > _MAX_SIDE:
-        raise _InvalidHeader(f"dimensions {tuple(shape)}")
+        raise ValueError(f"dimensions {tuple(shape)}")
     while len(shape) > 3 and shape[-1] == 1:
         shape.pop()
     if len(shape) == 5 and shape[3] == 1:
         # A vector image has its channels in the fifth dimension.
         shape.pop(3)
     if len(shape) > 4:
-        raise _InvalidHeader(f"{len(shape)} dimensions {tuple(shape)}")
+        raise ValueError(f"{len(shape)} dimensions {tuple(shape)}")
     return tuple(shape)
-
-
-def _voxel_offset(raw: Any) -> int:
-    minimum = 352 if int(raw["sizeof_hdr"]) == 348 else 544
-    # Some writers use 0 for "right after the header".
-    offset = float(raw["vox_offset"]) or minimum
-    if not (np.isfinite(offset) and minimum <= offset <= _MAX_HEADER_BYTES):
-        raise _InvalidHeader(f"vox_offset {offset:g}")
-    return int(offset)
 
 
 def _check_size(path: Path, needed: int) -> None:
@@ -338,9 +314,9 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
     placeholder (ACDC is distributed like this), and pixdim is used.
     """
     notes: dict[str, str] = {}
-    unit, factor = _UNITS.get(int(raw["xyzt_units"]) % 8, ("", 0.0))
-    if not factor:
-        raise _InvalidHeader(f"unknown units ({int(raw['xyzt_units'])})")
+    factor = _UNITS.get(int(raw["xyzt_units"]) % 8)
+    if factor is None:
+        raise ValueError(f"unknown units ({int(raw['xyzt_units'])})")
     affine = np.array(raw.get_best_affine(), dtype=np.float64)
     zooms = np.abs(np.array(raw["pixdim"][1:4], dtype=np.float64))
     placeholder = np.array_equal(np.abs(affine), np.eye(4))
@@ -348,19 +324,19 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
     affine[:3] *= factor
     zooms *= factor
     if factor != 1.0:
-        notes["units"] = f"{unit}, converted to millimeters"
+        notes["units"] = f"{'meters' if factor > 1 else 'micrometers'}, converted to millimeters"
     columns = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
     if not np.isfinite(affine).all() or np.abs(affine).max() > 1e6:
-        raise _InvalidHeader("a non-finite affine")
+        raise ValueError("a non-finite affine")
     for spacing in (columns, zooms):
         if not (spacing.min() >= 1e-4 and spacing.max() <= 1e4):
-            raise _InvalidHeader(f"voxel spacing {spacing.tolist()}")
+            raise ValueError(f"voxel spacing {spacing.tolist()}")
     if abs(np.linalg.det(affine[:3, :3] / columns)) < 1e-3:
-        raise _InvalidHeader("a singular affine")
+        raise ValueError("a singular affine")
     if not np.allclose(zooms, columns, rtol=0.02):
         if not placeholder:
             both = f"pixdim {np.round(zooms, 4).tolist()}, affine {np.round(columns, 4).tolist()}"
-            raise _InvalidHeader(f"two different spacings ({both})")
+            raise ValueError(f"two different spacings ({both})")
         notes["spacing"] = "from pixdim; the affine is a placeholder"
     x, y, z = (float(c) for c in zooms)
     return affine, (z, y, x), notes

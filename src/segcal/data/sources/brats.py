@@ -23,7 +23,7 @@ class BratsSource(Source):
     description = Description(
         name="brats",
         channels=("FLAIR", "T1", "T1ce", "T2"),
-        classes={0: "background", 1: "necrotic core", 2: "oedema", 3: "enhancing tumour"},
+        classes={0: "background", 1: "necrotic core", 2: "edema", 3: "enhancing tumor"},
         regions={"TC": (1, 3), "ET": (3,), "WT": (1, 2, 3)},
         label_map={0: 0, 1: 1, 2: 2, 4: 3},
         intensity=Intensity(kind="zscore", nonzero=True),

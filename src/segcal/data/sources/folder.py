@@ -1,12 +1,18 @@
 """Any folder: images and labels paired by name, or nnU-Net's raw layout."""
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Annotated, Literal
 
+from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
-from segcal.data.sources.base import NiftiCase, SourceCase
-from segcal.data.sources.dataset_json import DatasetJson, DescribedSource
+from segcal.data.formats.nifti import read_header
+from segcal.data.info import Description
+from segcal.data.intensity import CT_WINDOW, Intensity
+from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.dataset_json import DatasetJson, read_dataset_json
 from segcal.data.sources.files import (
     collect,
     labels_without_image,
@@ -15,10 +21,11 @@ from segcal.data.sources.files import (
     require_nifti_name,
 )
 
+Modality = Literal["mr", "ct"]
 _FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"))
 
 
-class FolderSource(DescribedSource):
+class FolderSource(Source):
     """Plain: images/NAME.nii.gz and labels/NAME.nii.gz.
 
     nnU-Net: imagesTr/NAME_0000.nii.gz, NAME_0001.nii.gz, … (one file per channel) and
@@ -28,8 +35,36 @@ class FolderSource(DescribedSource):
     name = "folder"
     summary = "Images and labels paired by name, or nnU-Net's raw layout."
     layout = "images/NAME.nii.gz and labels/NAME.nii.gz, or the same in imagesTr/ and labelsTr/"
+    knows_patients = False
+    folder: Path
 
-    def find_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        modality: Annotated[
+            Modality | None, "mr or ct, if dataset.json does not name the channels."
+        ] = None,
+        window: Annotated[tuple[float, float] | None, "CT window: lower and upper value."] = None,
+        classes: Annotated[str | None, "Names of labels 1, 2, …, separated by commas."] = None,
+    ) -> None:
+        self.folder = Path(folder)
+        list_folder(self.folder)
+        content = read_dataset_json(self.folder / "dataset.json")
+        self._found = list(self.list_cases(content))
+        self.description = Description(
+            name=self.folder.resolve().name,
+            channels=content.channels or _numbered_channels(self._found),
+            classes=content.classes if classes is None else _named_classes(classes),
+            regions=content.regions,
+            intensity=_intensity(content.channels, modality, window),
+        )
+
+    def cases(self) -> Iterator[SourceCase | PathError]:
+        return iter(self._found)
+
+    def list_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
+        """As `cases`; `content` is that of dataset.json."""
         names = {p.name for p in list_folder(self.folder)}
         pair = next((p for p in _FOLDERS if set(p) <= names), None)
         if pair is None:
@@ -89,3 +124,47 @@ def _files_by_case(
             problems.append(PathError(path, f"is a second file named {name}", "keep one of them"))
         files[case].setdefault(channel, path)
     return files, problems
+
+
+def _numbered_channels(found: Iterable[SourceCase | PathError]) -> tuple[str, ...]:
+    """ "channel 0", …: as many as the first readable case has; the others must agree with it."""
+    for case in found:
+        if isinstance(case, NiftiCase):
+            try:
+                count = max(len(case.images), read_header(case.images[0]).channels)
+            except PathError:
+                continue  # reported when the case is read
+            return tuple(f"channel {index}" for index in range(count))
+    return ("channel 0",)
+
+
+def _named_classes(classes: str) -> dict[int, str]:
+    names = ["background", *(name.strip() for name in classes.split(","))]
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError(
+            "Expected argument `classes` to be different names of labels 1, 2, …, separated by "
+            f"commas, but got {classes!r}."
+        )
+    return dict(enumerate(names))
+
+
+def _intensity(
+    channels: tuple[str, ...], modality: str | None, window: tuple[float, float] | None
+) -> Intensity:
+    """A window for CT, z-score for everything else; `modality` overrides the channel names."""
+    if modality is None:
+        modality = "ct" if channels and all(c.lower() == "ct" for c in channels) else "mr"
+    check_choice("modality", modality, ("mr", "ct"))
+    if modality == "mr":
+        if window is not None:
+            raise ValueError(
+                "Expected argument `window` for CT only, but this data set is MR; "
+                "add --modality ct."
+            )
+        return Intensity()
+    low, high = window or CT_WINDOW
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(
+            f"Expected argument `window` to be two finite values LOW < HIGH, but got {low}, {high}."
+        )
+    return Intensity(kind="window", low=low, high=high)

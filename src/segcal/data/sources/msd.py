@@ -4,42 +4,27 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from segcal.core.errors import PathError, list_folder
+from segcal.core.errors import PathError
 from segcal.data.sources.base import NiftiCase, SourceCase
-from segcal.data.sources.dataset_json import DatasetJson, DescribedSource
-from segcal.data.sources.files import (
-    collect,
-    labels_without_image,
-    nifti_name,
-    require_nifti,
-    require_nifti_name,
-)
+from segcal.data.sources.dataset_json import DatasetJson
+from segcal.data.sources.files import collect, require_nifti_name
+from segcal.data.sources.folder import FolderSource
 
 
-class MsdSource(DescribedSource):
-    """imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz; 3-D or 4-D images."""
+class MsdSource(FolderSource):
+    """The pairs that dataset.json lists, else imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz."""
 
     name = "msd"
     summary = "A task of the Medical Segmentation Decathlon."
-    layout = "imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz"
 
-    def find_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
-        if content.training is not None:
-            yield from collect(content.training, self._listed)
-            return
-        images = list_folder(self.folder / "imagesTr")
-        yield from collect(images, self._paired)
-        names = [name for name in map(nifti_name, images) if name]
-        yield from labels_without_image(self.folder / "labelsTr", names)
+    def list_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
+        if content.training is None:
+            return super().list_cases(content)
+        return collect(content.training, self._listed)
 
     def _listed(self, pair: tuple[str, str]) -> list[SourceCase]:
         image, label = (_inside(self.folder, name) for name in pair)
         name = require_nifti_name(image)
-        return [NiftiCase(name, name, (image,), label)]
-
-    def _paired(self, image: Path) -> list[SourceCase]:
-        name = require_nifti_name(image)
-        label = require_nifti(self.folder / "labelsTr", name, f"the mask of {image.name}")
         return [NiftiCase(name, name, (image,), label)]
 
 
