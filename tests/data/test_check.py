@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,9 @@ def test_duplicate_scans_are_reported_and_kept_together(tmp_path: Path) -> None:
     assert "patient004 = patient008" in dict(checked.summary)["identical scans"]
 
 
-def test_contact_sheet_shows_images_and_contours(out: Path, tmp_path: Path) -> None:
+def test_contact_sheet_shows_images_and_contours(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from matplotlib.image import imread
 
     dataset = open_dataset(out)
@@ -319,9 +322,8 @@ def test_contact_sheet_shows_images_and_contours(out: Path, tmp_path: Path) -> N
     for color in ((0xE6, 0x9F, 0x00), (0x56, 0xB4, 0xE9), (0x33, 0xCC, 0x66)):
         near = np.abs(picture - np.array(color) / 255).max(axis=2) < 0.03
         assert near.sum() > 200
-    assert contact_sheet(dataset, tmp_path / "few.png", limit=2, tile=64) == 2
-    small = imread(tmp_path / "few.png")
-    assert small.shape[0] < picture.shape[0]
-    for name, value in (("tile", 2), ("limit", 0)):
-        with pytest.raises(ValueError, match=f"`{name}`"):
-            contact_sheet(dataset, tmp_path / "x.png", **{name: value})
+    monkeypatch.setattr(sys.modules["segcal.data.contact_sheet"], "MAX_CASES", 2)
+    assert contact_sheet(dataset, tmp_path / "few.png") == 2
+    assert imread(tmp_path / "few.png").size < picture.size
+    with pytest.raises(ValueError, match="`cases`"):
+        contact_sheet(dataset, tmp_path / "x.png", cases=())

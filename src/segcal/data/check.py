@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, list_folder
 from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.grid import plan_grid
@@ -39,7 +39,7 @@ def check_dataset(folder: Path | str) -> CheckReport:
         problems += found
         if not found:
             valid.append(case.properties)
-    folders = {p.name for p in (dataset.root / "cases").iterdir() if not p.name.startswith(".")}
+    folders = {path.name for path in list_folder(dataset.root / "cases")}
     problems += [
         f"{dataset.root / 'cases' / name}: is not listed in dataset.yaml; remove it"
         for name in sorted(folders - set(dataset.info.cases))

@@ -37,7 +37,6 @@ class Loader:
         *,
         shuffle: bool = True,
         seed: int = 0,
-        drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -48,19 +47,13 @@ class Loader:
         if length < 1:
             raise ValueError("Expected argument `dataset` to hold items, but it is empty.")
         self.length, self.batch_size = length, batch_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.shuffle, self.seed = shuffle, seed
         self.rank, self.world_size = rank, world_size
         self.epoch, self.step = 0, 0
         self._resuming = False
-        if len(self) == 0:
-            raise ValueError(
-                f"Expected argument `batch_size` to be at most {length // world_size} "
-                f"(with drop_last), but got {batch_size}."
-            )
 
     def __len__(self) -> int:
-        whole = self.batch_size * self.world_size
-        return self.length // whole if self.drop_last else -(-self.length // whole)
+        return -(-self.length // (self.batch_size * self.world_size))
 
     def __iter__(self) -> Iterator[Batch]:
         if self.step and not self._resuming:
@@ -73,21 +66,17 @@ class Loader:
             yield batch
 
     def order(self, epoch: int) -> list[Tensor]:
-        """This process's item indices of each batch of an epoch."""
+        """The item indices of each batch of an epoch, for this process."""
         items = torch.arange(self.length)
         if self.shuffle:
             mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
             items = torch.randperm(self.length, generator=torch.Generator().manual_seed(mixed))
-        whole = self.batch_size * self.world_size
         batches = []
-        for start in range(0, len(self) * whole, whole):
-            share = items[start : start + whole]
+        for share in items.split(self.batch_size * self.world_size):
             missing = -len(share) % self.world_size
             # All processes need the same number of items: the first ones are repeated.
             repeated = items.repeat(-(-missing // self.length))[:missing]
-            share = torch.cat([share, repeated])
-            size = len(share) // self.world_size
-            batches.append(share[self.rank * size : (self.rank + 1) * size])
+            batches.append(torch.cat([share, repeated]).chunk(self.world_size)[self.rank])
         return batches
 
     def state_dict(self) -> dict[str, int]:
@@ -108,21 +97,15 @@ class Loader:
         self.epoch, self.step, self._resuming = epoch, step, True
 
     def _order_settings(self) -> dict[str, int]:
-        return {
-            "seed": self.seed,
-            "length": self.length,
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-            "shuffle": int(self.shuffle),
-            "drop_last": int(self.drop_last),
-        }
+        names = ("seed", "length", "batch_size", "world_size", "shuffle")
+        return {name: int(getattr(self, name)) for name in names}
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         raise NotImplementedError
 
 
 class StreamLoader(Loader):
-    """Reads from disk, with torch's DataLoader and its worker processes."""
+    """Reads from disk, with the DataLoader of torch and its worker processes."""
 
     def __init__(
         self, dataset: Dataset[Batch], batch_size: int, *, workers: int = 0, **options: Any
@@ -137,10 +120,9 @@ class StreamLoader(Loader):
             if self.workers:
                 # Workers live for one epoch only, so their caches would be lost.
                 self.dataset.find_foreground()
-        indices = [batch.tolist() for batch in order]
         yield from DataLoader(
             self.dataset,
-            batch_sampler=indices,
+            batch_sampler=[batch.tolist() for batch in order],
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
         )
@@ -169,14 +151,12 @@ class ResidentLoader(Loader):
             )
         self.device = torch.device(device)
         self.names = [dataset.case_of(index).name for index in range(len(dataset))]
-        images, labels, scale, offset = _collect(dataset, shape)
-        self.images, self.labels = images.to(self.device), labels.to(self.device)
-        self.scale, self.offset = scale.to(self.device), offset.to(self.device)
+        tensors = [tensor.to(self.device) for tensor in _read_all(dataset, shape)]
+        self.images, self.labels, self.scale, self.offset = tensors
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
-        # The whole epoch's order crosses to the device once.
-        sizes = [len(batch) for batch in order]
-        moved = torch.split(torch.cat(order).to(self.device), sizes)
+        # The order of the epoch is copied to the device once.
+        moved = torch.cat(order).to(self.device).split([len(batch) for batch in order])
         for batch, index in zip(order, moved, strict=True):
             image = self.images[index].float()
             if self.images.dtype == torch.uint8:
@@ -185,26 +165,25 @@ class ResidentLoader(Loader):
             yield Batch(image, self.labels[index].long(), names)
 
 
-def _collect(
+def _read_all(
     dataset: SliceDataset, shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All slices as stored, with each one's scale and offset as (N, C, 1, 1)."""
+    """All images and labels as stored, and the scale and offset of each slice, (N, C, 1, 1)."""
     first = dataset.cases[0].properties
     dtype = torch.uint8 if first.dtype == "uint8" else torch.float16
     images = torch.empty((len(dataset), first.channels, *shape), dtype=dtype)
     labels = torch.empty((len(dataset), *shape), dtype=torch.uint8)
     scale = torch.empty((len(dataset), first.channels, 1, 1))
     offset = torch.empty_like(scale)
-    at = 0
+    start = 0
     for case in dataset.cases:
-        properties = case.properties
-        end = at + case.shape[0]
+        box = slice(start, start + case.shape[0])
         stored = dataset.fit(case.read("image"), case.stored_zero())
-        images[at:end] = torch.from_numpy(stored).transpose(0, 1)
-        labels[at:end] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
-        scale[at:end, :, 0, 0] = torch.tensor(properties.scale)
-        offset[at:end, :, 0, 0] = torch.tensor(properties.offset)
-        at = end
+        images[box] = torch.from_numpy(stored).transpose(0, 1)
+        labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
+        scale[box, :, 0, 0] = torch.tensor(case.properties.scale)
+        offset[box, :, 0, 0] = torch.tensor(case.properties.offset)
+        start = box.stop
     return images, labels, scale, offset
 
 
@@ -235,24 +214,20 @@ def make_loader(
 ) -> Loader:
     """A resident loader if the slices fit into the free memory of the device, else a stream.
 
-    `options` are those of Loader: shuffle, seed, drop_last, rank, world_size. Batches of a
-    StreamLoader are on the CPU (pinned if there is a GPU).
+    `options` are those of Loader: shuffle, seed, rank, world_size. Batches of a StreamLoader are
+    on the CPU (pinned if there is a GPU).
     """
     check_choice("kind", kind, get_args(LoaderKind))
     check_int("workers", workers, low=0)
     if kind == "auto":
-        kind = "resident" if _fits(dataset, device, options.get("world_size", 1)) else "stream"
+        needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
+        # Each process has its own GPU, but all share the RAM.
+        on_gpu = torch.device(device).type == "cuda"
+        processes = 1 if on_gpu else max(options.get("world_size", 1), 1)
+        free = _MEMORY_FRACTION * free_bytes(device) / processes
+        kind = "resident" if needed is not None and needed <= free else "stream"
     if kind == "stream":
         return StreamLoader(dataset, batch_size, workers=workers, **options)
     if not isinstance(dataset, SliceDataset):
         raise ValueError("Expected argument `dataset` to be a SliceDataset for a resident loader.")
     return ResidentLoader(dataset, batch_size, device=device, **options)
-
-
-def _fits(
-    dataset: SliceDataset | PatchDataset, device: torch.device | str, world_size: int
-) -> bool:
-    needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
-    # Each process has its own GPU, but all share the RAM.
-    processes = 1 if torch.device(device).type == "cuda" else max(world_size, 1)
-    return needed is not None and needed <= _MEMORY_FRACTION * free_bytes(device) / processes

@@ -18,7 +18,7 @@ import yaml
 
 from segcal import __version__
 from segcal.core.checks import check_choice, check_int
-from segcal.core.errors import DiskFullError, PathError, write_errors
+from segcal.core.errors import DiskFullError, PathError, list_folder, write_errors
 from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_text
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress
@@ -162,17 +162,13 @@ def _claimed(out: Path) -> Iterator[None]:
 
 def _check_own(out: Path) -> None:
     """Refuse a folder with other content. A picture beside a prepared set is allowed."""
-    cases = _visible(out / "cases") if (out / "cases").is_dir() else []
+    cases = list_folder(out / "cases") if (out / "cases").is_dir() else []
     others = [p for p in cases if not (p / "case.json").is_file()]
     if not cases and not (out / "dataset.yaml").is_file():
-        others += [p for p in _visible(out) if p.name not in ("cases", "splits.json")]
+        others += [p for p in list_folder(out) if p.name not in ("cases", "splits.json")]
     if others:
         name = others[0].relative_to(out).as_posix()
         raise PathError(out, f"holds other files ({name})", "choose an empty folder for --out")
-
-
-def _visible(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
 
 
 def _kept_cases(
@@ -180,7 +176,7 @@ def _kept_cases(
 ) -> dict[str, CaseProperties]:
     """The cases of an earlier run that are still valid; the others are prepared again."""
     kept = {}
-    for folder in _visible(cases_dir):
+    for folder in list_folder(cases_dir):
         if folder.name not in files:
             raise PathError(
                 folder, "is a case that the source does not have", "choose another --out"

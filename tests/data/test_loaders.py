@@ -69,7 +69,7 @@ def test_ordinary_dataloader_with_workers_keeps_the_type(phantoms: PreparedDatas
 
 def test_resident_and_streamed_batches_are_identical(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "train")
-    for options in ({}, {"drop_last": True}, {"shuffle": False}, {"seed": 5}):
+    for options in ({}, {"shuffle": False}, {"seed": 5}):
         resident = ResidentLoader(slices, 4, **options)
         stream = StreamLoader(slices, 4, **options)
         assert len(resident) == len(stream)
@@ -87,8 +87,6 @@ def test_an_epoch_has_every_slice_once_and_epochs_differ(phantoms: PreparedDatas
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
     other = Loader(len(slices), 4, seed=2).order(0)
     assert torch.cat(first).tolist() != torch.cat(other).tolist()
-    dropped = Loader(len(slices), 4, seed=1, drop_last=True).order(0)
-    assert {len(batch) for batch in dropped} == {4}
 
 
 @pytest.mark.parametrize("kind", ["resident", "stream"])
@@ -141,7 +139,7 @@ def test_an_epoch_left_early_does_not_shorten_the_next(
 
 @pytest.mark.parametrize(
     "other",
-    [{"batch_size": 5}, {"world_size": 2}, {"shuffle": False}, {"drop_last": True}, {"length": 41}],
+    [{"batch_size": 5}, {"world_size": 2}, {"shuffle": False}, {"length": 41}],
 )
 def test_a_state_of_another_order_is_refused(other: dict[str, int]) -> None:
     options = {"length": 40, "batch_size": 4} | other
@@ -253,7 +251,6 @@ def test_arguments_are_checked(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "train")
     for options, name in (
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 10_000, "drop_last": True}, "batch_size"),
         ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank"),
         ({"batch_size": 2, "seed": -1}, "seed"),
     ):
