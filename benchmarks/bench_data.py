@@ -33,8 +33,8 @@ from segcal.data.phantom import PhantomSpec, make_case
 
 def phantom_files(root: Path) -> Path:
     """A folder of NIfTI volumes of the size of ACDC."""
-    spec = PhantomSpec(size=224, slices=10, cases=12)
-    for index in range(spec.cases):
+    spec = PhantomSpec(size=224, slices=10)
+    for index in range(12):
         case = make_case(spec, index)
         for kind, array in (("images", case.image[0]), ("labels", case.label)):
             (root / kind).mkdir(parents=True, exist_ok=True)

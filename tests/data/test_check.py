@@ -37,7 +37,7 @@ def out(prepared_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared_once, tmp_path / "out"))
 
 
-def test_clean_set_and_its_summary(
+def test_summary_of_a_valid_set(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_cli(monkeypatch, "data", "check", out) == 0

@@ -71,7 +71,7 @@ def test_structures_keep_their_width(n_in: int, n_out: int) -> None:
 
 
 @given(sizes, sizes)
-def test_area_weights_share_out_every_voxel(n_in: int, n_out: int) -> None:
+def test_area_weights_distribute_every_voxel(n_in: int, n_out: int) -> None:
     weights = area_weights(n_in, n_out)
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(weights.sum(axis=0), n_out / n_in, rtol=1e-4)
@@ -86,7 +86,7 @@ def test_labels_present_are_counted_or_sorted() -> None:
 
 
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3))
-def test_crop_then_pad_is_where_it_was(pairs: list[tuple[int, int]]) -> None:
+def test_padding_undoes_cropping(pairs: list[tuple[int, int]]) -> None:
     size, shape = [p[0] for p in pairs], [p[1] for p in pairs]
     start = center_start(size, shape)
     array = np.arange(1, np.prod(size) + 1).reshape(size)
@@ -136,11 +136,11 @@ def test_voxels_keep_their_place_in_millimeters(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_labels_come_back_within_half_a_voxel(recipe: str) -> None:
+def test_labels_return_within_half_a_voxel(recipe: str) -> None:
     """Every boundary voxel of the round trip is at most half a (coarser) voxel off."""
     grid = make_grid(recipe)
     labels = blob((53, 61, 17), (1, 2)).T.copy()
-    # What the ACDC crop cuts off cannot come back.
+    # Voxels that the ACDC crop removes are lost.
     labels[:, :6], labels[:, -6:], labels[..., :6], labels[..., -6:] = 0, 0, 0, 0
     back = grid.restore_labels(grid.apply_labels(labels))
     assert back.shape == labels.shape
@@ -156,7 +156,7 @@ def test_labels_come_back_within_half_a_voxel(recipe: str) -> None:
         assert max(outside.max(), inside.max()) - 0.5 <= 0.5 + 1e-9
 
 
-def test_coordinates_come_back_within_half_a_voxel() -> None:
+def test_coordinates_return_within_half_a_voxel() -> None:
     shape = (17, 61, 53)
     ramps = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij")).astype(float)
     recipe = GridRecipe(resize=(12, 40, 200))
@@ -165,7 +165,7 @@ def test_coordinates_come_back_within_half_a_voxel() -> None:
     assert np.abs(back - ramps).max() <= 0.5
 
 
-def test_probabilities_come_back_as_probabilities() -> None:
+def test_restored_probabilities_sum_to_one() -> None:
     grid = make_grid("acdc")
     probs = np.random.default_rng(0).dirichlet([1, 1, 1], size=grid.shape).transpose(3, 0, 1, 2)
     back = grid.restore_probs(probs.astype(np.float32))

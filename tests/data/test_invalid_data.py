@@ -127,7 +127,7 @@ def one_error_line(captured: Any) -> str:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda s: s.__name__)
-def test_bad_case_stops_and_keep_going_skips(
+def test_an_invalid_case_stops_the_run_unless_keep_going(
     damage: Damage,
     tree: Path,
     tmp_path: Path,
@@ -173,7 +173,7 @@ def test_missing_modality_and_flare_mask(
     assert f"{gone}: is missing" in one_error_line(capsys.readouterr())
 
 
-def test_missing_channel_file_and_lonely_label(
+def test_missing_channel_file_and_label_without_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, shape = tmp_path / "raw", (20, 22, 6)
@@ -234,7 +234,7 @@ def test_unreadable_folder(
     assert f"{source}: cannot be read (Permission denied)" in one_error_line(capsys.readouterr())
 
 
-def test_bad_descriptions(
+def test_invalid_dataset_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = msd_tree(tmp_path / "source")
@@ -256,7 +256,7 @@ def test_bad_descriptions(
         assert not (tmp_path / "out").exists()
 
 
-def test_bad_arguments_list_the_choices(
+def test_invalid_arguments_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder_tree(tmp_path / "source")
@@ -287,7 +287,7 @@ def test_bad_arguments_list_the_choices(
     assert "`slices`" in one_error_line(capsys.readouterr())
 
 
-def test_odd_paths_work(
+def test_paths_with_spaces_and_unicode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder_tree(tmp_path / "Daten für Zoë 数据")

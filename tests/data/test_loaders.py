@@ -43,7 +43,7 @@ def equal(one: Batch, other: Batch) -> bool:
     )
 
 
-def test_slices_are_the_cases_slices(phantoms: PreparedDataset) -> None:
+def test_items_are_the_slices_of_the_cases(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "train")
     assert len(slices) == 5 * len(phantoms.splits.train)
     item = slices[7]
@@ -57,7 +57,7 @@ def test_slices_are_the_cases_slices(phantoms: PreparedDataset) -> None:
     assert [c.name for c in fold.cases] == list(phantoms.splits.folds[1].val)
 
 
-def test_ordinary_dataloader_with_workers_keeps_the_type(phantoms: PreparedDataset) -> None:
+def test_dataloader_of_torch_with_workers_keeps_the_type(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "val")
     batches = list(DataLoader(slices, batch_size=4, num_workers=1))
     assert all(isinstance(batch, Batch) for batch in batches)
@@ -147,7 +147,7 @@ def test_a_state_of_another_order_is_refused(other: dict[str, int]) -> None:
         Loader(**options).load_state_dict(Loader(40, 4).state_dict())
 
 
-def test_patches_are_looked_for_once_whatever_the_workers(phantoms: PreparedDataset) -> None:
+def test_foreground_voxels_are_found_once_with_workers(phantoms: PreparedDataset) -> None:
     patches = PatchDataset(phantoms, patch_size=(3, 16, 16), per_case=1)
     batches = list(StreamLoader(patches, 4, workers=1))
     assert sorted(patches._voxels) == list(range(len(patches.cases)))
@@ -272,7 +272,7 @@ def test_arguments_are_checked(phantoms: PreparedDataset) -> None:
         phantoms["unknown"]
 
 
-def test_prepared_anew_is_read_anew(tmp_path: Path) -> None:
+def test_a_set_prepared_again_is_read_again(tmp_path: Path) -> None:
     """Open arrays are cached; a new set in the same folder must not be read from the cache."""
     out = tmp_path / "out"
     prepare(PhantomSource(dims=2, cases=3, size=32), out)

@@ -97,7 +97,7 @@ def test_seeds_and_indices_matter_and_repeat() -> None:
     assert other.voxels_sha256 != one.voxels_sha256
 
 
-def test_prepared_phantoms_carry_their_truth(tmp_path: Path) -> None:
+def test_prepared_phantoms_store_their_truth(tmp_path: Path) -> None:
     source = PhantomSource(dims=3, cases=5, size=48, slices=6)
     spec = source.spec
     dataset = prepare(source, tmp_path / "out").dataset

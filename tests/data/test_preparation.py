@@ -38,7 +38,7 @@ def snapshot(out: Path) -> dict[str, bytes]:
     }
 
 
-def test_same_files_whatever_the_workers(tmp_path: Path) -> None:
+def test_the_number_of_workers_does_not_change_the_files(tmp_path: Path) -> None:
     source = AcdcSource(acdc_tree(tmp_path / "source"))
     steps: list[tuple[str, int, int | None]] = []
     one = prepare(source, tmp_path / "one", progress=lambda *step: steps.append(step))
@@ -49,7 +49,7 @@ def test_same_files_whatever_the_workers(tmp_path: Path) -> None:
     assert one.dataset.fingerprint == two.dataset.fingerprint
 
 
-def test_a_worker_s_error_arrives_whole(tmp_path: Path) -> None:
+def test_errors_of_workers_keep_their_path(tmp_path: Path) -> None:
     source = acdc_tree(tmp_path / "source")
     bad = source / "patient003" / "patient003_frame12.nii.gz"
     bad.write_bytes(b"nothing")

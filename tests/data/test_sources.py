@@ -64,7 +64,7 @@ PAPER_SHAPES = {
 
 
 @pytest.mark.parametrize("kind", TREES)
-def test_paper_recipe(kind: str, prepared: Prepared) -> None:
+def test_default_recipe(kind: str, prepared: Prepared) -> None:
     _, dataset = prepared(kind)
     assert {case.shape for case in dataset} == PAPER_SHAPES[kind]
     for case in dataset:
@@ -130,7 +130,7 @@ def test_brats_labels_regions_and_channels(prepared: Prepared) -> None:
         np.testing.assert_allclose(case.image()[index], expected, atol=5e-3)
 
 
-def test_flare_is_windowed_and_acdc_standardised(prepared: Prepared) -> None:
+def test_flare_is_windowed_and_acdc_z_scored(prepared: Prepared) -> None:
     source, flare = prepared("flare", "native")
     case = next(iter(flare))
     raw = np.asanyarray(nib.load(source / "TrainingImg" / f"{case.name}_0000.nii.gz").dataobj).T
@@ -237,7 +237,7 @@ def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_stored_are_refused_by_name() -> None:
-    spec = PhantomSpec(dims=2, cases=1, size=32)
+    spec = PhantomSpec(dims=2, size=32)
     case = replace(make_case(spec, 0), image=np.full((1, 1, 32, 32), 1e5, dtype=np.float32))
     with pytest.raises(PathError, match="phantom_0000: intensities up to 100000"):
         pack_case(case, "float16", {})
@@ -312,7 +312,7 @@ def test_names_that_differ_in_capitals_only_are_refused(tmp_path: Path) -> None:
     assert "has the same case name as A" in problems(tmp_path)[0]
 
 
-def test_links_inside_a_described_set_may_lead_elsewhere(tmp_path: Path) -> None:
+def test_links_to_files_outside_the_folder_are_followed(tmp_path: Path) -> None:
     source = msd_tree(tmp_path / "source", channels=1)
     path = source / "imagesTr" / "brain_000.nii.gz"
     path.rename(tmp_path / "elsewhere.nii.gz")
@@ -321,7 +321,7 @@ def test_links_inside_a_described_set_may_lead_elsewhere(tmp_path: Path) -> None
     assert len(prepare(MsdSource(source), tmp_path / "out").dataset) == 3
 
 
-def test_a_small_spread_about_a_large_mean_survives(tmp_path: Path) -> None:
+def test_small_variation_about_a_large_mean_is_kept(tmp_path: Path) -> None:
     values = scan((20, 24, 6), 0, np.float64)
     for name, shift in (("a", 0.0), ("b", 1e9)):
         save(tmp_path / "s" / "images" / f"{name}.nii.gz", values + shift)

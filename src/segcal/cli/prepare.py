@@ -48,7 +48,14 @@ class SourceCommands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         from segcal.data import SOURCES
 
-        return SOURCES.names()
+        names = []
+        for name in SOURCES:
+            try:
+                SOURCES.get(name)
+                names.append(name)
+            except Exception as error:  # a broken plugin must not hide the other sources
+                typer.echo(f"segcal: source {name!r} cannot be loaded ({error})", err=True)
+        return names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from segcal.data import SOURCES

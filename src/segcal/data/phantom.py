@@ -45,10 +45,9 @@ _LONG_MM = 1e6
 
 @dataclass(frozen=True)
 class PhantomSpec:
-    """`dims` 2 gives single slices, 3 volumes of `slices` slices; `size` is the slices' side."""
+    """`dims` 2: single slices, 3: volumes of `slices` slices; `size`: height and width."""
 
     dims: int = 3
-    cases: int = 40
     size: int = 96
     slices: int = 16
     seed: int = 0
@@ -56,7 +55,6 @@ class PhantomSpec:
     def __post_init__(self) -> None:
         if self.dims not in (2, 3):
             raise ValueError(f"Expected argument `dims` to be 2 or 3, but got {self.dims}.")
-        check_number("cases", self.cases, low=1)
         check_number("size", self.size, low=32, high=1024)
         check_number("slices", self.slices, low=4, high=512)
         check_number("seed", self.seed, low=0)

@@ -141,9 +141,9 @@ def _check_apart(out: Path, source: Path | None) -> None:
     """Neither may lie in the other: the next search of the source would find the output."""
     if source is None:
         return
-    here, there = out.resolve(), source.resolve()
-    if here.is_relative_to(there) or there.is_relative_to(here):
-        how = "lies inside" if here.is_relative_to(there) else "contains"
+    output, origin = out.resolve(), source.resolve()
+    if output.is_relative_to(origin) or origin.is_relative_to(output):
+        how = "lies inside" if output.is_relative_to(origin) else "contains"
         raise PathError(out, f"{how} the source folder {source}", "choose another --out")
 
 
@@ -228,7 +228,7 @@ def _finish(
 
 
 def fingerprint(cases: Iterable[CaseProperties], info: DatasetInfo) -> str:
-    """One hash over everything stored of the cases and everything that says what it means.
+    """One hash over everything stored of the cases and everything that gives it its meaning.
 
     Not covered: the times of the source files, the name of the set, versions, skipped cases.
     """

@@ -130,8 +130,8 @@ class Source(ABC):
         it as an entry point of the group `segcal.sources`.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    name: ClassVar[str] = "custom"
+    summary: ClassVar[str] = ""
     layout: ClassVar[str] = ""
     paper_grid: ClassVar[GridRecipe | None] = None
     knows_patients: ClassVar[bool] = True
