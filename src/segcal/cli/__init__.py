@@ -15,6 +15,7 @@ from segcal.cli import (
     data,
     demo,
     evaluate,
+    list,
     nnunet,
     predict,
     prepare,
@@ -41,6 +42,7 @@ app.command("benchmark")(benchmark.benchmark)
 app.command("rank")(rank.rank)
 app.command("report")(report.report)
 app.command("demo")(demo.demo)
+app.command("list")(list.list_names)
 app.add_typer(nnunet.app, name="nnunet")
 
 
@@ -62,7 +64,7 @@ def _root(
     pass
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line; invalid input becomes one line on stderr and exit code 2.
 
     SEGCAL_DEBUG=1 shows the traceback instead.
