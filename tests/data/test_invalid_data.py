@@ -1,4 +1,4 @@
-"""Bad data through the command line: one line that names the file, exit code 2, nothing left."""
+"""Invalid data on the command line: one line that names the file, exit code 2, no output."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from helpers.trees import (
 )
 from segcal.data import open_dataset
 
-Spoil = Callable[[Path], Path]
+Damage = Callable[[Path], Path]
 SHAPE = (40, 48, 3)
 AFFINE = np.diag([1.5, 1.5, 10.0, 1.0])
 
@@ -68,7 +68,7 @@ def other_affine(root: Path) -> Path:
     return save(frame(root, "_gt"), blob(SHAPE, (1, 2, 3)), moved)
 
 
-def strange_label(root: Path) -> Path:
+def unknown_label(root: Path) -> Path:
     return save(frame(root, "_gt"), blob(SHAPE, (1, 2, 7)), AFFINE)
 
 
@@ -102,14 +102,14 @@ def wrong_info(root: Path) -> Path:
     return path
 
 
-SPOILS = {
+DAMAGES = {
     truncated: "truncated",
     not_nifti: "not a single-file NIfTI",
     missing_mask: "missing (the mask of the ED frame)",
     missing_frame: "missing (the ED frame)",
     other_shape: "has shape",
     other_affine: "12 mm away",
-    strange_label: "label 7, outside the list 0, 1, 2, 3",
+    unknown_label: "label 7, outside the list 0, 1, 2, 3",
     negative_label: "label -1, outside",
     fraction_label: "not whole numbers (such as 2.5)",
     nan_image: "1 NaN",
@@ -126,30 +126,30 @@ def one_error_line(captured: Any) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("spoil", SPOILS, ids=lambda s: s.__name__)
-def test_bad_case_stops_and_keep_going_skips(
-    spoil: Spoil,
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda s: s.__name__)
+def test_an_invalid_case_stops_the_run_unless_keep_going(
+    damage: Damage,
     tree: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source, out = Path(shutil.copytree(tree, tmp_path / "source")), tmp_path / "out"
-    path = spoil(source)
+    path = damage(source)
     command = ("prepare", "acdc", "--source", source, "--out", out, "--workers", 1)
     command += ("--recipe", "native")
     assert run_cli(monkeypatch, *command) == 2
     line = one_error_line(capsys.readouterr())
     assert line.startswith(f"segcal: {path}: ")
-    assert SPOILS[spoil] in line
+    assert DAMAGES[damage] in line
     assert not (out / "dataset.yaml").exists()
-    # Whole cases may be there, nothing else.
+    # Complete cases are allowed, nothing else.
     for folder in (out / "cases").glob("*"):
         assert {p.name for p in folder.iterdir()} == {"image.b2nd", "label.b2nd", "case.json"}
 
     assert run_cli(monkeypatch, *command, "--keep-going") == 0
     captured = capsys.readouterr()
-    assert f"left out: {path}: " in captured.err
+    assert f"skipped: {path}: " in captured.err
     dataset = open_dataset(out)
     assert "patient002_frame01" not in dataset.info.cases
     assert {case.patient for case in dataset} >= {"patient001", "patient003"}
@@ -173,7 +173,7 @@ def test_missing_modality_and_flare_mask(
     assert f"{gone}: is missing" in one_error_line(capsys.readouterr())
 
 
-def test_missing_channel_file_and_lonely_label(
+def test_missing_channel_file_and_label_without_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, shape = tmp_path / "raw", (20, 22, 6)
@@ -223,7 +223,7 @@ def test_unreadable_folder(
     root = os.geteuid() == 0
     try:
         if root:
-            # Root may read everything; be somebody else for a moment.
+            # Root may read everything; use another user id for a moment.
             os.seteuid(65534)
         code = run_cli(monkeypatch, "prepare", "acdc", "--source", source, "--out", tmp_path / "o")
     finally:
@@ -234,7 +234,7 @@ def test_unreadable_folder(
     assert f"{source}: cannot be read (Permission denied)" in one_error_line(capsys.readouterr())
 
 
-def test_bad_descriptions(
+def test_invalid_dataset_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = msd_tree(tmp_path / "source")
@@ -256,13 +256,13 @@ def test_bad_descriptions(
         assert not (tmp_path / "out").exists()
 
 
-def test_bad_arguments_list_the_choices(
+def test_invalid_arguments_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder_tree(tmp_path / "source")
     command = ("prepare", "folder", "--source", source, "--out", tmp_path / "out")
     for extra, problem in (
-        (("--recipe", "papper"), "Did you mean 'paper'?"),
+        (("--recipe", "paded"), "Did you mean 'padded'?"),
         (("--dtype", "float32"), "'float16', 'uint8'"),
         (("--modality", "ctt"), "Did you mean 'ct'?"),
         (("--workers", "-1"), "`workers`"),
@@ -275,7 +275,7 @@ def test_bad_arguments_list_the_choices(
         assert run_cli(monkeypatch, *command, *extra) == 2
         assert problem in one_error_line(capsys.readouterr())
         assert not (tmp_path / "out").exists()
-    # A foreign folder is not written into.
+    # A folder with other content is not changed.
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     command = ("prepare", "folder", "--source", source, "--out", tmp_path / "mine")
@@ -287,7 +287,7 @@ def test_bad_arguments_list_the_choices(
     assert "`slices`" in one_error_line(capsys.readouterr())
 
 
-def test_odd_paths_work(
+def test_paths_with_spaces_and_unicode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder_tree(tmp_path / "Daten für Zoë 数据")
@@ -297,7 +297,7 @@ def test_odd_paths_work(
         == 0
     )
     assert run_cli(monkeypatch, "data", "check", out, "--figure", sheet) == 0
-    assert "clean" in capsys.readouterr().out
+    assert "no problems" in capsys.readouterr().out
     assert open_dataset(out).info.name == source.name
     assert sheet.read_bytes().startswith(b"\x89PNG")
     assert open_dataset(out)["fall 1"].image().shape == (1, 6, 32, 32)

@@ -10,16 +10,16 @@ from torch.utils.data import DataLoader
 from helpers.trees import folder_tree, msd_tree
 from segcal.data import (
     Batch,
+    FolderSource,
+    MsdSource,
     PatchDataset,
-    PhantomSpec,
+    PhantomSource,
     PreparedDataset,
     ResidentLoader,
     SliceDataset,
     StreamLoader,
     make_loader,
     open_dataset,
-    plan_phantom,
-    plan_source,
     prepare,
 )
 from segcal.data import loaders as loader_module
@@ -31,8 +31,8 @@ def phantoms(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> PreparedDataset:
     out = tmp_path_factory.mktemp("phantoms") / "out"
-    spec = PhantomSpec(cases=8, size=32, slices=5)
-    return prepare(plan_phantom(spec, dtype=request.param), out).dataset
+    source = PhantomSource(cases=8, size=32, slices=5)
+    return prepare(source, out, dtype=request.param).dataset
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -43,7 +43,7 @@ def equal(one: Batch, other: Batch) -> bool:
     )
 
 
-def test_slices_are_the_cases_slices(phantoms: PreparedDataset) -> None:
+def test_items_are_the_slices_of_the_cases(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "train")
     assert len(slices) == 5 * len(phantoms.splits.train)
     item = slices[7]
@@ -57,7 +57,7 @@ def test_slices_are_the_cases_slices(phantoms: PreparedDataset) -> None:
     assert [c.name for c in fold.cases] == list(phantoms.splits.folds[1].val)
 
 
-def test_ordinary_dataloader_with_workers_keeps_the_type(phantoms: PreparedDataset) -> None:
+def test_dataloader_of_torch_with_workers_keeps_the_type(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "val")
     batches = list(DataLoader(slices, batch_size=4, num_workers=1))
     assert all(isinstance(batch, Batch) for batch in batches)
@@ -69,7 +69,7 @@ def test_ordinary_dataloader_with_workers_keeps_the_type(phantoms: PreparedDatas
 
 def test_resident_and_streamed_batches_are_identical(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "train")
-    for options in ({}, {"drop_last": True}, {"shuffle": False}, {"seed": 5}):
+    for options in ({}, {"shuffle": False}, {"seed": 5}):
         resident = ResidentLoader(slices, 4, **options)
         stream = StreamLoader(slices, 4, **options)
         assert len(resident) == len(stream)
@@ -87,8 +87,6 @@ def test_an_epoch_has_every_slice_once_and_epochs_differ(phantoms: PreparedDatas
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
     other = Loader(len(slices), 4, seed=2).order(0)
     assert torch.cat(first).tolist() != torch.cat(other).tolist()
-    dropped = Loader(len(slices), 4, seed=1, drop_last=True).order(0)
-    assert {len(batch) for batch in dropped} == {4}
 
 
 @pytest.mark.parametrize("kind", ["resident", "stream"])
@@ -141,7 +139,7 @@ def test_an_epoch_left_early_does_not_shorten_the_next(
 
 @pytest.mark.parametrize(
     "other",
-    [{"batch_size": 5}, {"world_size": 2}, {"shuffle": False}, {"drop_last": True}, {"length": 41}],
+    [{"batch_size": 5}, {"world_size": 2}, {"shuffle": False}, {"length": 41}],
 )
 def test_a_state_of_another_order_is_refused(other: dict[str, int]) -> None:
     options = {"length": 40, "batch_size": 4} | other
@@ -149,7 +147,7 @@ def test_a_state_of_another_order_is_refused(other: dict[str, int]) -> None:
         Loader(**options).load_state_dict(Loader(40, 4).state_dict())
 
 
-def test_patches_are_looked_for_once_whatever_the_workers(phantoms: PreparedDataset) -> None:
+def test_foreground_voxels_are_found_once_with_workers(phantoms: PreparedDataset) -> None:
     patches = PatchDataset(phantoms, patch_size=(3, 16, 16), per_case=1)
     batches = list(StreamLoader(patches, 4, workers=1))
     assert sorted(patches._voxels) == list(range(len(patches.cases)))
@@ -183,7 +181,7 @@ def test_the_kind_of_loader_follows_the_memory(
 
 
 def test_a_resident_epoch_reads_no_file(phantoms: PreparedDataset, tmp_path: Path) -> None:
-    """The set is moved away after loading; the epoch must not notice."""
+    """The files are moved away after loading."""
     source = phantoms.root
     loader = ResidentLoader(SliceDataset(phantoms, "train"), 4)
     moved = source.rename(source.with_name("moved"))
@@ -195,8 +193,8 @@ def test_a_resident_epoch_reads_no_file(phantoms: PreparedDataset, tmp_path: Pat
 
 @pytest.mark.parametrize("dtype", ["float16", "uint8"])
 def test_slices_of_unequal_cases_need_a_size(tmp_path: Path, dtype: str) -> None:
-    plan = plan_source("msd", msd_tree(tmp_path / "source"), recipe="native", dtype=dtype)
-    dataset = prepare(plan, tmp_path / "out").dataset
+    source = MsdSource(msd_tree(tmp_path / "source"))
+    dataset = prepare(source, tmp_path / "out", recipe="native", dtype=dtype).dataset
     loose = SliceDataset(dataset, "all")
     assert loose.shape() is None
     with pytest.raises(ValueError, match="`size`"):
@@ -236,8 +234,8 @@ def test_patches(phantoms: PreparedDataset) -> None:
 def test_patches_are_balanced_and_may_exceed_the_volume(phantoms: PreparedDataset) -> None:
     def share(foreground: float) -> float:
         patches = PatchDataset(phantoms, patch_size=(1, 3, 3), per_case=40, foreground=foreground)
-        centres = [int(patches[i].target[0, 1, 1]) for i in range(len(patches))]
-        return float(np.mean(np.array(centres) > 0))
+        centers = [int(patches[i].target[0, 1, 1]) for i in range(len(patches))]
+        return float(np.mean(np.array(centers) > 0))
 
     assert share(1.0) > 0.9
     assert share(0.0) < 0.3
@@ -253,7 +251,6 @@ def test_arguments_are_checked(phantoms: PreparedDataset) -> None:
     slices = SliceDataset(phantoms, "train")
     for options, name in (
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 10_000, "drop_last": True}, "batch_size"),
         ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank"),
         ({"batch_size": 2, "seed": -1}, "seed"),
     ):
@@ -272,22 +269,22 @@ def test_arguments_are_checked(phantoms: PreparedDataset) -> None:
     with pytest.raises(ValueError, match="`patch_size`"):
         PatchDataset(phantoms, patch_size=(0, 2, 2))
     with pytest.raises(KeyError, match="no case"):
-        phantoms["nobody"]
+        phantoms["unknown"]
 
 
-def test_prepared_anew_is_read_anew(tmp_path: Path) -> None:
-    """Open arrays are cached; another set under the same path must not be served from there."""
+def test_a_set_prepared_again_is_read_again(tmp_path: Path) -> None:
+    """Open arrays are cached; a new set in the same folder must not be read from the cache."""
     out = tmp_path / "out"
-    prepare(plan_phantom(PhantomSpec(dims=2, cases=3, size=32)), out)
+    prepare(PhantomSource(dims=2, cases=3, size=32), out)
     before = open_dataset(out)["phantom_0000"].image()
     out.rename(tmp_path / "old")
-    prepare(plan_phantom(PhantomSpec(dims=2, cases=3, size=32, seed=9)), out)
+    prepare(PhantomSource(dims=2, cases=3, size=32, seed=9), out)
     assert not np.array_equal(before, open_dataset(out)["phantom_0000"].image())
 
 
 def test_folder_set_runs_through_a_loader(tmp_path: Path) -> None:
-    plan = plan_source("folder", folder_tree(tmp_path / "source"))
-    slices = SliceDataset(prepare(plan, tmp_path / "out").dataset, "train")
+    source = FolderSource(folder_tree(tmp_path / "source"))
+    slices = SliceDataset(prepare(source, tmp_path / "out").dataset, "train")
     batch = next(iter(make_loader(slices, 2)))
     assert batch.image.shape == (2, 1, 32, 32)
     assert set(batch.target.unique().tolist()) <= {0, 1}
