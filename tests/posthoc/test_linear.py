@@ -110,7 +110,7 @@ def test_dirichlet_options_change_the_result() -> None:
     assert offset(max_bias=0.1, bias_penalty=0) == pytest.approx(0.1)
     tight = DirichletScaling(max_weight=1.0).fit([(logits * 0.3, target)])
     assert tight.report is not None
-    assert "the weight of class 0 in class 0 reached its bound" in tight.report.at_bound
+    assert "weight of class 0 in class 0" in tight.report.at_bound
 
 
 def test_vector_options_change_the_result() -> None:
@@ -173,7 +173,7 @@ def test_a_bound_that_was_reached_is_said() -> None:
     assert wrong.temperature == pytest.approx(5)
     for found in (sure, wrong):
         assert found.report is not None
-        assert found.report.at_bound == ["the temperature reached its bound"]
+        assert found.report.at_bound == ["temperature"]
 
 
 def test_a_network_that_is_sure_and_right_is_left_alone() -> None:
@@ -243,7 +243,7 @@ def test_bad_input_is_one_clear_line() -> None:
         fit([(logits, target[:, :9])])
     with pytest.raises(ValueError, match="look like probabilities"):
         fit([(softmax(logits), target)])
-    with pytest.raises(ValueError, match="It looks like logits"):
+    with pytest.raises(ValueError, match="look like logits"):
         fit([(logits, target)], from_probs=True)
     with pytest.raises(ValueError, match="sigmoid"):
         fit([(1 / (1 + np.exp(-logits)), target)], from_probs=True)
@@ -261,7 +261,7 @@ def test_bad_input_is_one_clear_line() -> None:
         fit(iter([(logits, target)]), max_voxels=None)
     with pytest.raises(ValueError, match="'none', 'class'"):
         fit([(logits, target)], balance="classes")
-    with pytest.raises(ValueError, match="Use the Dirichlet method"):
+    with pytest.raises(ValueError, match="method dirichlet"):
         MatrixScaling().fit([(softmax(logits), target)], from_probs=True)
     with pytest.raises(ValueError, match="call `fit`"):
         TemperatureScaling().transform(logits)
@@ -294,8 +294,8 @@ def test_probabilities_given_as_logits_are_refused_wherever_they_are_used() -> N
 def test_parameters_that_give_no_probabilities_are_refused() -> None:
     logits, target = calibrated((50,))
     huge = VectorScaling().fit([(logits, target)])
-    huge.set_params(3, {"scale": [-1e308] * 3, "bias": [0.0] * 3})
-    with pytest.raises(ValueError, match="Expected finite probabilities, but vector gives others"):
+    huge.set_params({"scale": [-1e308] * 3, "bias": [0.0] * 3})
+    with pytest.raises(ValueError, match="VectorScaling does not give finite"):
         huge.transform(logits * 100)
 
 

@@ -106,11 +106,11 @@ def test_derivatives_are_those_of_the_value(method: type) -> None:
             return [(rows, labels, weights)]
 
     model = method()
-    theta = model._start(3) + rng.normal(size=len(model._start(3))) * 0.2
-    _, gradient, hessian, *_ = model._sums(theta, Data())
+    theta = model._identity(3) + rng.normal(size=len(model._identity(3))) * 0.2
+    _, gradient, hessian = model._mean(theta, Data())
     for i in range(len(theta)):
         step = np.zeros(len(theta))
         step[i] = 1e-5
-        high, low = (model._sums(theta + s * step, Data()) for s in (1, -1))
+        high, low = (model._mean(theta + s * step, Data()) for s in (1, -1))
         assert gradient[i] == pytest.approx((high[0] - low[0]) / 2e-5, abs=1e-6)
         np.testing.assert_allclose(hessian[i], (high[1] - low[1]) / 2e-5, atol=1e-5)
