@@ -19,12 +19,14 @@ ARROWS: dict[str, set[str]] = {
     "stats": {"metrics"},
     "data": set(),
     "models": set(),
-    "posthoc": set(),
-    "study": {"config", "data", "metrics", "stats", "evaluation", "benchmark", "report"},
-    "predictions": {"data", "metrics", "posthoc"},
+    "posthoc": {"registry"},
+    "study": {"config", "data", "metrics", "stats", "posthoc", "evaluation", "benchmark", "report"},
+    "predictions": {"data"},
     "training": {"config", "losses", "data", "models", "metrics", "study"},
     "evaluation": {"config", "metrics", "stats", "data", "models", "posthoc", "predictions"},
-    "benchmark": {"config", "data", "metrics", "stats", "training", "evaluation", "study"},
+    "benchmark": {
+        *("config", "data", "metrics", "stats", "posthoc", "training", "evaluation", "study"),
+    },
     "report": {"config", "metrics", "stats", "study"},
     "integrations": {"losses", "metrics", "posthoc", "data", "evaluation", "predictions"},
 }

@@ -22,8 +22,8 @@ from segcal.config import (
     put_overrides,
     read_yaml,
 )
-from segcal.evaluation import AFTER_TRAINING
 from segcal.metrics.table import DIRECTIONS, base_metric
+from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats.eligibility import ranked_methods
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -127,18 +127,16 @@ class Plan(Section):
     @model_validator(mode="after")
     def _can_be_calibrated(self) -> Self:
         for name in self.posthoc:
-            if name not in AFTER_TRAINING:
-                near = get_close_matches(name, AFTER_TRAINING, n=1)
-                hint = f"; did you mean `{near[0]}`?" if near else ""
-                raise ValueError(
-                    f"has `{name}` in `posthoc`, which is none of {', '.join(AFTER_TRAINING)}{hint}"
-                )
+            try:
+                CALIBRATORS.get(name)
+            except ValueError as error:
+                raise ValueError(f"has `{name}` in `posthoc`: {error}") from error
             for method in self.methods:
                 if calibrated_name(method, name) in self.methods:
                     raise ValueError(
                         f"has method `{calibrated_name(method, name)}`, which `posthoc` makes too"
                     )
-        if len(set(self.posthoc)) < len(self.posthoc):
+        if len({short_name(name) for name in self.posthoc}) < len(self.posthoc):
             raise ValueError("has a calibrator twice in `posthoc`")
         if self.posthoc and self.evaluation.flips and self.evaluation.average == "probs":
             raise ValueError(
@@ -217,7 +215,7 @@ def _refuse_metric(name: str) -> None:
 
 def calibrated_name(method: str, calibrator: str) -> str:
     """What a method is called once a calibrator was fitted to it."""
-    return f"{method}+{calibrator}"
+    return f"{method}+{short_name(calibrator)}"
 
 
 def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:

@@ -18,7 +18,16 @@ from segcal.data.case import Case, CaseProperties
 from segcal.data.check import CheckReport, check_dataset
 from segcal.data.contact_sheet import contact_sheet
 from segcal.data.dataset import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
-from segcal.data.formats.nifti import write_nifti
+from segcal.data.formats.nifti import (
+    MAX_VOLUME_BYTES,
+    Header,
+    check_same_grid,
+    read_header,
+    read_image,
+    read_labels,
+    read_voxels,
+    write_nifti,
+)
 from segcal.data.grid import Grid, GridRecipe
 from segcal.data.inference_input import RawScan, find_images, judge_raw, place_raw, read_raw
 from segcal.data.intensity import Intensity
@@ -44,6 +53,7 @@ _NEED_TORCH = {
 }
 
 __all__ = [
+    "MAX_VOLUME_BYTES",
     "SOURCES",
     "Batch",
     "Case",
@@ -52,6 +62,7 @@ __all__ = [
     "DatasetInfo",
     "Grid",
     "GridRecipe",
+    "Header",
     "Intensity",
     "Loader",
     "PatchDataset",
@@ -68,6 +79,7 @@ __all__ = [
     "StreamLoader",
     "TrainingSpace",
     "check_dataset",
+    "check_same_grid",
     "contact_sheet",
     "find_images",
     "judge_raw",
@@ -78,7 +90,11 @@ __all__ = [
     "plan_phantom",
     "plan_source",
     "prepare",
+    "read_header",
+    "read_image",
+    "read_labels",
     "read_raw",
+    "read_voxels",
     "training_space",
     "write_nifti",
 ]

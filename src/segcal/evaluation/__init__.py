@@ -5,7 +5,6 @@
     evaluate_calibrated(run, …) the same of a run that is calibrated after its training
     predict_volumes(runs, …)    NIfTI files on the original grid; `segcal predict` is this
     predict_case(network, …)    one volume, averaged over networks and mirror images
-    find_pairs(folder, labels)  anybody's softmax beside its labels, checked
     fit_pairs, apply_folder     `segcal calibrate` and `segcal apply`
     audit_predictions           `segcal audit`
 
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from segcal.evaluation.audit import audit_predictions
 from segcal.evaluation.case_metrics import Predicted
 from segcal.evaluation.evaluation_files import Evaluation, read_evaluation, write_evaluation
-from segcal.evaluation.posthoc_apply import apply_folder
-from segcal.evaluation.posthoc_fit import AFTER_TRAINING, fit_pairs
-from segcal.predictions.pairing import find_pairs
+from segcal.evaluation.posthoc_apply import Applied, apply_folder, check_num_classes
+from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
+from segcal.evaluation.posthoc_verdict import Change, Verdict
 
 if TYPE_CHECKING:
     from segcal.evaluation.finished_run import FinishedRun, evaluate_run, open_run
@@ -41,18 +40,21 @@ _NEED_TORCH = {
 }
 
 __all__ = [
-    "AFTER_TRAINING",
     "OUTPUTS",
+    "Applied",
+    "Change",
     "Evaluation",
     "FinishedRun",
+    "Fitted",
     "PredictReport",
     "Predicted",
     "Prediction",
+    "Verdict",
     "apply_folder",
     "audit_predictions",
+    "check_num_classes",
     "evaluate_calibrated",
     "evaluate_run",
-    "find_pairs",
     "fit_pairs",
     "open_run",
     "predict_case",

@@ -19,7 +19,7 @@ from segcal.evaluation.case_metrics import Predicted
 from segcal.evaluation.evaluation_files import Evaluation, write_evaluation
 from segcal.metrics import REGIONS
 from segcal.posthoc import to_probs
-from segcal.predictions.pairing import Pairs, find_pairs
+from segcal.predictions import Axes, Pairs, find_pairs
 from segcal.stats.patients import patients_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def audit_predictions(
     classes: Sequence[str] | None = None,
     region: str = "all",
     logits: bool = False,
-    axes: str = "auto",
+    axes: Axes = "auto",
     ignore_label: int | None = None,
     patient: str | None = None,
     overwrite: bool = False,

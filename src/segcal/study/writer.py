@@ -18,6 +18,7 @@ from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
 from segcal.evaluation import read_evaluation
 from segcal.metrics.table import read_table
+from segcal.posthoc import short_name
 from segcal.stats import collect
 from segcal.stats.eligibility import choose_ranked, ranked_methods
 from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
@@ -181,7 +182,7 @@ class Study:
         base = self._method(name)
         return {
             "name": calibrated_name(name, calibrator),
-            "title": f"{base['title']} + {calibrator}",
+            "title": f"{base['title']} + {short_name(calibrator)}",
             "paper": None,
             "group": "posthoc",
             "options": {**base["options"], "posthoc": calibrator},
