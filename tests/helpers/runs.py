@@ -11,7 +11,7 @@ import torch
 from segcal.config import TrainConfig, check_config
 from segcal.data import PhantomSpec, plan_phantom, prepare
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 TINY_NET: dict[str, Any] = {"options": {"filters": [4, 8], "pools": [2]}}
 
 
