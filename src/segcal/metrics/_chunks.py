@@ -167,7 +167,9 @@ def iter_chunks(
         order = _in_memory_order(one["probs"])
         one = {n: None if array is None else _permute(array, order) for n, array in one.items()}
         for cut in iter_blocks(tuple(one["probs"].shape[1:]), step):
-            flat = {n: None if a is None else take_block(a, cut, len(order)) for n, a in one.items()}
+            flat = {
+                n: None if a is None else take_block(a, cut, len(order)) for n, a in one.items()
+            }
             inside = flat.pop("mask")
             chunk = _keep(_settle(Chunk(**flat), on_gpu), inside, ignore_index, soft)
             if chunk.probs.shape[1]:
