@@ -1,11 +1,11 @@
 """segcal in nnU-Net v2: trainers with calibrated losses, and calibration of its softmax.
 
-Importing this needs no nnU-Net; `segcal.integrations.nnunet.trainers` does.
+Only `segcal.integrations.nnunet.trainers` needs nnU-Net to be installed.
 """
 
 from pathlib import Path
 
-# Trainer class -> the loss of `segcal.losses.LOSSES` that takes the place of cross-entropy.
+# Trainer class -> the loss in `segcal.losses.LOSSES` that replaces cross-entropy.
 TRAINERS = {
     "nnUNetTrainerNACL": "nacl",
     "nnUNetTrainerSVLS": "svls",
@@ -19,7 +19,7 @@ TRAINERS = {
 def trainer_folder() -> Path:
     """The folder in which nnU-Net finds the trainers: the value of `nnUNet_extTrainer`.
 
-    nnU-Net imports every module of that folder, so it holds nothing but them.
+    nnU-Net imports every module in that folder.
     """
     return Path(__file__).parent / "trainer_folder"
 
