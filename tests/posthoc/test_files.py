@@ -21,11 +21,11 @@ def fitted(method: str, path: Path) -> Any:
 
 
 @pytest.mark.parametrize("method", CALIBRATORS)
-def test_a_file_gives_the_same_calibrator(tmp_path: Path, method: str) -> None:
+def test_save_and_load(tmp_path: Path, method: str) -> None:
     path = tmp_path / "deep" / "c.json"
     calibrator, logits = fitted(method, path)
     again = load_calibrator(path)
-    # The file holds T, a fit 1/T: one rounding apart.
+    # The file stores T, the fit 1/T, so they differ by rounding.
     np.testing.assert_allclose(
         again.transform(logits), calibrator.transform(logits), rtol=1e-12, atol=0
     )
@@ -37,7 +37,7 @@ def test_a_file_gives_the_same_calibrator(tmp_path: Path, method: str) -> None:
     assert path.stat().st_size < 64 * 1024
 
 
-def test_the_file_is_readable(tmp_path: Path) -> None:
+def test_content_of_the_file(tmp_path: Path) -> None:
     fitted("temperature", tmp_path / "t.json")
     content = json.loads((tmp_path / "t.json").read_text())
     assert content["format"] == "segcal-calibrator"
@@ -65,9 +65,7 @@ def test_the_file_is_readable(tmp_path: Path) -> None:
         ({"fit": {"luck": 1}}, "damaged .*luck"),
     ],
 )
-def test_a_changed_file_is_one_clear_line(
-    tmp_path: Path, change: dict[str, Any], problem: str
-) -> None:
+def test_a_changed_file_is_named(tmp_path: Path, change: dict[str, Any], problem: str) -> None:
     path = tmp_path / "t.json"
     fitted("temperature", path)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -90,7 +88,7 @@ def test_matrices_must_have_their_shape(tmp_path: Path, params: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "text"])
-def test_a_damaged_file_is_one_clear_line(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "c.json"
     fitted("temperature", path)
     data = path.read_bytes()
@@ -104,7 +102,7 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, damage: str) -> None:
         load_calibrator(path)
 
 
-def test_nothing_unfitted_is_saved(tmp_path: Path) -> None:
+def test_an_unfitted_calibrator_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="call `fit`"):
         make_calibrator("temperature").save(tmp_path / "t.json")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The voxels that a fit sees: bounded, balanced by class and case, and weighed back."""
+"""The voxels of a fit: bounded, balanced by class and case, and weighted."""
 
 import tracemalloc
 from typing import Any
@@ -19,7 +19,7 @@ def _rare(seed: int, size: int = 40_000) -> tuple[np.ndarray, np.ndarray]:
     return logits, target
 
 
-def test_all_is_kept_where_it_fits() -> None:
+def test_all_voxels_are_kept_if_they_fit() -> None:
     voxels = Sample(max_voxels=100_000).add(_rare(0)).select()
     rows, labels, weights = (np.concatenate(p, axis=-1) for p in zip(*voxels.blocks(), strict=True))
     assert rows.shape == (2, 40_000)
@@ -28,7 +28,7 @@ def test_all_is_kept_where_it_fits() -> None:
 
 
 @pytest.mark.parametrize("max_voxels", [1000, 5000, 20_000])
-def test_a_sample_is_bounded_balanced_and_weighs_all(max_voxels: int) -> None:
+def test_a_sample_is_bounded_balanced_and_weighted(max_voxels: int) -> None:
     sample = Sample(max_voxels=max_voxels)
     for seed in range(5):
         sample.add(_rare(seed))
@@ -37,7 +37,7 @@ def test_a_sample_is_bounded_balanced_and_weighs_all(max_voxels: int) -> None:
         voxels = sample.select([case])
         _, labels, weights = (np.concatenate(p, -1) for p in zip(*voxels.blocks(), strict=True))
         kept = np.bincount(labels)
-        assert kept[1] >= min(voxels.counts[1], kept[0]) - 1, "classes are drawn alike"
+        assert kept[1] >= min(voxels.counts[1], kept[0]) - 1, "classes are sampled evenly"
         for k in range(2):
             assert weights[labels == k].sum() == pytest.approx(voxels.counts[k])
 
@@ -115,7 +115,7 @@ def test_memory_does_not_grow_with_the_cases() -> None:
     assert many < 40 * 2**20
 
 
-def test_a_stream_keeps_nothing() -> None:
+def test_a_stream_needs_little_memory() -> None:
     logits, target = calibrated((400_000,), seed=0)
     cases = [(logits.astype(np.float32), target)] * 3
     stream = Stream(cases)
@@ -127,7 +127,7 @@ def test_a_stream_keeps_nothing() -> None:
     assert peak < 20 * 2**20
 
 
-def test_one_of_each_class_and_case_is_kept_in_any_event() -> None:
+def test_one_voxel_of_each_class_and_case_is_always_kept() -> None:
     cases = [calibrated((200,), num_classes=5, seed=i) for i in range(8)]
     sample = Sample(max_voxels=10)
     for case in cases:
@@ -137,7 +137,7 @@ def test_one_of_each_class_and_case_is_kept_in_any_event() -> None:
 
 
 def test_memory_is_bounded_while_a_case_of_many_classes_is_read() -> None:
-    """Each of its classes is below the quota, and together they are not."""
+    """Each of its classes is below the quota, all together exceed the limit."""
     logits, target = calibrated((40_000,), num_classes=20)
     seen = []
 
