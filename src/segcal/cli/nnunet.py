@@ -65,7 +65,7 @@ def calibrate(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Fit on the cross-validation softmax (--npz), report if it helps, calibrate predictions."""
-    from segcal.integrations.nnunet.calibrate import calibrate_results
+    from segcal.integrations.nnunet import calibrate_results
     from segcal.posthoc import short_name
 
     target = file or results / f"segcal_{short_name(method)}.json"
@@ -92,7 +92,7 @@ def apply(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Calibrate predictions with an existing calibrator."""
-    from segcal.integrations.nnunet.calibrate import apply_to_predictions
+    from segcal.integrations.nnunet import apply_to_predictions
     from segcal.posthoc import load_calibrator
 
     with show_progress() as progress:

@@ -1,9 +1,19 @@
 """segcal in nnU-Net v2: trainers with calibrated losses, and calibration of its softmax.
 
+trainer_folder()        the folder in which nnU-Net finds the trainers
+calibrate_results       fit a calibrator on the cross-validation, `segcal nnunet calibrate`
+apply_to_predictions    apply it to predictions, `segcal nnunet apply`
+
 Only `segcal.integrations.nnunet.trainers` needs nnU-Net to be installed.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segcal.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from segcal.integrations.nnunet.calibrate import apply_to_predictions, calibrate_results
 
 # Trainer class -> the loss in `segcal.losses.LOSSES` that replaces cross-entropy.
 TRAINERS = {
@@ -24,4 +34,13 @@ def trainer_folder() -> Path:
     return Path(__file__).parent / "trainer_folder"
 
 
-__all__ = ["TRAINERS", "trainer_folder"]
+__all__ = ["TRAINERS", "apply_to_predictions", "calibrate_results", "trainer_folder"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "apply_to_predictions": "segcal.integrations.nnunet.calibrate",
+        "calibrate_results": "segcal.integrations.nnunet.calibrate",
+    },
+    ["TRAINERS", "trainer_folder"],
+)
