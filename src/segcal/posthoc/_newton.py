@@ -1,6 +1,6 @@
 """Newton's method for smooth convex functions within bounds.
 
-It needs 2 to 6 times less time than scipy's optimizers and fewer passes over the voxels:
+It is faster than scipy's optimizers and needs fewer passes over the voxels:
 docs/decisions/0010.
 """
 
