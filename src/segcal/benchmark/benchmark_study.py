@@ -14,6 +14,7 @@ from segcal.benchmark.tasks import Result, Task
 from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
+from segcal.posthoc import short_name
 from segcal.stats.eligibility import ranked_methods
 from segcal.study import (
     CASES,
@@ -178,7 +179,7 @@ class BenchmarkStudy:
         base = self._method(name)
         return Method(
             name=calibrated_name(name, calibrator),
-            title=f"{base.title} + {calibrator}",
+            title=f"{base.title} + {short_name(calibrator)}",
             group="posthoc",
             options={**base.options, "posthoc": calibrator},
         )

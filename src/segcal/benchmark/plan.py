@@ -22,9 +22,9 @@ from segcal.config import (
     put_overrides,
     read_yaml,
 )
-from segcal.evaluation import AFTER_TRAINING
 from segcal.metrics import DEFAULT_REGION
 from segcal.metrics.table import DIRECTIONS, base_metric
+from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats.eligibility import ranked_methods
 from segcal.study import MethodGroup
 
@@ -107,7 +107,7 @@ class Plan(Section):
                         f"has `{name}` in `{kind}`: names become folder names and may have "
                         "letters, digits and . _ + -"
                     )
-        for key in ("seeds", "tables", "posthoc"):
+        for key in ("seeds", "tables"):
             values = getattr(self, key)
             if len(set(values)) < len(values):
                 raise ValueError(f"has a value twice in `{key}`")
@@ -143,12 +143,17 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_posthoc(self) -> Self:
         for name in self.posthoc:
-            _check_known("posthoc", name, AFTER_TRAINING)
+            try:
+                CALIBRATORS.get(name)
+            except ValueError as error:
+                raise ValueError(f"has `{name}` in `posthoc`: {error}") from error
             for method in self.methods:
                 if calibrated_name(method, name) in self.methods:
                     raise ValueError(
                         f"has method `{calibrated_name(method, name)}`, a name that `posthoc` uses"
                     )
+        if len({short_name(name) for name in self.posthoc}) < len(self.posthoc):
+            raise ValueError("has a calibrator twice in `posthoc`")
         if self.posthoc and self.evaluation.flips and self.evaluation.average == "probs":
             raise ValueError(
                 "has `posthoc`, which needs logits: set `evaluation.average` to logits, or remove "
@@ -219,7 +224,7 @@ def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
 
 def calibrated_name(method: str, calibrator: str) -> str:
     """The name of a method with a calibrator."""
-    return f"{method}+{calibrator}"
+    return f"{method}+{short_name(calibrator)}"
 
 
 def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:

@@ -18,7 +18,7 @@ from segcal.evaluation.case_metrics import Predicted
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.metrics import DEFAULT_REGION, REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
-from segcal.predictions.pairing import Pairs, find_pairs
+from segcal.predictions import Axes, Pairs, find_pairs
 from segcal.stats.patients import patients_of
 from segcal.study import (
     FORMAT,
@@ -102,7 +102,7 @@ def audit_predictions(
     classes: Sequence[str] | None = None,
     region: str = DEFAULT_REGION,
     logits: bool = False,
-    axes: str = "auto",
+    axes: Axes = "auto",
     ignore_label: int | None = None,
     patient: str | None = None,
     overwrite: bool = False,

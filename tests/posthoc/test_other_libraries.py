@@ -1,4 +1,4 @@
-"""The same optimum as other libraries, and what differs."""
+"""The same optimum as other libraries, and the differences."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def nll(probs: np.ndarray, target: np.ndarray) -> float:
 
 @pytest.mark.parametrize("factor", [0.5, 2.5])
 def test_temperature_of_two_classes_equals_netcal(factor: float) -> None:
-    """netcal's binary scaling is of the log-odds; dividing both logits by T is the same."""
+    """netcal scales the log-odds of two classes, which equals dividing both logits by T."""
     from netcal.scaling import TemperatureScaling as Netcal
 
     logits, target = calibrated((20_000,), num_classes=2, seed=1, spread=1.5)
@@ -27,8 +27,8 @@ def test_temperature_of_two_classes_equals_netcal(factor: float) -> None:
 
 
 def test_temperature_of_many_classes_is_at_least_as_good_as_netcal() -> None:
-    """Both are convex fits of one number; netcal stops by scipy's default tolerance, Newton's
-    method at rounding. Probabilities stay above what either library clips."""
+    """Both minimize a convex function of one number; netcal stops at scipy's default tolerance,
+    Newton's method at rounding. No probability is small enough to be clipped."""
     from netcal.scaling import TemperatureScaling as Netcal
 
     logits, target = calibrated((20_000,), num_classes=4, seed=2, spread=1.0)
@@ -44,7 +44,7 @@ def test_temperature_of_many_classes_is_at_least_as_good_as_netcal() -> None:
     np.testing.assert_allclose(mine, theirs, atol=2e-3)
 
 
-def test_unpenalised_matrix_equals_logistic_regression() -> None:
+def test_unpenalized_matrix_equals_logistic_regression() -> None:
     """Dirichlet calibration is multinomial logistic regression on log-probabilities; scikit-learn
     finds the same probabilities without a penalty."""
     from sklearn.linear_model import LogisticRegression
@@ -59,8 +59,8 @@ def test_unpenalised_matrix_equals_logistic_regression() -> None:
     )
 
 
-def test_penalised_optimum_equals_a_general_optimiser() -> None:
-    """The ODIR objective, written out and left to scipy's BFGS without derivatives."""
+def test_penalized_optimum_equals_scipy() -> None:
+    """The ODIR objective, minimized by scipy's BFGS without derivatives."""
     logits, target = calibrated((1500,), seed=4)
     rows = np.log(softmax(np.array([[1, 0.4, 0], [0, 2, 0], [0.3, 0, 1]]) @ logits))
     odir, bias_penalty = 0.05, 0.02
@@ -79,7 +79,7 @@ def test_penalised_optimum_equals_a_general_optimiser() -> None:
     assert objective(found) <= best.fun + 1e-9
 
 
-def test_vector_optimum_equals_a_general_optimiser() -> None:
+def test_vector_optimum_equals_scipy() -> None:
     logits, target = calibrated((1500,), seed=5)
     rows = np.log(softmax(logits * np.array([[2.0], [1.0], [0.5]])))
 
@@ -106,11 +106,11 @@ def test_derivatives_are_those_of_the_value(method: type) -> None:
             return [(rows, labels, weights)]
 
     model = method()
-    theta = model._start(3) + rng.normal(size=len(model._start(3))) * 0.2
-    _, gradient, hessian, *_ = model._sums(theta, Data())
+    theta = model._identity(3) + rng.normal(size=len(model._identity(3))) * 0.2
+    _, gradient, hessian = model._mean(theta, Data())
     for i in range(len(theta)):
         step = np.zeros(len(theta))
         step[i] = 1e-5
-        high, low = (model._sums(theta + s * step, Data()) for s in (1, -1))
+        high, low = (model._mean(theta + s * step, Data()) for s in (1, -1))
         assert gradient[i] == pytest.approx((high[0] - low[0]) / 2e-5, abs=1e-6)
         np.testing.assert_allclose(hessian[i], (high[1] - low[1]) / 2e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Temperature, vector, Dirichlet and matrix scaling: what they find, and where they stop."""
+"""Temperature, vector, Dirichlet and matrix scaling: optima, limits, input and output."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_half_precision_probabilities_with_zeros() -> None:
     probs = softmax(logits * 4).astype(np.float16)
     assert (probs == 0).any()
     found = TemperatureScaling().fit([(probs, target)], from_probs=True)
-    # The smallest number of float16 stands for all below it: a little sharper than the truth.
+    # Probabilities below the smallest float16 are clipped to it, so T is slightly too small.
     assert found.temperature == pytest.approx(4.0, abs=0.15)
     out = found.transform(probs, from_probs=True)
     assert out.dtype == np.float32
@@ -68,8 +68,8 @@ def test_vector_scaling_finds_scales_and_biases() -> None:
     logits, target = calibrated((200_000,), seed=1)
     log_probs = np.log(softmax(logits))
     scale, bias = np.array([0.5, 1.0, 2.0]), np.array([0.3, 0.0, -0.3])
-    # What, scaled and shifted, is calibrated. Log-probabilities up to a constant are logits, and
-    # the constant that makes them so is found by iteration.
+    # Log-probabilities that are calibrated once scaled and shifted. The constant that makes them
+    # sum to 1 is found by iteration.
     wrong = log_probs.copy()
     for _ in range(60):
         wrong = (log_probs - bias[:, None]) / scale[:, None]
@@ -80,7 +80,7 @@ def test_vector_scaling_finds_scales_and_biases() -> None:
     np.testing.assert_allclose(np.diff(found["bias"]), np.diff(bias), atol=0.05)
 
 
-def test_dirichlet_undoes_a_confusion_that_temperature_cannot() -> None:
+def test_dirichlet_corrects_a_confusion_that_temperature_cannot() -> None:
     logits, target = calibrated((100_000,), seed=2)
     mixed = np.array([[1, 0.5, 0], [0, 1, 0], [0.2, 0, 1.5]]) @ np.log(softmax(logits))
     nll = {}
@@ -110,7 +110,7 @@ def test_dirichlet_options_change_the_result() -> None:
     assert offset(max_bias=0.1, bias_penalty=0) == pytest.approx(0.1)
     tight = DirichletScaling(max_weight=1.0).fit([(logits * 0.3, target)])
     assert tight.report is not None
-    assert "the weight of class 0 in class 0 reached its bound" in tight.report.at_bound
+    assert "weight of class 0 in class 0" in tight.report.at_bound
 
 
 def test_vector_options_change_the_result() -> None:
@@ -122,7 +122,7 @@ def test_vector_options_change_the_result() -> None:
     assert max(map(abs, VectorScaling(max_bias=0.1).fit(case).params()["bias"])) <= 0.1
 
 
-def test_matrix_sees_the_constant_that_dirichlet_does_not() -> None:
+def test_matrix_depends_on_the_constant_that_dirichlet_ignores() -> None:
     logits, target = calibrated((2000,), seed=4)
     moved = logits + np.random.default_rng(0).normal(size=2000) * 3
     np.testing.assert_allclose(
@@ -134,7 +134,7 @@ def test_matrix_sees_the_constant_that_dirichlet_does_not() -> None:
     assert np.abs(one - two).max() > 1e-3
 
 
-# Nothing runs away
+# No optimum: the parameters stay finite
 
 
 def _right(margin: float) -> tuple[np.ndarray, np.ndarray]:
@@ -145,7 +145,7 @@ def _right(margin: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("method", LINEAR)
 @pytest.mark.parametrize("balance", ["none", "class"])
 @pytest.mark.parametrize("kind", ["right", "wrong", "one class", "one class wrong"])
-def test_nothing_runs_away(method: str, balance: str, kind: str) -> None:
+def test_parameters_stay_finite(method: str, balance: str, kind: str) -> None:
     logits, target = _right(2.0)
     if kind == "wrong":
         target = (target + 1) % 3
@@ -165,7 +165,7 @@ def test_nothing_runs_away(method: str, balance: str, kind: str) -> None:
     np.testing.assert_allclose(probs.sum(0), 1, atol=1e-9)
 
 
-def test_a_bound_that_was_reached_is_said() -> None:
+def test_a_limit_that_was_reached_is_reported() -> None:
     logits, target = _right(2.0)
     sure = TemperatureScaling(bounds=(0.2, 5)).fit([(logits, target)])
     assert sure.temperature == pytest.approx(0.2)
@@ -173,16 +173,16 @@ def test_a_bound_that_was_reached_is_said() -> None:
     assert wrong.temperature == pytest.approx(5)
     for found in (sure, wrong):
         assert found.report is not None
-        assert found.report.at_bound == ["the temperature reached its bound"]
+        assert found.report.at_bound == ["temperature"]
 
 
-def test_a_network_that_is_sure_and_right_is_left_alone() -> None:
+def test_a_confident_and_correct_network_is_not_changed() -> None:
     logits, target = _right(800.0)  # exp(-800) is 0 in float64
     found = TemperatureScaling().fit([(logits, target)])
     assert found.temperature == pytest.approx(1.0)
 
 
-def test_a_case_without_foreground_counts_for_nothing() -> None:
+def test_a_case_without_voxels_has_no_effect() -> None:
     logits, target = calibrated((40, 40), seed=5)
     empty = HeldOut(logits * 9, np.zeros((40, 40), int), np.zeros((40, 40), bool))
     alone = TemperatureScaling().fit([(logits, target, target != 0)])
@@ -192,7 +192,7 @@ def test_a_case_without_foreground_counts_for_nothing() -> None:
         TemperatureScaling().fit([empty, empty])
 
 
-# What is given back
+# Output
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -233,17 +233,17 @@ def test_transform_is_block_by_block_and_does_not_touch_its_input() -> None:
     np.testing.assert_allclose(turned.transpose(0, 3, 2, 1), whole, atol=1e-12)
 
 
-# Bad input
+# Invalid input
 
 
-def test_bad_input_is_one_clear_line() -> None:
+def test_invalid_input_is_named() -> None:
     logits, target = calibrated((10, 10))
     fit = TemperatureScaling().fit
     with pytest.raises(ValueError, match=r"\(K, \*S\) .* but got \(3, 10, 10\) and \(10, 9\)"):
         fit([(logits, target[:, :9])])
     with pytest.raises(ValueError, match="look like probabilities"):
         fit([(softmax(logits), target)])
-    with pytest.raises(ValueError, match="It looks like logits"):
+    with pytest.raises(ValueError, match="look like logits"):
         fit([(logits, target)], from_probs=True)
     with pytest.raises(ValueError, match="sigmoid"):
         fit([(1 / (1 + np.exp(-logits)), target)], from_probs=True)
@@ -261,7 +261,7 @@ def test_bad_input_is_one_clear_line() -> None:
         fit(iter([(logits, target)]), max_voxels=None)
     with pytest.raises(ValueError, match="'none', 'class'"):
         fit([(logits, target)], balance="classes")
-    with pytest.raises(ValueError, match="Use the Dirichlet method"):
+    with pytest.raises(ValueError, match="method dirichlet"):
         MatrixScaling().fit([(softmax(logits), target)], from_probs=True)
     with pytest.raises(ValueError, match="call `fit`"):
         TemperatureScaling().transform(logits)
@@ -273,15 +273,15 @@ def test_bad_input_is_one_clear_line() -> None:
         make_calibrator("temprature")
 
 
-def test_ignored_voxels_do_not_count() -> None:
+def test_ignored_voxels_are_skipped() -> None:
     logits, target = calibrated((40, 40), seed=9)
-    strange = np.where(np.arange(40) < 20, 255, target)
+    partly_ignored = np.where(np.arange(40) < 20, 255, target)
     cut = TemperatureScaling().fit([(logits[..., 20:], target[:, 20:])])
-    found = TemperatureScaling().fit([(logits, strange)], ignore_index=255)
+    found = TemperatureScaling().fit([(logits, partly_ignored)], ignore_index=255)
     assert found.temperature == pytest.approx(cut.temperature, rel=1e-9)
 
 
-def test_probabilities_given_as_logits_are_refused_wherever_they_are_used() -> None:
+def test_probabilities_given_as_logits_are_rejected() -> None:
     logits, target = calibrated((50, 60))
     probs = softmax(logits)
     scaling = TemperatureScaling().fit([(logits, target)])
@@ -291,23 +291,23 @@ def test_probabilities_given_as_logits_are_refused_wherever_they_are_used() -> N
     np.testing.assert_allclose(to_probs(logits), probs)
 
 
-def test_parameters_that_give_no_probabilities_are_refused() -> None:
+def test_parameters_that_are_too_large_are_rejected() -> None:
     logits, target = calibrated((50,))
     huge = VectorScaling().fit([(logits, target)])
-    huge.set_params(3, {"scale": [-1e308] * 3, "bias": [0.0] * 3})
-    with pytest.raises(ValueError, match="Expected finite probabilities, but vector gives others"):
+    huge.set_params({"scale": [-1e308] * 3, "bias": [0.0] * 3})
+    with pytest.raises(ValueError, match="VectorScaling does not give finite"):
         huge.transform(logits * 100)
 
 
 @pytest.mark.parametrize("method", ["dirichlet", "matrix"])
 @pytest.mark.parametrize("factor", [1e4, 1e5])
-def test_huge_logits_do_not_feign_convergence(method: str, factor: float) -> None:
-    """Rounding makes the Hessian indefinite there; the search must go on."""
+def test_convergence_with_huge_logits(method: str, factor: float) -> None:
+    """Rounding makes the Hessian indefinite; the optimizer must not stop there."""
     logits, target = calibrated((2000,))
     small = make_calibrator(method).fit([(logits, target)])
     large = make_calibrator(method).fit([(logits * factor, target)])
     assert small.report is not None
     assert large.report is not None
     assert large.report.nll_after < small.report.nll_after + 1e-3
-    # At 1e5 rounding hides how near the optimum is, and the report says no.
+    # At 1e5 rounding hides the distance to the optimum, so it is not reported as converged.
     assert large.report.converged == (factor < 1e5)
