@@ -2,21 +2,17 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from segcal.core.checks import check_choice
+from segcal.metrics.rows import COLUMNS, POOLED, Row
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COLUMNS = ("run", "method", "seed", "dataset", "case", "label", "region", "metric", "value")
-
-# The case of rows that were pooled over all cases of a dataset; rankings leave them out.
-POOLED = "pooled"
 
 # What is better in each metric: "higher", "lower", nearer to "zero", or None: it describes the data
 # or the model, so that nobody can be ranked by it.
@@ -90,25 +86,6 @@ def direction(metric: str) -> str:
             f"{metric!r}, which describes the data or the model."
         )
     return better
-
-
-@dataclass(frozen=True)
-class Row:
-    """One value of one case. `value` is NaN where the metric is undefined; the row is kept.
-
-    label: a structure's name, a class's number, or "all" for values over all classes.
-    region: where calibration was measured; "all" for segmentation metrics.
-    """
-
-    run: str
-    method: str
-    seed: int
-    dataset: str
-    case: str
-    label: str
-    region: str
-    metric: str
-    value: float
 
 
 def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
