@@ -18,7 +18,7 @@ from bench_metrics import ellipsoid
 from rich.console import Console
 from rich.table import Table
 
-from segcal.evaluation import Predicted, predict_case, write_evaluation
+from segcal.evaluation import PredictedCase, predict_case, write_evaluation
 from segcal.evaluation.case_metrics import measure_case
 from segcal.metrics import REGIONS
 from segcal.models import NetworkSpec, make_model
@@ -28,7 +28,7 @@ WHO = {"run": "bench", "method": "bench", "seed": 0, "dataset": "bench"}
 OPTIONS: dict[str, Any] = {"regions": list(REGIONS), "num_bins": 15}
 
 
-def cardiac(name: str, device: str, seed: int = 0) -> Predicted:
+def cardiac(name: str, device: str, seed: int = 0) -> PredictedCase:
     """A right ventricle, a ring and a left ventricle, predicted two voxels off, with noise."""
     target = np.zeros(SHAPE, np.uint8)
     target[ellipsoid(SHAPE, (5, 96, 70), (5, 35, 30))] = 1
@@ -37,14 +37,14 @@ def cardiac(name: str, device: str, seed: int = 0) -> Predicted:
     near = np.eye(4, dtype=np.float32)[np.roll(target, 2, 1)].transpose(3, 0, 1, 2)
     noise = np.random.default_rng(seed).normal(size=near.shape).astype(np.float32)
     logits = torch.from_numpy(6 * near + noise).to(device)
-    return Predicted(name, logits.softmax(0), target, SPACING, noise[:1], logits)
+    return PredictedCase(name, logits.softmax(0), target, SPACING, noise[:1], logits)
 
 
 def bench_many(workers: int, cases: int, device: str, repeats: int) -> dict[str, float]:
     """Seconds per case of the writer, files included, with that many threads."""
     ready = [cardiac(f"case {i}", device, i) for i in range(cases)]
 
-    def stream() -> Iterator[Predicted]:
+    def stream() -> Iterator[PredictedCase]:
         yield from ready
 
     def run() -> None:

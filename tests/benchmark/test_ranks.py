@@ -17,7 +17,7 @@ from segcal.benchmark.task_matrix import make_task, open_datasets
 from segcal.benchmark.tasks import Result, Task
 from segcal.cli import benchmark as cli_benchmark
 from segcal.core.files import write_json
-from segcal.evaluation import Predicted, write_evaluation
+from segcal.evaluation import PredictedCase, write_evaluation
 from segcal.metrics.table import COLUMNS, read_table
 from segcal.report.numbers import Numbers
 from segcal.report.ranks import rank_methods
@@ -196,7 +196,7 @@ def test_progress_says_which_region(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(2), size=(8, 8)).transpose(2, 0, 1)
     found = write_evaluation(
-        [Predicted("a", probs, rng.integers(0, 2, (8, 8)), (1.0, 1.0))], tmp_path / "run",
+        [PredictedCase("a", probs, rng.integers(0, 2, (8, 8)), (1.0, 1.0))], tmp_path / "run",
         run="r", method="m", seed=0, dataset="d", labels=["no", "yes"],
     )  # fmt: skip
     task = Task("r", "d", "m", 0, "run", ("test",), {"epochs": 1}, {})
