@@ -1,12 +1,11 @@
 """Tables of numbers in the terminal."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import pandas as pd
+Frame = Any  # pandas.DataFrame; pandas must not load with `segcal --help`
 
 
-def print_frame(title: str, table: "pd.DataFrame") -> None:
+def print_frame(title: str, table: Frame) -> None:
     """Print a table; columns `x_low` and `x_high` are shown with `x` as "22 [18, 27]"."""
     from rich.console import Console
     from rich.table import Table
@@ -22,7 +21,7 @@ def print_frame(title: str, table: "pd.DataFrame") -> None:
     (console if console.is_terminal else Console(width=1000)).print(grid)
 
 
-def _columns(table: "pd.DataFrame") -> dict[str, list[str]]:
+def _columns(table: Frame) -> dict[str, list[str]]:
     out = {}
     for name in table.columns:
         if name in ("low", "high") or name.endswith(("_low", "_high")):

@@ -10,7 +10,6 @@ from segcal.metrics import catalog  # noqa: F401  (registers the metrics of segc
 from segcal.metrics.calibration import (
     BALANCED_GAP,
     CalibrationBins,
-    ConfidenceVerdict,
     Reliability,
     confidence_verdict,
 )
@@ -57,7 +56,6 @@ __all__ = [
     "CaseData",
     "CaseOptions",
     "CaseResult",
-    "ConfidenceVerdict",
     "Metric",
     "ProperScores",
     "RegionData",
