@@ -120,7 +120,7 @@ def test_bins_and_slices(run: Path, data: Path) -> None:
     about = json.loads(found.path("evaluation.json").read_text())
     assert about["structures"] == ["liver", "spleen", "kidneys", "lesion"]
     undefined = table[(table["case"] != "pooled") & table["value"].isna()]["metric"]
-    assert about["undefined"] == undefined.value_counts().to_dict()
+    assert about["undefined"] == undefined.astype(str).value_counts().to_dict()
 
 
 def test_what_is_done_is_not_repeated(copied: Path) -> None:

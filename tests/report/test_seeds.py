@@ -22,7 +22,7 @@ from segcal.report.seeds import (
     seeds_table,
 )
 from segcal.report.words import findings
-from segcal.stats import compare_crossed
+from segcal.stats import compare_with_random_effects
 from segcal.study.reader import read_study
 
 
@@ -141,7 +141,7 @@ def test_patients_count_once(tmp_path: Path) -> None:
         tmp_path / "c", frames, datasets=[{"name": "d", "title": "Set D", "source": "acdc"}]
     )
     assert older.rows.equals(by_name.rows)
-    expected = compare_crossed(
+    expected = compare_with_random_effects(
         numbers.rows, reference="best", metrics=["dsc", "ece"], region="all", patients=named
     )
     assert by_name.rows.equals(expected)
