@@ -32,5 +32,5 @@ _EXPORTS = {
     **{name: f"segcal.{package}" for package, names in _NAMES.items() for name in names},
 }
 
-__all__ = ["__version__", *_EXPORTS]  # noqa: PLE0604
+__all__ = ["__version__", *_EXPORTS]
 __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, ["__version__"])

@@ -216,10 +216,8 @@ def stack_bins(
 ) -> dict[str, Array]:
     """The arrays of bins.npz."""
     keys = list(CalibrationBins(2).state())
-    stacks = {
-        key: np.stack([[r.bins[region].state()[key] for region in REGIONS] for r in results])
-        for key in keys
-    }
+    states = [[r.statistics[region].bins.state() for region in REGIONS] for r in results]
+    stacks = {key: np.stack([[state[key] for state in case] for case in states]) for key in keys}
     if truth:
         stacks |= {f"truth_{key}": np.stack([[state[key]] for state in truth]) for key in keys}
     return {

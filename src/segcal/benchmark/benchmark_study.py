@@ -15,7 +15,7 @@ from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
 from segcal.posthoc import short_name
-from segcal.stats.eligibility import ranked_methods
+from segcal.stats import ranked_methods
 from segcal.study import (
     CASES,
     FORMAT,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports
 from segcal.evaluation.audit import Audited, audit_predictions, make_networks
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.fail_rules import check_rules, parse_rule
 from segcal.evaluation.posthoc_apply import Applied, apply_folder, check_num_classes
@@ -45,7 +45,7 @@ __all__ = [
     "FinishedRun",
     "Fitted",
     "PredictReport",
-    "Predicted",
+    "PredictedCase",
     "Prediction",
     "Verdict",
     "apply_folder",

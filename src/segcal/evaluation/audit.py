@@ -14,12 +14,12 @@ from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.metrics import DEFAULT_REGION, REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pairs, find_pairs
-from segcal.stats.patients import patients_of
+from segcal.stats import patients_of
 from segcal.study import (
     FORMAT,
     STUDY,
@@ -251,12 +251,12 @@ def _evaluate(
 ) -> Evaluation:
     current = pairs.pairs[0]
 
-    def cases() -> Iterator[Predicted]:
+    def cases() -> Iterator[PredictedCase]:
         nonlocal current
         for pair in pairs:
             current = pair
             loaded = pair.load()
-            yield Predicted(
+            yield PredictedCase(
                 pair.name,
                 to_probs(loaded.values, from_probs=not logits),
                 loaded.target,

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice, check_int
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
-from segcal.metrics import REGIONS, measure
+from segcal.metrics import REGIONS, voxel_statistics
 from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
 from segcal.predictions import IGNORED, LoadedCase, Pairs, name_file_in_errors
-from segcal.stats.patients import patients_of
+from segcal.stats import patients_of
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _cross_validate(
 def _scores(
     probs: NDArray[Any], target: NDArray[np.int32], mask: NDArray[np.bool_]
 ) -> dict[str, float]:
-    found = measure(probs, target, len(probs), mask, ignore_index=IGNORED, batched=False)
+    found = voxel_statistics(probs, target, len(probs), mask, ignore_index=IGNORED, batched=False)
     return {
         "ece": found.bins.ece(),
         "nll": found.scores.nll(),

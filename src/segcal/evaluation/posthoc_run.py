@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.config import EvaluationConfig
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.finished_run import (
     FinishedRun,
     identity,
@@ -55,7 +55,7 @@ def evaluate_calibrated(
     assert fitted.report is not None
     fitted.save(opened.folder / f"calibrator_{short_name(calibrator)}.json")
 
-    def calibrate(case: Predicted) -> Predicted:
+    def calibrate(case: PredictedCase) -> PredictedCase:
         # The network's logits do not belong to the calibrated probabilities.
         return replace(case, probs=fitted.transform(_logits(case)), logits=None)
 
@@ -104,7 +104,7 @@ def fit_run(
     return fitted
 
 
-def _logits(case: Predicted) -> Any:
+def _logits(case: PredictedCase) -> Any:
     if case.logits is None:
         raise ValueError(
             f"case {case.name} has no logits to calibrate, because the probabilities of mirrored "

@@ -7,7 +7,12 @@ StudyWriter, read_study                  the folder of a study
 """
 
 from segcal.study.breakdown import broke_down
-from segcal.study.cases_table import empty_cases_table, read_cases_table, write_cases_table
+from segcal.study.cases_table import (
+    empty_cases_table,
+    read_cases_table,
+    read_cases_tables,
+    write_cases_table,
+)
 from segcal.study.evaluation_files import (
     BINS,
     CASES,
@@ -18,6 +23,13 @@ from segcal.study.evaluation_files import (
     open_arrays,
     read_evaluation,
     write_evaluation_files,
+)
+from segcal.study.ranks import (
+    RANK_COLUMNS,
+    check_ranking_folder,
+    read_ranks,
+    write_ranking,
+    write_ranks,
 )
 from segcal.study.reader import GROUPS, Study, read_study, read_study_file
 from segcal.study.reference import Named
@@ -63,6 +75,7 @@ __all__ = [
     "LAST",
     "PREVIOUS",
     "RANKS",
+    "RANK_COLUMNS",
     "REFUSED",
     "SLICES",
     "STUDY",
@@ -84,6 +97,7 @@ __all__ = [
     "StudyWriter",
     "Training",
     "broke_down",
+    "check_ranking_folder",
     "check_same_data",
     "check_same_settings",
     "empty_cases_table",
@@ -92,7 +106,9 @@ __all__ = [
     "open_arrays",
     "rank_study",
     "read_cases_table",
+    "read_cases_tables",
     "read_evaluation",
+    "read_ranks",
     "read_run",
     "read_run_config",
     "read_run_info",
@@ -102,4 +118,6 @@ __all__ = [
     "training_seconds",
     "write_cases_table",
     "write_evaluation_files",
+    "write_ranking",
+    "write_ranks",
 ]

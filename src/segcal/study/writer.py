@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from segcal.core.errors import write_errors
-from segcal.core.files import atomic_path, write_json, write_text
+from segcal.core.files import atomic_path, write_json
+from segcal.stats import bootstrap_ranks, collect, find_eligible
 from segcal.study.evaluation_files import CASES
+from segcal.study.ranks import write_ranks
 from segcal.study.schema import StudyFile
 
 if TYPE_CHECKING:
@@ -89,22 +91,19 @@ def rank_study(
     """Rank methods by sum-rank and mean-case-rank, with intervals, and write ranks.csv.
 
     Only methods with rows of every dataset and metrics with values on every dataset count; see
-    `segcal.stats.eligibility`. Undefined values count as the worst.
+    `segcal.stats.find_eligible`. Undefined values count as the worst.
 
     Raises:
         ValueError: nothing can be ranked; an old ranks.csv, which is of other rows, is removed.
     """
-    from segcal.stats import bootstrap_ranks
-    from segcal.stats.eligibility import choose_ranked
-
     (folder / RANKS).unlink(missing_ok=True)
-    chosen = choose_ranked(table, methods, metrics, region)
+    chosen = find_eligible(table, methods, metrics, region)
     if len(chosen.methods) < min(len(methods), 2):
         raise ValueError("fewer than two methods have rows of every dataset")
     if not chosen.metrics:
         raise ValueError("no metric has values on every dataset")
     rows = table[table["method"].isin(chosen.methods) & table["dataset"].isin(chosen.datasets)]
-    ranks = bootstrap_ranks(rows, metrics=chosen.metrics, region=region, missing="worst")
-    ranks = ranks.assign(metrics=" ".join(chosen.metrics))
-    write_text(folder / RANKS, ranks.to_csv(index=False))
+    scores = collect(rows, metrics=chosen.metrics, region=region, missing="worst")
+    ranks = bootstrap_ranks(scores)
+    write_ranks(folder / RANKS, ranks)
     return ranks
