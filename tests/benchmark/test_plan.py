@@ -89,7 +89,7 @@ def test_a_missing_launcher_writes_nothing(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("methods", "train", "message"),
     [
-        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*`option of n"),
+        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*'lamda'"),
         ({"mine": {"loss": "cee"}}, {}, "method `mine`: .*'cee'"),
         ({"mine": {"loss": "ce"}}, {"epoch": 1}, "train settings of `mine` on `a`: .*`epoch`"),
     ],
@@ -127,7 +127,7 @@ def test_tasks(tmp_path: Path) -> None:
         ({"seeds": [1, 1]}, "a value twice in `seeds`"),
         ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
         ({"evaluation": {"unit": "mm"}}, "Did you mean `units`"),
-        ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*did you mean `ece`"),
+        ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*Did you mean 'ece'"),
         ({"metrics": ["mean_confidence"]}, "`mean_confidence` .* cannot be ranked"),
         ({"metrics": ["truth_ece"], "region": "union"}, "set `region` to all"),
         ({"metrics": ["hd95_voxel"]}, "`evaluation` measures `hd95_mm`"),

@@ -315,3 +315,16 @@ def test_the_command(
         assert said.startswith("segcal: "), said
         assert said.count("\n") == 1
         assert words in said
+
+
+def test_a_network_and_a_loss_by_import_path(data: Path, tmp_path: Path) -> None:
+    """A run of a user's classes is evaluated like any other."""
+    config = settings(
+        data, epochs=1,
+        model={"name": "helpers.extensions:TwoConvs", "options": {"width": 3}},
+        loss={"name": "helpers.extensions:BrierLoss", "options": {"weight": 2.0}},
+    )  # fmt: skip
+    train(config, tmp_path / "run")
+    found = evaluate_run(tmp_path / "run")
+    assert found.info.method == "helpers.extensions:BrierLoss"
+    assert 0 <= found.means()["ece"] <= 1

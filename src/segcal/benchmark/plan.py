@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
@@ -31,6 +31,7 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Settings of training that the plan sets for each method and seed.
 _SET_BY_PLAN = ("loss", "seed")
 
+T = TypeVar("T")
 Settings = dict[str, Any]
 Region = Literal["foreground", "all", "union", "boundary"]
 Table = Literal["main", "classes", "ablation", "priors"]
@@ -117,10 +118,11 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_metrics(self) -> Self:
         options = CaseOptions(**self.evaluation.metric_options())
-        rows = [row_metric(name, self.evaluation) for name in self.metrics]
-        for name, row in zip(self.metrics, rows, strict=True):
-            metric = get_metric(name)
-            base = metric.key
+        rows = []
+        for name in self.metrics:
+            metric = _find("metrics", name, get_metric)
+            base, row = metric.key, metric.row_name(options)
+            rows.append(row)
             if metric.better is None:
                 raise ValueError(f"`{base}` in `metrics` is descriptive and cannot be ranked")
             if ":" not in name and name not in (base, row):
@@ -144,10 +146,7 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_posthoc(self) -> Self:
         for name in self.posthoc:
-            try:
-                CALIBRATORS.get(name)
-            except ValueError as error:
-                raise ValueError(f"has `{name}` in `posthoc`: {error}") from error
+            _find("posthoc", name, CALIBRATORS.get)
             for method in self.methods:
                 if calibrated_name(method, name) in self.methods:
                     raise ValueError(
@@ -170,8 +169,12 @@ class Plan(Section):
                 f"has `reference` {name}, which is in group {self.method_groups[name]} and so not "
                 f"ranked; name one of {', '.join(ranked)}"
             )
-        if name is not None:
-            _check_known("reference", name, ranked)
+        if name is not None and name not in ranked:
+            near = get_close_matches(name, ranked, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ValueError(
+                f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}"
+            )
         return self
 
     @property
@@ -202,12 +205,12 @@ class Plan(Section):
         return check_config(content, f"train settings of `{method}` on `{dataset}`")
 
 
-def _check_known(key: str, name: str, known: Iterable[str]) -> None:
-    choices = list(known)
-    if name not in choices:
-        near = get_close_matches(name, choices, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise ValueError(f"has `{name}` in `{key}`, which is none of {', '.join(choices)}{hint}")
+def _find(key: str, name: str, find: Callable[[str], T]) -> T:
+    """What a registry finds under a name; an error names the key of the plan."""
+    try:
+        return find(name)
+    except ValueError as error:
+        raise ValueError(f"has `{name}` in `{key}`: {error}") from error
 
 
 def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
