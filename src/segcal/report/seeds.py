@@ -11,7 +11,7 @@ from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
 from segcal.report.reference import why_this
 from segcal.report.table import Cell, Column, Row, Table, metric_column
 from segcal.stats import compare_with_random_effects, distinct_hypotheses
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 if TYPE_CHECKING:
     import pandas as pd
