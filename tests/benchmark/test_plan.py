@@ -89,7 +89,7 @@ def test_a_missing_launcher_writes_nothing(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("methods", "train", "message"),
     [
-        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*`option of n"),
+        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*'lamda'"),
         ({"mine": {"loss": "cee"}}, {}, "method `mine`: .*'cee'"),
         ({"mine": {"loss": "ce"}}, {"epoch": 1}, "train settings of `mine` on `a`: .*`epoch`"),
     ],
