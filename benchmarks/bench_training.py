@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from segcal.config import TrainConfig, check_config
-from segcal.data import Batch, PhantomSpec, ResidentLoader, open_dataset, plan_phantom, prepare
+from segcal.data import Batch, PhantomSource, ResidentLoader, open_dataset, prepare
 from segcal.losses import add_up
 from segcal.models import UNet
 from segcal.training.build import build_state
@@ -240,8 +240,8 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "phantom"
-        spec = PhantomSpec(cases=args.cases, size=args.size, slices=16)
-        prepare(plan_phantom(spec, dtype="uint8"), data, workers=8)
+        source = PhantomSource(cases=args.cases, size=args.size, slices=16)
+        prepare(source, data, dtype="uint8", workers=8)
         base = settings(data, args.batch, args.losses[0], {})
         runs: dict[str, Callable[[], dict[str, Any]]] = {
             "plain PyTorch, TF32": lambda: run_plain(base, args.steps, tf32=True, on_gpu=True),

@@ -130,7 +130,7 @@ def test_without_weights_other_settings_fail_with_one_line(
         return result.error
 
     assert "2 of 3 epochs but no last.pt" in fails(config={"epochs": 3})
-    assert "trained for 2 epochs, not 1" in fails(config={"epochs": 1})
+    assert "`epochs` (2, not 1)" in fails(config={"epochs": 1})
     assert "another `batch_size`" in fails(config={"batch_size": 2})
     assert "has no best.pt; " in fails(evaluation={**task.evaluation, "num_bins": 7})
     # Nothing was trained, deleted or measured.

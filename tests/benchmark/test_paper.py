@@ -8,7 +8,7 @@ import pytest
 
 from helpers.runs import environment
 from segcal.benchmark import load_plan, run_benchmark
-from segcal.data import plan_source, prepare
+from segcal.data import AcdcSource, prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CUT = [
@@ -23,7 +23,7 @@ def data(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "training").mkdir()
     for patient in sorted((data_root / "acdc" / "training").glob("patient*"))[:6]:
         (root / "training" / patient.name).symlink_to(patient)
-    prepare(plan_source("acdc", root / "training", dtype="uint8"), root / "data", workers=1)
+    prepare(AcdcSource(root / "training"), root / "data", dtype="uint8", workers=1)
     return root / "data"
 
 

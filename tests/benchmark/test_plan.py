@@ -15,7 +15,7 @@ from segcal.benchmark.plan import slug, to_yaml
 from segcal.benchmark.task_matrix import check_parts, counts, open_datasets, plan_tasks
 from segcal.config import ConfigError
 from segcal.core.errors import PathError
-from segcal.data import open_dataset, plan_source, prepare
+from segcal.data import AcdcSource, open_dataset, prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE: dict[str, Any] = {
@@ -205,7 +205,7 @@ def test_the_reference_is_a_ranked_method(tmp_path: Path) -> None:
 
 def test_a_study_lists_the_patient_of_each_case(tmp_path: Path) -> None:
     source = acdc_tree(tmp_path / "source", patients=4, shape=(24, 24, 2))
-    prepare(plan_source("acdc", source), tmp_path / "a")
+    prepare(AcdcSource(source), tmp_path / "a")
     sets = {"a": {"path": str(tmp_path / "a")}}
     plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets))
     (dataset,) = BenchmarkStudy(tmp_path, plan, "benchmark", open_datasets(plan)).content().datasets
@@ -219,7 +219,7 @@ def test_a_study_lists_the_patient_of_each_case(tmp_path: Path) -> None:
 
 
 def test_truth_metrics_need_sets_with_known_probabilities(tmp_path: Path) -> None:
-    prepare(plan_source("acdc", acdc_tree(tmp_path / "raw")), tmp_path / "patients", workers=1)
+    prepare(AcdcSource(acdc_tree(tmp_path / "raw")), tmp_path / "patients", workers=1)
     phantom(tmp_path / "phantoms", dims=2, cases=5, size=32)
     sets = {name: {"path": str(tmp_path / name)} for name in ("phantoms", "patients")}
     changes = {"metrics": ["dsc", "truth_ece"], "region": "all"}

@@ -229,9 +229,9 @@ def test_calibrated_runs_of_failed_and_searched_methods(data: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"posthoc": ["temprature"]}, "`temprature` in `posthoc`.*did you mean `temperature`"),
-        ({"posthoc": ["local"]}, "none of temperature, vector, dirichlet, matrix"),
-        ({"posthoc": ["vector", "vector"]}, "a value twice in `posthoc`"),
+        ({"posthoc": ["temprature"]}, "`temprature` in `posthoc`.*Did you mean 'temperature'"),
+        ({"posthoc": ["other"]}, "Known: temperature, vector, dirichlet, matrix"),
+        ({"posthoc": ["vector", "vector"]}, "a calibrator twice"),
         ({"posthoc": ["vector"], "evaluation": {"flips": ["h"]}}, "needs logits"),
         (
             {"posthoc": ["vector"], "methods": {"a": {"loss": "ce"}, "a+vector": {"loss": "ce"}}},

@@ -14,7 +14,7 @@ from torch import nn
 
 from helpers.runs import settings
 from helpers.trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
-from segcal.data import find_images, open_dataset, plan_source, prepare, write_nifti
+from segcal.data import AcdcSource, find_images, open_dataset, prepare, write_nifti
 from segcal.evaluation import evaluate_run, open_run, predict_case, predict_volumes
 from segcal.models import predict_logits
 from segcal.training import train
@@ -74,7 +74,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("work")
-    prepare(plan_source("acdc", source, dtype="uint8"), root / "data", workers=1)
+    prepare(AcdcSource(source), root / "data", dtype="uint8", workers=1)
     train(settings(root / "data", epochs=1, optimizer={"lr": 0.01}), root / "run")
     return root / "run"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from segcal.config import TrainConfig, check_config
-from segcal.data import PhantomSpec, plan_phantom, prepare
+from segcal.data import PhantomSource, prepare
 
 SRC = Path(__file__).parents[2] / "src"
 TINY_NET: dict[str, Any] = {"options": {"filters": [4, 8], "pools": [2]}}
@@ -17,7 +17,7 @@ TINY_NET: dict[str, Any] = {"options": {"filters": [4, 8], "pools": [2]}}
 
 def phantom(folder: Path, **spec: int) -> Path:
     """Prepare a phantom set below `folder`, in this process."""
-    prepare(plan_phantom(PhantomSpec(**spec), dtype="uint8"), folder, workers=1)
+    prepare(PhantomSource(**spec), folder, dtype="uint8", workers=1)
     return folder
 
 

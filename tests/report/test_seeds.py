@@ -22,8 +22,8 @@ from segcal.report.seeds import (
     seeds_table,
 )
 from segcal.report.words import findings
-from segcal.stats import compare_crossed
-from segcal.study import read_study
+from segcal.stats import compare_with_random_effects
+from segcal.study.reader import read_study
 
 
 def scores(seeds: int, cases: int = 12, spread: float = 0.05) -> Values:
@@ -141,7 +141,7 @@ def test_patients_count_once(tmp_path: Path) -> None:
         tmp_path / "c", frames, datasets=[{"name": "d", "title": "Set D", "source": "acdc"}]
     )
     assert older.rows.equals(by_name.rows)
-    expected = compare_crossed(
+    expected = compare_with_random_effects(
         numbers.rows, reference="best", metrics=["dsc", "ece"], region="all", patients=named
     )
     assert by_name.rows.equals(expected)

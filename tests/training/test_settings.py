@@ -15,7 +15,7 @@ from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit
 from segcal.data import open_dataset
 from segcal.losses import NACLLoss
-from segcal.metrics import evaluate_case
+from segcal.metrics import CaseOptions, evaluate_case
 from segcal.training import TrainingError, train
 from segcal.training.build import build_loss, build_state
 from segcal.training.device import make_fabric
@@ -190,7 +190,8 @@ def test_the_validator_agrees_with_evaluate_case(data: Path, plain: Path) -> Non
     image = torch.from_numpy(case.image())
     with torch.no_grad():
         probs = model(image.transpose(0, 1)).softmax(1).transpose(0, 1)
-    result = evaluate_case(probs, case.label(), case.spacing_mm, case=case.name, regions=["all"])
+    options = CaseOptions(regions=("all",))
+    result = evaluate_case(probs, case.label(), case.spacing_mm, case=case.name, options=options)
     value = {(row.metric, row.label): row.value for row in result.rows}
     assert scores[0].dsc == pytest.approx({k: value["dsc", k] for k in ("1", "2", "3", "4")})
     assert scores[0].ece == pytest.approx(value["ece", "all"])

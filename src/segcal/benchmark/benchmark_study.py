@@ -14,7 +14,8 @@ from segcal.benchmark.tasks import Result, Task
 from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
-from segcal.stats.eligibility import ranked_methods
+from segcal.posthoc import short_name
+from segcal.stats import ranked_methods
 from segcal.study import (
     CASES,
     FORMAT,
@@ -28,6 +29,7 @@ from segcal.study import (
     StudyFile,
     StudyWriter,
     Training,
+    rank_study,
     read_run_info,
     read_study,
     read_study_file,
@@ -97,39 +99,18 @@ class BenchmarkStudy:
         self._writer.write(self.content(), complete=complete)
 
     def rank(self) -> None:
-        """Read the study and write ranks.csv: sum-rank and mean-case-rank, as in the report.
+        """Read the study and write ranks.csv, as in the report.
 
-        `segcal.stats.eligibility` determines the ranked methods and metrics. Missing values count
-        as the worst. If ranking fails, `not_ranked` holds the reason and the study is kept.
+        If ranking fails, `not_ranked` holds the reason and the study is kept.
         """
         self.finished = read_study(self.folder)
         try:
-            self.ranks, self.not_ranked = self._rank(self.finished.table), ""
+            self.ranks = rank_study(
+                self.folder, self.finished.table, self.ranked, self.metrics, self.plan.region
+            )
+            self.not_ranked = ""
         except ValueError as error:
             self.ranks, self.not_ranked = None, str(error)
-            (self.folder / "ranks.csv").unlink(missing_ok=True)  # It would be of other rows.
-
-    def _rank(self, table: pd.DataFrame) -> pd.DataFrame:
-        from segcal.core.files import write_text
-        from segcal.stats import collect
-        from segcal.stats.eligibility import choose_ranked
-        from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
-
-        chosen = choose_ranked(table, self.ranked, self.metrics, self.plan.region)
-        if len(chosen.methods) < 2:
-            raise ValueError("fewer than two methods have rows of every dataset")
-        if not chosen.metrics:
-            raise ValueError("no metric has values on every dataset")
-        scores = collect(
-            table[table["method"].isin(chosen.methods) & table["dataset"].isin(chosen.datasets)],
-            metrics=chosen.metrics, region=self.plan.region, missing="worst",
-        )  # fmt: skip
-        sums = sum_rank_of(scores)[["method", "sum_rank", "region", "missing", "undefined"]]
-        cases = mean_case_rank_of(scores)[["method", "mean_case_rank"]]
-        ranks = sums.merge(cases, on="method").sort_values("sum_rank", kind="stable")
-        ranks = ranks.assign(metrics=" ".join(chosen.metrics))
-        write_text(self.folder / "ranks.csv", ranks.to_csv(index=False))
-        return ranks
 
     def content(self) -> StudyFile:
         """What study.json holds."""
@@ -198,7 +179,7 @@ class BenchmarkStudy:
         base = self._method(name)
         return Method(
             name=calibrated_name(name, calibrator),
-            title=f"{base.title} + {calibrator}",
+            title=f"{base.title} + {short_name(calibrator)}",
             group="posthoc",
             options={**base.options, "posthoc": calibrator},
         )

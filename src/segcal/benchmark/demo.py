@@ -11,7 +11,7 @@ from segcal.benchmark.plan import Plan
 from segcal.benchmark.runner import run_benchmark
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import PhantomSpec, plan_phantom, prepare
+from segcal.data import PhantomSource, prepare
 
 NOTE = (
     "Generated abdomens, drawn by simulated raters who disagree where the image is ambiguous. The "
@@ -38,8 +38,7 @@ def prepare_demo(
     folder = Path(out) / "data"
     if Path(out).is_dir() and not folder.is_dir() and list(Path(out).glob("[!.]*")):
         raise PathError(Path(out), "holds other files", "choose another --out")
-    plan = plan_phantom(demo_spec(quick), dtype="uint8")
-    prepare(plan, folder, workers=1, progress=progress)
+    prepare(demo_source(quick), folder, dtype="uint8", workers=1, progress=progress)
     return folder
 
 
@@ -65,11 +64,11 @@ def run_demo(
     )
 
 
-def demo_spec(quick: bool) -> PhantomSpec:
+def demo_source(quick: bool) -> PhantomSource:
     """The phantoms: volumes of few, small slices."""
     if quick:
-        return PhantomSpec(cases=14, size=32, slices=4)
-    return PhantomSpec(cases=36, size=64, slices=6)
+        return PhantomSource(cases=14, size=32, slices=4)
+    return PhantomSource(cases=36, size=64, slices=6)
 
 
 def demo_plan(data: Path, quick: bool = False) -> Plan:

@@ -22,10 +22,9 @@ from segcal.config import (
     put_overrides,
     read_yaml,
 )
-from segcal.evaluation import AFTER_TRAINING
-from segcal.metrics import DEFAULT_REGION
-from segcal.metrics.table import DIRECTIONS, base_metric
-from segcal.stats.eligibility import ranked_methods
+from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
+from segcal.posthoc import CALIBRATORS, short_name
+from segcal.stats import ranked_methods
 from segcal.study import MethodGroup
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -107,7 +106,7 @@ class Plan(Section):
                         f"has `{name}` in `{kind}`: names become folder names and may have "
                         "letters, digits and . _ + -"
                     )
-        for key in ("seeds", "tables", "posthoc"):
+        for key in ("seeds", "tables"):
             values = getattr(self, key)
             if len(set(values)) < len(values):
                 raise ValueError(f"has a value twice in `{key}`")
@@ -117,20 +116,22 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _check_metrics(self) -> Self:
+        options = CaseOptions(**self.evaluation.metric_options())
         rows = [row_metric(name, self.evaluation) for name in self.metrics]
-        rankable = [name for name, better in DIRECTIONS.items() if better]
         for name, row in zip(self.metrics, rows, strict=True):
-            base = base_metric(name)
-            if base in DIRECTIONS and base not in rankable:
+            metric = get_metric(name)
+            base = metric.key
+            if metric.better is None:
                 raise ValueError(f"`{base}` in `metrics` is descriptive and cannot be ranked")
-            _check_known("metrics", base, rankable)
-            if name not in (base, row):
+            if ":" not in name and name not in (base, row):
                 raise ValueError(
                     f"has `{name}` in `metrics`, but `evaluation` measures `{row}`; "
                     f"write `{base}`, or change `evaluation`"
                 )
-            if base == "nsd" and self.evaluation.units == "voxel":
-                raise ValueError("has `nsd` in `metrics`, which needs `evaluation.units` mm")
+            if not metric.is_measured(options):
+                raise ValueError(f"has `{base}` in `metrics`, which needs `evaluation.units` mm")
+            if not metric.default and name not in self.evaluation.metrics:
+                raise ValueError(f"has `{name}` in `metrics`; add it to `evaluation.metrics`")
             if base.startswith("truth_") and self.region != "all":
                 raise ValueError(
                     f"has `{base}` in `metrics`, which is measured over all voxels: set `region` "
@@ -143,12 +144,17 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_posthoc(self) -> Self:
         for name in self.posthoc:
-            _check_known("posthoc", name, AFTER_TRAINING)
+            try:
+                CALIBRATORS.get(name)
+            except ValueError as error:
+                raise ValueError(f"has `{name}` in `posthoc`: {error}") from error
             for method in self.methods:
                 if calibrated_name(method, name) in self.methods:
                     raise ValueError(
                         f"has method `{calibrated_name(method, name)}`, a name that `posthoc` uses"
                     )
+        if len({short_name(name) for name in self.posthoc}) < len(self.posthoc):
+            raise ValueError("has a calibrator twice in `posthoc`")
         if self.posthoc and self.evaluation.flips and self.evaluation.average == "probs":
             raise ValueError(
                 "has `posthoc`, which needs logits: set `evaluation.average` to logits, or remove "
@@ -211,15 +217,12 @@ def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
         >>> row_metric("hd95", EvaluationConfig()), row_metric("nsd", EvaluationConfig())
         ('hd95_mm', 'nsd_2mm')
     """
-    base = base_metric(metric)
-    if base == "nsd":
-        return f"nsd_{evaluation.nsd_tolerance_mm:g}mm"
-    return f"{base}_{evaluation.units}" if base in ("hd95", "hd95_max", "hd", "assd") else base
+    return get_metric(metric).row_name(CaseOptions(**evaluation.metric_options()))
 
 
 def calibrated_name(method: str, calibrator: str) -> str:
     """The name of a method with a calibrator."""
-    return f"{method}+{calibrator}"
+    return f"{method}+{short_name(calibrator)}"
 
 
 def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:

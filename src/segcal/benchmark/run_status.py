@@ -11,23 +11,22 @@ from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.study import (
     BEST,
+    FREE_TO_CHANGE,
     LAST,
     PREVIOUS,
     REFUSED,
     Evaluation,
+    check_same_data,
+    check_same_settings,
     epochs_done,
     read_evaluation,
     read_run_config,
-    read_run_info,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from segcal.benchmark.tasks import Task
-
-# The data may have moved; "auto" was resolved when the run began.
-_MAY_DIFFER = ("data.path", "device", "cuda_graph")
 
 
 def is_done(task: Task, study: Path) -> bool:
@@ -43,7 +42,8 @@ def is_trained(task: Task, study: Path) -> bool:
         existing = read_run_config(study / task.folder)
     except ValueError:  # a damaged file
         return False
-    if existing is None or _changed(existing, task.settings):
+    ignored = {*_may_differ(task.settings)} - {"epochs"}
+    if existing is None or set(changed_keys(existing, task.settings)) - ignored:
         return False
     return is_evaluated(task, study)
 
@@ -100,41 +100,12 @@ def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
     """
     for task in tasks:
         folder, requested = study / task.folder, task.settings
-        existing = read_run_config(folder)
-        if existing is None:
-            continue
-        for key in _changed(existing, requested):
-            if key != "epochs":
-                raise _other_settings(folder, key)
+        if read_run_config(folder) is not None:
+            check_same_settings(folder, requested, _may_differ(requested))
             must_train(folder, requested)
-        _check_data(task, folder)
-
-
-def _check_data(task: Task, folder: Path) -> None:
-    try:
-        info = read_run_info(folder)
-    except PathError:
-        return  # It was stopped before it began, or is damaged: its training reports it.
-    path = task.settings.data.path
-    fingerprint, test = _present(task, "test")
-    if info.data_fingerprint != fingerprint:
-        raise PathError(
-            folder,
-            f"was trained on other data than {path}",
-            f"give its data with --data {task.dataset}=DIR, or choose another --out",
-        )
-    for part, names in info.cases.items():
-        leaked = sorted(set(names) & test)
-        changed = sorted(set(names) ^ _present(task, part)[1])
-        if leaked or changed:
-            what = f"differs from {path} in {part} case {(leaked or changed)[0]}"
-            if leaked:
-                what = f"used test case {leaked[0]} in its {part} split"
-            raise PathError(
-                folder,
-                f"{what} (the splits have changed)",
-                "restore the splits, delete the folder to train it again, or choose another --out",
-            )
+            fingerprint = _present(task, "test")[0]
+            cases = {part: _present(task, part)[1] for part in ("train", "val")}
+            check_same_data(folder, requested, fingerprint, cases)
 
 
 def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
@@ -163,21 +134,12 @@ def must_train(folder: Path, requested: TrainConfig) -> bool:
 
     A run whose state was deleted is not started again; an error names what is missing.
     """
-    existing = read_run_config(folder)
-    if existing is None:
+    if read_run_config(folder) is None:
         return True
-    if existing.epochs > requested.epochs:
-        raise PathError(
-            folder,
-            f"was trained for {existing.epochs} epochs, not {requested.epochs}",
-            "restore the old value, or choose another --out",
-        )
+    check_same_settings(folder, requested, _may_differ(requested))
     done = epochs_done(folder)
     if done == 0 or any((folder / name).exists() for name in (LAST, PREVIOUS)):
         return True
-    for key in _changed(existing, requested):
-        if key != "epochs":
-            raise _other_settings(folder, key)
     if done < requested.epochs:
         raise PathError(
             folder,
@@ -187,17 +149,9 @@ def must_train(folder: Path, requested: TrainConfig) -> bool:
     return False
 
 
-def _other_settings(folder: Path, key: str) -> PathError:
-    return PathError(
-        folder,
-        f"was started with another `{key}`",
-        "restore the old value, or choose another --out",
-    )
-
-
-def _changed(existing: TrainConfig, requested: TrainConfig) -> list[str]:
-    ignored = (*_MAY_DIFFER, *(("precision",) if requested.precision == "auto" else ()))
-    return [key for key in changed_keys(existing, requested) if key not in ignored]
+def _may_differ(requested: TrainConfig) -> tuple[str, ...]:
+    """An existing run has the precision that "auto" meant when it was started."""
+    return (*FREE_TO_CHANGE, *(("precision",) if requested.precision == "auto" else ()))
 
 
 def delete_weights(task: Task, study: Path, keep: str | None = None) -> None:

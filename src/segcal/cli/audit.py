@@ -57,6 +57,6 @@ def audit(
     typer.echo(f"report: {page}")
     violations = check_rules(audited.networks, rules)
     for line in violations:
-        typer.echo(f"segcal: {line}", err=True)
+        typer.echo(f"segcal: FAILED {line}", err=True)
     if violations:
         raise typer.Exit(1)

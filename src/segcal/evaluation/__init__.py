@@ -5,7 +5,6 @@
     evaluate_calibrated(run, …) the same for a run that is calibrated after its training
     predict_volumes(runs, …)    NIfTI maps on the original grid; `segcal predict`
     predict_case(network, …)    one volume, averaged over networks and mirror images
-    find_pairs(folder, labels)  softmax files paired with their labels, checked
     fit_pairs, apply_folder     `segcal calibrate` and `segcal apply`
     audit_predictions           `segcal audit`
 
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports
 from segcal.evaluation.audit import Audited, audit_predictions, make_networks
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.fail_rules import check_rules, parse_rule
-from segcal.evaluation.posthoc_apply import apply_folder
-from segcal.evaluation.posthoc_fit import AFTER_TRAINING, fit_pairs
-from segcal.predictions.pairing import find_pairs
+from segcal.evaluation.posthoc_apply import Applied, apply_folder, check_num_classes
+from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
+from segcal.evaluation.posthoc_verdict import Change, Verdict
 from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
@@ -37,22 +36,25 @@ if TYPE_CHECKING:
     from segcal.evaluation.predict_nifti import OUTPUTS, PredictReport, predict_volumes
 
 __all__ = [
-    "AFTER_TRAINING",
     "OUTPUTS",
     "SPLITS",
+    "Applied",
     "Audited",
+    "Change",
     "Evaluation",
     "FinishedRun",
+    "Fitted",
     "PredictReport",
-    "Predicted",
+    "PredictedCase",
     "Prediction",
+    "Verdict",
     "apply_folder",
     "audit_predictions",
+    "check_num_classes",
     "check_rules",
     "differences",
     "evaluate_calibrated",
     "evaluate_run",
-    "find_pairs",
     "fit_pairs",
     "make_networks",
     "open_run",

@@ -14,12 +14,12 @@ from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.metrics import DEFAULT_REGION, REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
-from segcal.predictions.pairing import Pairs, find_pairs
-from segcal.stats.patients import patients_of
+from segcal.predictions import Axes, Pairs, find_pairs
+from segcal.stats import patients_of
 from segcal.study import (
     FORMAT,
     STUDY,
@@ -30,6 +30,7 @@ from segcal.study import (
     Run,
     StudyFile,
     StudyWriter,
+    rank_study,
     read_study_file,
 )
 
@@ -101,7 +102,7 @@ def audit_predictions(
     classes: Sequence[str] | None = None,
     region: str = DEFAULT_REGION,
     logits: bool = False,
-    axes: str = "auto",
+    axes: Axes = "auto",
     ignore_label: int | None = None,
     patient: str | None = None,
     overwrite: bool = False,
@@ -123,6 +124,8 @@ def audit_predictions(
         overwrite: whether an audit in `out` may be replaced.
         progress: called as (network, cases done, cases in total).
     """
+    import pandas as pd
+
     check_choice("--region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
     pairs_of = {
@@ -154,7 +157,8 @@ def audit_predictions(
             )  # fmt: skip
         content = _study_file(slugs, described, runs, region, len(first.unused))
         StudyWriter(partial).write(content, complete=True)
-        _write_ranks(partial, list(done.values()), region)
+        table = pd.concat([one.table() for one in done.values()], ignore_index=True)
+        rank_study(partial, table, list(slugs.values()), METRICS, region)
     return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
 
 
@@ -247,12 +251,12 @@ def _evaluate(
 ) -> Evaluation:
     current = pairs.pairs[0]
 
-    def cases() -> Iterator[Predicted]:
+    def cases() -> Iterator[PredictedCase]:
         nonlocal current
         for pair in pairs:
             current = pair
             loaded = pair.load()
-            yield Predicted(
+            yield PredictedCase(
                 pair.name,
                 to_probs(loaded.values, from_probs=not logits),
                 loaded.target,
@@ -293,18 +297,3 @@ def _study_file(
         tables=("main", "classes"),
         environment={"device": "cpu", "versions": versions(), "commit": git_commit()},
     )
-
-
-def _write_ranks(folder: Path, evaluations: Sequence[Evaluation], region: str) -> None:
-    """ranks.csv by the metrics that have values: a network that finds nothing has no distance."""
-    import pandas as pd
-
-    from segcal.core.files import write_text
-    from segcal.stats import bootstrap_ranks
-    from segcal.stats.eligibility import choose_ranked
-
-    table = pd.concat([evaluation.table() for evaluation in evaluations], ignore_index=True)
-    methods = list(dict.fromkeys(table["method"]))
-    metrics = choose_ranked(table, methods, METRICS, region).metrics
-    ranks = bootstrap_ranks(table, metrics=metrics, region=region, missing="worst")
-    write_text(folder / "ranks.csv", ranks.to_csv(index=False))

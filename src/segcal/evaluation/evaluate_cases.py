@@ -7,17 +7,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit, versions
-from segcal.evaluation.case_metrics import Measured, Predicted, mean_confidence, measure_case
-from segcal.metrics import POOLED, CalibrationBins, Row, pool_cases
+from segcal.evaluation.case_metrics import EvaluatedCase, PredictedCase, evaluate_predicted_case
+from segcal.metrics import POOLED, CaseOptions, pool_cases
 from segcal.study import Evaluation, EvaluationInfo, file_of_split, write_evaluation_files
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ U = TypeVar("U")
 
 
 def write_evaluation(
-    cases: Iterable[Predicted],
+    cases: Iterable[PredictedCase],
     out: Path | str,
     *,
     run: str,
@@ -35,7 +35,7 @@ def write_evaluation(
     labels: Sequence[str],
     split: str = "test",
     groups: Mapping[str, Sequence[int]] | None = None,
-    config: EvaluationConfig | None = None,
+    options: CaseOptions | None = None,
     workers: int = 1,
     about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -53,7 +53,7 @@ def write_evaluation(
         labels: names of the classes, background first.
         split: "test", or the suffix of the file names.
         groups: structures of the segmentation metrics, name → labels; None is each class but 0.
-        config: options of the metrics; by default those of `EvaluationConfig`.
+        options: how the metrics are computed; None for the defaults.
         workers: threads that measure.
         about: further entries of evaluation.json.
         overwrite: whether an evaluation of this split may be replaced.
@@ -67,14 +67,11 @@ def write_evaluation(
         )
     structures = dict(groups or {name: (k,) for k, name in enumerate(labels) if k > 0})
     identity = {"run": run, "method": method, "seed": seed, "dataset": dataset}
-    options = (config or EvaluationConfig()).metric_options()
-    regions = list(options.pop("regions"))
-    measure = partial(
-        measure_case, who=identity, options={**options, "regions": regions, "groups": structures}
-    )
+    options = CaseOptions() if options is None else options
+    evaluate = partial(evaluate_predicted_case, names=identity, groups=structures, options=options)
     names: list[str] = []
-    measured: list[Measured] = []
-    for one in map_in_order(measure, _checked(cases, labels, names), workers):
+    measured: list[EvaluatedCase] = []
+    for one in map_in_order(evaluate, _checked(cases, labels, names), workers):
         measured.append(one)
         if progress is not None:
             progress(len(measured))
@@ -85,8 +82,9 @@ def write_evaluation(
     info = EvaluationInfo.model_validate({
         **identity,
         "split": split,
-        "regions": regions,
-        "options": options,
+        "regions": options.regions,
+        "options": {k: v for k, v in asdict(options).items() if k not in ("regions", "metrics")},
+        "metrics": options.metrics,
         "labels": labels,
         "structures": list(structures),
         **(about or {}),
@@ -96,14 +94,14 @@ def write_evaluation(
         "versions": versions(),
         "commit": git_commit(),
     })  # fmt: skip
-    bins = _stack_bins(names, regions, labels, measured)
-    rows += _pooled_rows(measured, identity)
+    bins = _stack_bins(names, options.regions, labels, measured)
+    rows += pool_cases(one.result for one in measured)
     return write_evaluation_files(out, info, rows, bins, _slices(names, measured))
 
 
 def _checked(
-    cases: Iterable[Predicted], labels: Sequence[str], names: list[str]
-) -> Iterator[Predicted]:
+    cases: Iterable[PredictedCase], labels: Sequence[str], names: list[str]
+) -> Iterator[PredictedCase]:
     """Check the number of classes and the name of each case, and collect the names."""
     for case in cases:
         if len(case.probs) != len(labels):
@@ -137,55 +135,27 @@ def map_in_order(function: Callable[[T], U], items: Iterable[T], workers: int) -
                 future.cancel()
 
 
-def _pooled_rows(measured: Sequence[Measured], identity: dict[str, Any]) -> list[Row]:
-    """Rows over all voxels of all cases."""
-    rows = pool_cases(one.result for one in measured)
-
-    def add(region: str, metric: str, value: float) -> None:
-        rows.append(
-            Row(**identity, case=POOLED, label="all", region=region, metric=metric, value=value)
-        )
-
-    for region in measured[0].result.bins:
-        total = _merge(one.result.bins[region] for one in measured)
-        add(region, "mean_confidence", mean_confidence(total))
-    truths = [one.truth_bins for one in measured if one.truth_bins is not None]
-    if len(truths) == len(measured):
-        total = _merge(truths)
-        add("all", "truth_ece", total.ece())
-        add("all", "truth_cece", total.cece())
-    return rows
-
-
-def _merge(parts: Iterable[CalibrationBins]) -> CalibrationBins:
-    first, *others = parts
-    total = CalibrationBins(first.num_classes, first.num_bins).merge(first)
-    for other in others:
-        total.merge(other)
-    return total
-
-
 def _stack_bins(
     names: Sequence[str],
     regions: Sequence[str],
     labels: Sequence[str],
-    measured: Sequence[Measured],
+    measured: Sequence[EvaluatedCase],
 ) -> dict[str, Any]:
     """The state of the bins, stacked over (case, region)."""
     out: dict[str, Any] = {
         "cases": np.array(names), "regions": np.array(regions), "labels": np.array(labels),
     }  # fmt: skip
-    states = [[one.result.bins[region].state() for region in regions] for one in measured]
+    states = [[one.result.statistics[name].bins.state() for name in regions] for one in measured]
     for key in states[0][0]:
         out[key] = np.stack([np.stack([state[key] for state in case]) for case in states])
-    truths = [one.truth_bins.state() for one in measured if one.truth_bins is not None]
+    truths = [one.result.true_bins.state() for one in measured if one.result.true_bins is not None]
     if len(truths) == len(measured):
         for key in truths[0]:
             out[f"truth_{key}"] = np.stack([state[key][None] for state in truths])
     return out
 
 
-def _slices(names: Sequence[str], measured: Sequence[Measured]) -> dict[str, Any]:
+def _slices(names: Sequence[str], measured: Sequence[EvaluatedCase]) -> dict[str, Any]:
     out: dict[str, Any] = {"cases": np.array(names)}
     for index, one in enumerate(measured):
         for key, array in vars(one.picture).items():

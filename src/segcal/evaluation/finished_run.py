@@ -15,9 +15,10 @@ from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict import choose_device, predict_case, reproducible_float32
+from segcal.metrics import CaseOptions
 from segcal.models import SegmentationNetwork, load_model
 from segcal.study import Evaluation, RunRecord, epochs_done, read_evaluation, read_run
 
@@ -196,7 +197,7 @@ def measure_run(
     names: Mapping[str, Any],
     *,
     about: Mapping[str, Any] | None = None,
-    change: Callable[[Predicted], Predicted] | None = None,
+    change: Callable[[PredictedCase], PredictedCase] | None = None,
     data: Path | str | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -227,7 +228,7 @@ def measure_run(
             labels=[prepared.classes[k] for k in sorted(prepared.classes)],
             split=split,
             groups=prepared.info.regions or None,
-            config=config,
+            options=CaseOptions(**config.metric_options()),
             workers=_default_workers() if workers is None else workers,
             about={
                 **identity(run, config),
@@ -246,7 +247,7 @@ def predicted_cases(
     cases: Sequence[PreparedCase],
     config: EvaluationConfig,
     device: torch.device,
-) -> Iterator[Predicted]:
+) -> Iterator[PredictedCase]:
     """The predictions of one case after another, with everything they are measured against."""
     network = run.network(config.checkpoint, device)
     # Metrics count in float64, which MPS does not have.
@@ -263,14 +264,14 @@ def predicted_cases(
             )
         except ValueError as error:
             raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
-        yield Predicted(
+        yield PredictedCase(
             name=case.name,
             probs=found.probs.to(target_device),
             target=case.label(),
             spacing_mm=case.spacing_mm,
             image=image,
             logits=None if found.logits is None else found.logits.to(target_device),
-            truth=case.truth(),
+            true_probs=case.truth(),
         )
 
 
@@ -291,7 +292,7 @@ def differences(
     wanted = {
         **identity(open_run(run or existing.folder), config),
         **(names or {}),
-        "regions": tuple(options.pop("regions")),
+        **{key: tuple(options.pop(key)) for key in ("regions", "metrics")},
         **options,
     }
     known = {**dict(existing.info), **existing.info.options}

@@ -15,7 +15,7 @@ from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import find_images, read_raw, write_nifti
+from segcal.data import find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_run
 from segcal.evaluation.predict import (
     AVERAGES,
@@ -102,14 +102,14 @@ def predict_volumes(
     written: list[Path] = []
     for done, case in enumerate(todo, start=1):
         try:
-            scan = read_raw(images[case], info, space.orientation)
+            scan = read_scan(images[case], info, space.orientation)
         except PathError as problem:
             problems.append(problem)
         else:
             maps = _maps(scan.grid.restore_probs(predict(scan.image)), outputs)
             manifest.begin(images[case], paths[case])
             for path, array in zip(paths[case], maps, strict=True):
-                write_nifti(path, scan.turn.undo(array), scan.file_grid)
+                write_nifti(path, scan.to_file_order(array), scan.file_grid)
             written += paths[case]
         progress("predicting", done, len(todo))
     if not written and not kept:

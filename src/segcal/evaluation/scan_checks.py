@@ -8,9 +8,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from segcal.core.errors import PathError
-from segcal.data import DatasetInfo, TrainingSpace, judge_raw, place_raw
-from segcal.data.formats.nifti import Header
-from segcal.data.orientation import UNKNOWN, orientation
+from segcal.data import (
+    UNKNOWN,
+    DatasetInfo,
+    Header,
+    TrainingSpace,
+    check_scan,
+    grid_orientation,
+    scan_grids,
+)
 from segcal.evaluation.finished_run import FinishedRun
 
 # Warn about a spacing that is this many times below the smallest or above the largest of training.
@@ -24,7 +30,7 @@ def read_headers(
     headers, problems = {}, []
     for case, files in images.items():
         try:
-            headers[case] = judge_raw(files, info)
+            headers[case] = check_scan(files, info)
         except PathError as problem:
             problems.append(problem)
     if not headers:
@@ -64,8 +70,8 @@ class Space:
     def warnings(self, scans: Mapping[str, Header], info: DatasetInfo) -> Iterator[str]:
         """Warnings about the training set and about single scans, one line each."""
         target = self.orientation
-        placed = {case: place_raw(header, info.grid, target) for case, header in scans.items()}
-        codes = {case: orientation(file_grid) for case, (file_grid, _, _) in placed.items()}
+        placed = {case: scan_grids(header, info.grid, target) for case, header in scans.items()}
+        codes = {case: grid_orientation(file_grid) for case, (file_grid, _) in placed.items()}
         if len(self.orientations) > 1:
             mixed = ", ".join(self.orientations)
             yield f"the training set has mixed orientations ({mixed}); scans are not reoriented"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from segcal.metrics.table import direction
+from segcal.metrics import better_direction
 from segcal.report.figures import Drawing, new_figure, titles
 from segcal.report.numbers import Numbers
 from segcal.report.seeds import Counted, remains
@@ -29,7 +29,7 @@ def draw_forest(numbers: Numbers, counted: Counted, dataset: str) -> Drawing:
         _panel(axes, numbers, shown[shown["metric"] == metric], methods)
         axes.set_title(metric_column(metric).heading, loc="left")
         sides = ["others", shorten(mine, 12)]
-        left, right = sides if direction(metric) == "higher" else sides[::-1]
+        left, right = sides if better_direction(metric) == "higher" else sides[::-1]
         axes.set_xlabel(f"← {left} better · {right} better →", fontsize=7, color=MUTED)
     for axes in grid.flat[len(metrics) :]:
         axes.set_visible(False)

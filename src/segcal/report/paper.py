@@ -7,7 +7,7 @@ measured on the true foreground; Hausdorff distances are in voxels.
 
 import re
 
-from segcal.metrics.table import base_metric
+from segcal.metrics import base_metric
 
 CITATION = (
     "B. Murugesan, S. Adiga Vasudeva, B. Liu, H. Lombaert, I. Ben Ayed, J. Dolz, “Trust your "

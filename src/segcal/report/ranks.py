@@ -4,16 +4,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from segcal.report.numbers import Numbers
-from segcal.stats import CaseScores, collect
-from segcal.stats.eligibility import choose_ranked
-from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
-from segcal.stats.significance import bootstrap_ranks_of, compare_of, once
+from segcal.stats import (
+    CaseScores,
+    Missing,
+    bootstrap_ranks,
+    collect,
+    compare,
+    distinct_hypotheses,
+    find_eligible,
+    mean_case_rank,
+    sum_rank,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # An undefined value becomes the worst that any method has: missing an organ must not pay.
-MISSING = "worst"
+MISSING: Missing = "worst"
 ALPHA = 0.05
 RESAMPLES = 1000
 # With fewer cases a bootstrap repeats so few values that its interval reads as certainty; no exact
@@ -61,7 +68,7 @@ class Ranks:
     @property
     def family(self) -> int:
         """How many tests Holm's correction is over."""
-        return len(once(self.tests))
+        return len(distinct_hypotheses(self.tests))
 
     @property
     def datasets(self) -> list[str]:
@@ -72,7 +79,7 @@ class Ranks:
 def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
     """The ranking of the compared methods, or None where there is nothing to rank."""
     study, rows = numbers.study, numbers.rows
-    chosen = choose_ranked(rows, study.compared, study.metrics, region)
+    chosen = find_eligible(rows, study.compared, study.metrics, region)
     if not chosen:
         return None
     rows = rows[rows["method"].isin(chosen.methods) & rows["dataset"].isin(chosen.datasets)]
@@ -80,15 +87,15 @@ def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
     scores = collect(rows, metrics=chosen.metrics, region=region, missing=MISSING)
     scores = _in_order(scores, chosen.methods)
     return Ranks(
-        scores, sum_rank_of(scores), mean_case_rank_of(scores),
-        _intervals(scores), compare_of(scores), region,
-        tuple(chosen.left_out), tuple(chosen.unpaired),
+        scores, sum_rank(scores), mean_case_rank(scores),
+        _intervals(scores), compare(scores), region,
+        tuple(chosen.incomplete), tuple(chosen.unpaired),
         study.named.method if study.named is not None else "",
     )  # fmt: skip
 
 
 def _intervals(scores: CaseScores) -> "pd.DataFrame":
-    out = bootstrap_ranks_of(scores, RESAMPLES)
+    out = bootstrap_ranks(scores, RESAMPLES)
     if min(map(len, scores.cases.values())) < FEW_CASES:
         ends = [name for name in out.columns if name.endswith(("_low", "_high"))]
         out[ends] = float("nan")

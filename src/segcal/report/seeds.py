@@ -10,9 +10,8 @@ from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, Ranks
 from segcal.report.reference import why_this
 from segcal.report.table import Cell, Column, Row, Table, metric_column
-from segcal.stats import compare_crossed
-from segcal.stats.significance import once
-from segcal.study import Dataset
+from segcal.stats import compare_with_random_effects, distinct_hypotheses
+from segcal.study.schema import Dataset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,13 +43,13 @@ class Counted:
     @property
     def family(self) -> int:
         """How many comparisons Holm's correction is over."""
-        return len(once(self.rows[self.rows["p_holm"].notna()]))
+        return len(distinct_hypotheses(self.rows[self.rows["p_holm"].notna()]))
 
     @property
     def twins(self) -> set[Any]:
         """Rows that compare what another does: masks that a calibrator left as they were."""
         known = self.rows[self.rows["mean_difference"].notna()]
-        return set(known.index) - set(once(known).index)
+        return set(known.index) - set(distinct_hypotheses(known).index)
 
     @property
     def datasets(self) -> list[str]:
@@ -77,7 +76,7 @@ def count_seeds(numbers: Numbers, ranks: Ranks, region: str) -> Counted:
         & rows["metric"].isin(scores.metrics)
     ]
     patients = {name: _patients(dataset, rows) for name, dataset in numbers.study.datasets.items()}
-    found = compare_crossed(
+    found = compare_with_random_effects(
         rows, reference=ranks.reference, metrics=scores.metrics, region=region, patients=patients,
     )  # fmt: skip
     shared = frozenset(name for name, of in patients.items() if len(set(of.values())) < len(of))
@@ -119,7 +118,7 @@ def only_cases(row: Any) -> bool:
 
 def seed_words(numbers: Numbers, counted: Counted) -> str:
     """How many differences remain, in one sentence for the findings."""
-    rows, reference = once(counted.judged), counted.reference
+    rows, reference = distinct_hypotheses(counted.judged), counted.reference
     sure = rows[[remains(row) for _, row in rows.iterrows()]]
     won = int((sure["better"] == reference).sum())
     alone = int((rows["p_cases_holm"] < ALPHA).sum())

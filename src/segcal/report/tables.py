@@ -4,7 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from segcal.metrics.table import SEGMENTATION, base_metric
+from segcal.metrics import (
+    BALANCED_GAP,
+    base_metric,
+    confidence_verdict,
+    is_per_structure,
+)
 from segcal.report.numbers import Number, Numbers
 from segcal.report.paper import CITATION, published, row_of
 from segcal.report.table import Cell, Column, Row, Table, marked, metric_column
@@ -12,7 +17,7 @@ from segcal.study import Dataset
 
 TRUTH = ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
 # A gap between confidence and accuracy below this is called none.
-SMALL_GAP = 0.01
+SMALL_GAP = BALANCED_GAP
 
 
 def main_table(numbers: Numbers, region: str) -> Table | None:
@@ -116,9 +121,8 @@ def _seeds_note(numbers: Numbers, method: str) -> str:
 
 
 def _caption(numbers: Numbers, region: str) -> str:
-    metrics = [base_metric(m) for m in numbers.study.metrics]
-    whole = any(m in SEGMENTATION for m in metrics)
-    inside = any(m not in SEGMENTATION for m in metrics)
+    whole = any(is_per_structure(m) for m in numbers.study.metrics)
+    inside = any(not is_per_structure(m) for m in numbers.study.metrics)
     parts = ["Segmentation metrics are of the whole volume."] if whole else []
     parts += [f"Calibration is measured in region “{region}”."] if inside else []
     if numbers.seeds > 1:
@@ -151,7 +155,7 @@ def class_table(numbers: Numbers, dataset: Dataset, region: str) -> Table | None
     methods = [m for m in study.methods if (dataset.name, m) in study.present]
     rows = numbers.rows
     here = rows[rows["dataset"] == dataset.name]
-    segmentation = [m for m in study.metrics if base_metric(m) in SEGMENTATION]
+    segmentation = [m for m in study.metrics if is_per_structure(m)]
     found = list(dict.fromkeys(here.loc[here["metric"].isin(segmentation), "label"].astype(str)))
     structures = [s for s in dataset.structures if s in found] or found
     classes = list(dict.fromkeys(here.loc[here["metric"] == "class_ece", "label"].astype(str)))
@@ -265,11 +269,7 @@ def truth_table(numbers: Numbers, dataset: Dataset) -> Table | None:
 
 def gap_word(gap: float) -> str:
     """What a signed gap is called."""
-    if math.isnan(gap):
-        return "unknown"
-    if abs(gap) < SMALL_GAP:
-        return "balanced"
-    return "over-confident" if gap > 0 else "under-confident"
+    return "unknown" if math.isnan(gap) else confidence_verdict(gap)
 
 
 def undefined_by_metric(numbers: Numbers, region: str) -> list[tuple[str, str, str, Number]]:

@@ -2,14 +2,14 @@
 
 import math
 
-from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
+from segcal.metrics import base_metric, better_direction, is_per_structure
 from segcal.report.numbers import Numbers
 from segcal.report.phrases import join
 from segcal.report.ranks import ALPHA, FEW_CASES, MISSING, Ranks, least_p
 from segcal.report.reference import place_words
 from segcal.report.seeds import Counted, seed_words
 from segcal.report.table import metric_column
-from segcal.stats.significance import once
+from segcal.stats import distinct_hypotheses
 
 
 def findings(
@@ -69,7 +69,7 @@ def _best_of_datasets(numbers: Numbers, region: str) -> list[str]:
                 for m in study.compared
             }
             known = {m: v for m, v in values.items() if not math.isnan(v)}
-            where = "" if base_metric(metric) in SEGMENTATION else f" in region “{region}”"
+            where = "" if is_per_structure(metric) else f" in region “{region}”"
             if len(known) > 1:
                 parts.append(_extremes(numbers, known, metric, where))
             elif len(values) == len(known) == 1:
@@ -83,7 +83,7 @@ def _best_of_datasets(numbers: Numbers, region: str) -> list[str]:
 
 def _extremes(numbers: Numbers, values: dict[str, float], metric: str, where: str) -> str:
     """The best and the worst of values as they are printed; those printed alike stand together."""
-    pick = (max, min) if DIRECTIONS[base_metric(metric)] == "higher" else (min, max)
+    pick = (max, min) if better_direction(metric) == "higher" else (min, max)
     best, worst = (choose(values.values()) for choose in pick)
     name = f"{metric_column(metric).title}{where}"
     if best == worst:
@@ -121,7 +121,9 @@ def _was(count: int) -> str:
 
 def _significance(numbers: Numbers, ranks: Ranks) -> str:
     tests, reference = ranks.tests, ranks.reference
-    mine = once(tests[(tests["method"] == reference) | (tests["other"] == reference)])
+    mine = distinct_hypotheses(
+        tests[(tests["method"] == reference) | (tests["other"] == reference)]
+    )
     sure = mine[mine["p_holm"] < ALPHA]
     won = int((sure["better"] == reference).sum())
     least = max(least_p(ranks).values())

@@ -1,13 +1,13 @@
 """Checks of the long table: a DataFrame with one row per value, columns as in `Row`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segcal.metrics.rows import COLUMNS, Row
+from segcal.metrics import COLUMNS, Row, is_whole_image
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,3 +87,16 @@ def check_filled(names: "pd.Series[Any]", source: Path | str) -> None:
 
 def _first(rows: "pd.Series[bool]") -> int:
     return int(rows.to_numpy().argmax()) + 1
+
+
+def map_names(names: "pd.Series[Any]", function: Callable[[str], Any]) -> "pd.Series[Any]":
+    """`function` of each name, called once for each different name."""
+    return names.map({name: function(name) for name in names.unique()})
+
+
+def in_region(table: "pd.DataFrame", region: str) -> "pd.DataFrame":
+    """The rows of a region, and those of metrics of the whole image."""
+    if "region" not in table.columns:
+        return table
+    whole = map_names(table["metric"], is_whole_image).astype(bool)
+    return table[(table["region"] == region) & ~whole | (table["region"] == "all") & whole]

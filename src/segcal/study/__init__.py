@@ -7,7 +7,12 @@ StudyWriter, read_study                  the folder of a study
 """
 
 from segcal.study.breakdown import broke_down
-from segcal.study.cases_table import empty_cases_table, read_cases_table, write_cases_table
+from segcal.study.cases_table import (
+    empty_cases_table,
+    read_cases_table,
+    read_cases_tables,
+    write_cases_table,
+)
 from segcal.study.evaluation_files import (
     BINS,
     CASES,
@@ -19,16 +24,26 @@ from segcal.study.evaluation_files import (
     read_evaluation,
     write_evaluation_files,
 )
+from segcal.study.ranks import (
+    RANK_COLUMNS,
+    check_ranking_folder,
+    read_ranks,
+    write_ranking,
+    write_ranks,
+)
 from segcal.study.reader import GROUPS, Study, read_study, read_study_file
 from segcal.study.reference import Named
 from segcal.study.run_folder import (
     BEST,
+    FREE_TO_CHANGE,
     LAST,
     PREVIOUS,
     REFUSED,
     RunFolder,
     RunInfo,
     RunRecord,
+    check_same_data,
+    check_same_settings,
     epochs_done,
     read_run,
     read_run_config,
@@ -48,16 +63,19 @@ from segcal.study.schema import (
     StudyFile,
     Training,
 )
-from segcal.study.writer import STUDY, StudyWriter
+from segcal.study.writer import RANKS, STUDY, StudyWriter, rank_study
 
 __all__ = [
     "BEST",
     "BINS",
     "CASES",
     "FORMAT",
+    "FREE_TO_CHANGE",
     "GROUPS",
     "LAST",
     "PREVIOUS",
+    "RANKS",
+    "RANK_COLUMNS",
     "REFUSED",
     "SLICES",
     "STUDY",
@@ -79,12 +97,18 @@ __all__ = [
     "StudyWriter",
     "Training",
     "broke_down",
+    "check_ranking_folder",
+    "check_same_data",
+    "check_same_settings",
     "empty_cases_table",
     "epochs_done",
     "file_of_split",
     "open_arrays",
+    "rank_study",
     "read_cases_table",
+    "read_cases_tables",
     "read_evaluation",
+    "read_ranks",
     "read_run",
     "read_run_config",
     "read_run_info",
@@ -94,4 +118,6 @@ __all__ = [
     "training_seconds",
     "write_cases_table",
     "write_evaluation_files",
+    "write_ranking",
+    "write_ranks",
 ]

@@ -54,7 +54,7 @@ def read_cases_table(
         _check_complete(path, limit)
         table: pd.DataFrame = pd.read_csv(
             path if limit is None else io.BytesIO(path.read_bytes()[:limit]),
-            dtype={**dict.fromkeys(COLUMNS[:-1], "category")},
+            dtype=dict.fromkeys(COLUMNS[:-1], str),
             keep_default_na=False,
             na_values={"value": ["", "nan", "NaN"]},
             **_exact_numbers(),
@@ -71,6 +71,39 @@ def read_cases_table(
         table["value"] = check_cells(table, path, required)
     except ValueError as error:
         raise PathError(path, str(error).removeprefix(f"{path}: ")) from error
+    return _categorical(table)
+
+
+def read_cases_tables(
+    paths: Sequence[Path], *, required: Sequence[str] = COLUMNS
+) -> "pd.DataFrame":
+    """The rows of several tables of different runs; see `read_cases_table`.
+
+    Raises:
+        PathError: a table cannot be read, has other columns than the first, or repeats a row.
+    """
+    import pandas as pd
+
+    tables = [read_cases_table(path, required=required) for path in paths]
+    if len(tables) == 1:
+        return tables[0]
+    for path, table in zip(paths, tables, strict=True):
+        different = set(table.columns) ^ set(tables[0].columns)
+        if different:
+            name = min(different)
+            has, lacks = (path, paths[0]) if name in table.columns else (paths[0], path)
+            raise PathError(
+                lacks, f"has no column `{name}`, but {has} has", "rank tables with the same columns"
+            )
+    # A column whose tables have different names loses its categories.
+    table = _categorical(pd.concat(tables, ignore_index=True))
+    twice = table.duplicated([name for name in table.columns if name != "value"])
+    if twice.any():
+        row = table[twice].iloc[0]
+        raise ValueError(
+            f"{', '.join(map(str, paths))}: several of these tables have {row['metric']} of method "
+            f"{row['method']} in case {row['case']}; give each run once"
+        )
     return table
 
 
@@ -80,6 +113,12 @@ def empty_cases_table() -> "pd.DataFrame":
 
     names = dict.fromkeys(COLUMNS[:-1], "category")
     return pd.DataFrame(columns=list(COLUMNS)).astype({**names, "value": float})
+
+
+def _categorical(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Columns of names as categories. `read_csv` would turn the category "001" into a number."""
+    names = [name for name in COLUMNS[:-1] if name in table.columns]
+    return table.astype(dict.fromkeys(names, "category"))
 
 
 def _check_complete(path: Path, limit: int | None) -> None:

@@ -23,9 +23,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, file_sha256, write_json
-from segcal.metrics import DEFAULT_REGION, POOLED, Row
-from segcal.metrics.table import whole_image
-from segcal.stats.long_table import to_frame
+from segcal.metrics import DEFAULT_REGION, POOLED, Row, is_whole_image
+from segcal.stats import to_frame
 from segcal.study.cases_table import read_cases_table, write_cases_table
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ class EvaluationInfo(BaseModel):
 
     Attributes:
         options: options of the metrics.
+        metrics: metrics that were requested beside the default ones.
         calibrator: the calibrator that was fitted and applied, its parameters and its fit.
         undefined: number of undefined values of each metric.
         files: checksums of the other files.
@@ -61,6 +61,7 @@ class EvaluationInfo(BaseModel):
     split: str
     regions: tuple[str, ...]
     options: dict[str, Any]
+    metrics: tuple[str, ...] = ()
     labels: tuple[str, ...]
     structures: tuple[str, ...]
     checkpoint: str | None = None
@@ -125,7 +126,7 @@ class Evaluation:
         """Mean over cases and structures of each metric; undefined values are left out."""
         table = self.table()
         cases = table[(table["case"] != POOLED) & table["label"].isin(["all", *self.structures])]
-        whole = {metric for metric in set(cases["metric"]) if whole_image(metric)}
+        whole = {metric for metric in set(cases["metric"]) if is_whole_image(metric)}
         chosen = cases[(cases["region"] == region) | cases["metric"].isin(whole)]
         found = chosen.groupby("metric", sort=False, observed=True)["value"].mean()
         return {str(metric): float(value) for metric, value in found.items()}

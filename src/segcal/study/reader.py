@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.metrics import REGIONS
-from segcal.metrics.table import base_metric
-from segcal.stats.eligibility import ranked_methods
+from segcal.metrics import REGIONS, base_metric
+from segcal.stats import ranked_methods
 from segcal.study.cases_table import empty_cases_table, read_cases_table
 from segcal.study.evaluation_files import CASES, file_of_split
 from segcal.study.reference import Named, find_named
@@ -80,7 +79,7 @@ class Study:
 
     @property
     def compared(self) -> list[str]:
-        """The methods that are ranked; see `segcal.stats.eligibility.ranked_methods`."""
+        """The methods that are ranked; see `segcal.stats.ranked_methods`."""
         return ranked_methods({name: method.group for name, method in self.methods.items()})
 
     @property

@@ -6,7 +6,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +146,49 @@ def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
     )
 
 
+def check_same_settings(
+    folder: Path, config: TrainConfig, may_differ: Sequence[str] = FREE_TO_CHANGE
+) -> None:
+    """Refuse to continue a run with other settings, or with fewer epochs."""
+    old = read_run(folder).config
+    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in may_differ]
+    if config.epochs < old.epochs:
+        changed.append(f"`epochs` ({old.epochs}, not {config.epochs})")
+    if changed:
+        raise PathError(
+            folder,
+            f"was started with another {changed[0]}",
+            "restore the old value, or choose another --out",
+        )
+
+
+def check_same_data(
+    folder: Path, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
+) -> None:
+    """Refuse to continue a run with other data or splits.
+
+    Args:
+        fingerprint: of the data.
+        cases: names in each part of the data. A case that was trained on must not become a
+            validation or test case.
+    """
+    info, path = read_run_info(folder), config.data.path
+    if info.data_fingerprint != fingerprint:
+        raise PathError(
+            folder,
+            f"was trained on other data than {path}",
+            "give its own data with --data, or choose another --out",
+        )
+    for part, names in info.cases.items():
+        moved = sorted(set(names) ^ set(cases.get(part, ())))
+        if moved:
+            raise PathError(
+                folder,
+                f"was trained with other {part} cases than {path} has now, such as {moved[0]}",
+                "restore the old splits, or choose another --out",
+            )
+
+
 class RunFolder:
     """A run folder that a training writes; it is locked from `hold` until the block ends.
 
@@ -161,59 +204,21 @@ class RunFolder:
         self._held = ExitStack()
 
     def check(
-        self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Sequence[str]]
+        self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
     ) -> None:
-        """Refuse a folder with other files, or with a run of other settings, data or splits.
-
-        Args:
-            cases: names in each part of the data. A case that was trained on must not become a
-                validation case.
-        """
+        """Refuse a folder with other files, or with a run of other settings, data or splits."""
         if self.path.exists() and not self.path.is_dir():
             raise PathError(self.path, "is a file, not a folder", "choose another --out")
         if not self.path.is_dir() or all(path.name == LOCK for path in self.path.iterdir()):
             return
-        old = read_run_config(self.path)
-        if old is None or not (self.path / INFO).is_file():
+        if not all((self.path / name).is_file() for name in (CONFIG, INFO)):
             raise PathError(self.path, "holds files but no run", "choose another --out")
         if not self.resume:
             raise PathError(
                 self.path, "is not empty", "continue it with --resume, or choose another --out"
             )
-        for key in changed_keys(old, config):
-            if key not in FREE_TO_CHANGE:
-                raise PathError(
-                    self.path,
-                    f"was started with another `{key}`",
-                    "restore the old value, or choose another --out",
-                )
-        if config.epochs < old.epochs:
-            raise PathError(
-                self.path,
-                f"was started for {old.epochs} epochs, not {config.epochs}",
-                f"set `epochs` to at least {old.epochs}, or choose another --out",
-            )
-        self._check_data(config, fingerprint, cases)
-
-    def _check_data(
-        self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Sequence[str]]
-    ) -> None:
-        info = read_run_info(self.path)
-        if info.data_fingerprint != fingerprint:
-            raise PathError(
-                self.path,
-                f"was started on other data than {config.data.path}",
-                "give its own data, or choose another --out",
-            )
-        for part, names in info.cases.items():
-            moved = sorted(set(names) ^ set(cases.get(part, ())))
-            if moved:
-                raise PathError(
-                    self.path,
-                    f"was started with other {part} cases than {config.data.path} has now, such as "
-                    f"{moved[0]}",
-                    "restore the old splits, or choose another --out",
-                )
+        check_same_settings(self.path, config)
+        check_same_data(self.path, config, fingerprint, cases)
 
     def hold(self) -> Self:
         """Create the folder and lock it."""

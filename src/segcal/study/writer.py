@@ -1,18 +1,24 @@
-"""Write a study folder: study.json, and cases.csv with the rows of all finished runs."""
+"""Write a study folder: study.json, cases.csv with the rows of all finished runs, ranks.csv."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from segcal.core.errors import write_errors
 from segcal.core.files import atomic_path, write_json
+from segcal.stats import bootstrap_ranks, collect, find_eligible
 from segcal.study.evaluation_files import CASES
+from segcal.study.ranks import write_ranks
 from segcal.study.schema import StudyFile
 
-STUDY = "study.json"
+if TYPE_CHECKING:
+    import pandas as pd
+
+STUDY, RANKS = "study.json", "ranks.csv"
 
 
 class StudyWriter:
@@ -39,11 +45,14 @@ class StudyWriter:
             self._rewrite(done)
         elif new:
             self._append(new)
-        limit = None if complete else self._bytes
-        content = content.model_copy(update={"table_bytes": limit})
+        self._write_json(content, None if complete else self._bytes)
+
+    def _write_json(self, content: StudyFile, table_bytes: int | None) -> None:
+        content = content.model_copy(update={"table_bytes": table_bytes})
         write_json(self.folder / STUDY, content.model_dump(mode="json"))
 
     def _rewrite(self, folders: list[str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._accept_any_length()
         with atomic_path(self.folder / CASES) as partial, partial.open("wb") as table:
             for number, folder in enumerate(folders):
@@ -74,3 +83,27 @@ class StudyWriter:
             old = json.loads(path.read_text(encoding="utf-8"))
             if old.get("table_bytes") is not None:
                 write_json(path, {**old, "table_bytes": None})
+
+
+def rank_study(
+    folder: Path, table: pd.DataFrame, methods: Sequence[str], metrics: Sequence[str], region: str
+) -> pd.DataFrame:
+    """Rank methods by sum-rank and mean-case-rank, with intervals, and write ranks.csv.
+
+    Only methods with rows of every dataset and metrics with values on every dataset count; see
+    `segcal.stats.find_eligible`. Undefined values count as the worst.
+
+    Raises:
+        ValueError: nothing can be ranked; an old ranks.csv, which is of other rows, is removed.
+    """
+    (folder / RANKS).unlink(missing_ok=True)
+    chosen = find_eligible(table, methods, metrics, region)
+    if len(chosen.methods) < min(len(methods), 2):
+        raise ValueError("fewer than two methods have rows of every dataset")
+    if not chosen.metrics:
+        raise ValueError("no metric has values on every dataset")
+    rows = table[table["method"].isin(chosen.methods) & table["dataset"].isin(chosen.datasets)]
+    scores = collect(rows, metrics=chosen.metrics, region=region, missing="worst")
+    ranks = bootstrap_ranks(scores)
+    write_ranks(folder / RANKS, ranks)
+    return ranks
