@@ -102,8 +102,8 @@ class Verdict:
         }[self.helped]
         units = "" if self.unit == "cases" else f"{ece.units} {self.unit}, "
         text = (
-            f"{answer}: on held-out cases, region {self.region}, {ece} and {nll} "
-            f"({units}{ece.cases} cases, 95 % intervals)."
+            f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
+            f"{units}{ece.cases} cases, 95 % intervals."
         )
         others = [
             f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})"
