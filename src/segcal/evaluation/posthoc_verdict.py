@@ -97,7 +97,7 @@ class Verdict:
             "yes": "Yes, calibration helped",
             "no": "No, there is no evidence that calibration helped",
             "partly": "Calibration helped only partly",
-            "harmed": "No, calibration made it worse",
+            "harmed": "No, calibration is worse",
             "too few": f"Too few {self.unit} to decide ({MIN_UNITS} are needed)",
         }[self.helped]
         units = "" if self.unit == "cases" else f"{ece.units} {self.unit}, "
