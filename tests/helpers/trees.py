@@ -125,7 +125,7 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run `segcal …` in this process as the console script does; returns the exit code."""
     monkeypatch.setattr(sys, "argv", ["segcal", *map(str, arguments)])
     try:
-        cli.main()
+        cli.run()
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
