@@ -69,7 +69,7 @@ def make_command(command: str, source: "type[Source]") -> Any:
     recipe = Annotated[str, typer.Option(help=f"{texts}.", hidden=len(source.recipes()) == 1)]
     options["recipe"] = options["recipe"].replace(annotation=recipe, default=source.recipes()[0])
     for name, parameter in own.items():
-        kind = _FOLDER if name == "folder" else _with_help(hints[name])
+        kind = _FOLDER if name == "folder" else _with_help(hints.get(name, str))
         options[name] = parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)
 
     def run(**given: Any) -> None:
