@@ -1,6 +1,7 @@
-"""Metrics in two real processes: what each of them runs (`torchrun two_processes.py FOLDER`).
+"""Metrics in two real processes: the script that each of them runs.
 
-Rank 0 counts three images and rank 1 one; of MONAI's second round rank 1 gets nothing.
+`torchrun two_processes.py FOLDER`. Rank 0 counts three images and rank 1 one; in MONAI's second
+round rank 1 has no image.
 """
 
 import json
@@ -19,7 +20,7 @@ METRICS = ("ece", "cece", "ace", "mce", "signed_gap", "brier", "nll")
 
 
 def sample(images: int = 4, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities (B, K, 12, 10) and labels (B, 1, 12, 10), the same wherever it is called."""
+    """Probabilities (B, K, 12, 10) and labels (B, 1, 12, 10), the same in every process."""
     seed = torch.Generator().manual_seed(3)
     probs = torch.randn(images, classes, 12, 10, generator=seed).mul(2).softmax(1)
     target = torch.randint(classes, (images, 1, 12, 10), generator=seed)
@@ -36,7 +37,9 @@ def with_torchmetrics(mine: slice) -> dict[str, Any]:
     out = {name: float(value) for name, value in metric.compute().items()}
     out["step_ece"] = float(step["ece"])
     out["voxels"] = int(metric.reliability().count.sum())
-    out["own_voxels"] = metric.measured().bins.voxels  # after compute, each has its own again
+    out["own_voxels"] = (
+        metric.measured().bins.voxels
+    )  # after compute, each process has its own state again
     return out
 
 
@@ -57,7 +60,7 @@ def with_monai(mine: slice) -> dict[str, Any]:
 
 @cache
 def in_two_processes() -> list[dict[str, dict[str, Any]]]:
-    """What each of two processes found, by framework; run once for all tests of a session."""
+    """The results of each of two processes, by framework; computed once for all tests."""
     with TemporaryDirectory() as folder:
         done = subprocess.run(
             [
@@ -80,6 +83,6 @@ if __name__ == "__main__":
     result = {"torchmetrics": with_torchmetrics(mine), "monai": with_monai(mine)}
     (Path(sys.argv[1]) / f"{rank}.json").write_text(json.dumps(result))
     dist.barrier()
-    # All is written. Taking the group down now and then aborts (threads of gloo that still run),
-    # which says nothing of what was counted.
+    # All results are written. Destroying the group sometimes aborts because threads of gloo are
+    # still running, which has nothing to do with the metrics.
     os._exit(0)

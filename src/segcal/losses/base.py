@@ -148,10 +148,7 @@ class PenalizedLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         check_reductions("mean", class_reduction)
         self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)

@@ -123,10 +123,7 @@ class CEDiceLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         self.dice_weight = check_number("dice_weight", dice_weight, low=0)
         self.smooth = check_number("smooth", smooth, low=0, open_low=True)
