@@ -69,7 +69,7 @@ def reduce_images(pixels: Pixels, per_image: Tensor, reduction: Reduction) -> Te
 
 
 class DiceLoss(SegmentationLoss):
-    """Soft Dice as a module, to be added to other losses; see `soft_dice`.
+    """Soft Dice, to be added to other losses; see `soft_dice` for the formula.
 
     Args:
         smooth, ignore_index, reduction: see `soft_dice`.

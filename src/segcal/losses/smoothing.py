@@ -103,7 +103,7 @@ def svls_map(pixels: Pixels, prior: Prior) -> Tensor:
 
 
 class LabelSmoothingLoss(SegmentationLoss):
-    """Label smoothing as a module; see `label_smoothing`.
+    """Label smoothing (Szegedy et al., CVPR 2016); see `label_smoothing` for the formula.
 
     Args:
         alpha: α; 0 is cross-entropy. The paper searched {0.1, 0.2, 0.3} and used 0.1.
@@ -131,7 +131,7 @@ class LabelSmoothingLoss(SegmentationLoss):
 
 
 class SVLSLoss(SegmentationLoss):
-    """Spatially varying label smoothing as a module; see `svls`.
+    """Spatially varying label smoothing (Islam and Glocker, IPMI 2021); see `svls` for the formula.
 
     Args:
         sigma: width of the Gaussian in pixels. The paper searched {0.5, 1, 2} and used 2.
