@@ -20,7 +20,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from segcal.integrations.nnunet import TRAINERS, trainer_folder
 from segcal.integrations.nnunet.trainers import SegcalTrainer
-from segcal.losses import LOSSES
+from segcal.losses import make_loss
 
 LABELS: dict[str, dict[str, Any]] = {
     "labels": {"background": 0, "a": 1, "b": 2},
@@ -140,7 +140,7 @@ def test_every_trainer_on_every_kind_of_label(tmp_path: Path, name: str, kind: s
     assert logits[0].grad.abs().sum() > 0
     if kind == "labels":
         expected = sum(
-            weight * (LOSSES[TRAINERS[name]]()(x, y) + loss.loss.dc(x, y))
+            weight * (make_loss(TRAINERS[name])(x, y) + loss.loss.dc(x, y))
             for weight, x, y in zip(loss.weight_factors, logits, targets, strict=True)
         )
         torch.testing.assert_close(value, expected)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segcal.losses import SegmentationLoss, make_loss
+from segcal.losses import make_loss
 
 IGNORED = -100
 
@@ -33,7 +33,7 @@ class CalibratedLoss(nn.Module):
 
     def __init__(
         self,
-        pixel: SegmentationLoss,
+        pixel: nn.Module,
         dice: nn.Module,
         *,
         dice_weight: float = 1.0,
@@ -97,7 +97,7 @@ def pixel_loss(
     ignore_label: int | None,
     regions: bool,
     trainer: str,
-) -> SegmentationLoss:
+) -> nn.Module:
     """The loss of that name, or a ValueError that says what `trainer` cannot do, and what can."""
     ignore = IGNORED if regions or ignore_label is None else ignore_label
     loss = make_loss(name, ignore_index=ignore, **options)
