@@ -159,10 +159,12 @@ class PenalizedLoss(SegmentationLoss):
         raise NotImplementedError(f"{type(self).__name__} does not define `pixel_penalty`")
 
     def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        ce = pixels.nll(pixels.log_probs)
         if self.penalty_weight == 0:
+            ce = pixels.nll(pixels.log_probs)
             return {"ce": ce, "penalty": torch.zeros_like(ce)}
-        return {"ce": ce, "penalty": self.penalty_weight * self.pixel_penalty(pixels)}
+        # The penalty first: a prior needs much memory, and the softmax is not yet there.
+        penalty = self.penalty_weight * self.pixel_penalty(pixels)
+        return {"ce": pixels.nll(pixels.log_probs), "penalty": penalty}
 
 
 class WeightedSum(nn.Module):

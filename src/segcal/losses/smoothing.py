@@ -98,8 +98,8 @@ def smoothing_map(pixels: Pixels, alpha: float) -> Tensor:
 
 def svls_map(pixels: Pixels, prior: Prior) -> Tensor:
     """Cross-entropy of every pixel with its SVLS-smoothed label."""
-    weighted = along_classes(pixels.log_probs, pixels.class_weights)
-    return -(pixels.prior(prior) * weighted).sum(1)
+    smoothed = pixels.prior(prior)  # first: it needs much memory, and the softmax is not yet there
+    return -(smoothed * along_classes(pixels.log_probs, pixels.class_weights)).sum(1)
 
 
 class LabelSmoothingLoss(SegmentationLoss):
