@@ -178,7 +178,7 @@ def make_prior(
         >>> make_prior("gaussian", sigma=2.0)
         Prior(kind='gaussian', patch_size=3, sigma=2.0, border='replicate')
     """
-    found = PRIORS.get(prior) if isinstance(prior, str) else prior
+    found: Any = PRIORS.get(prior) if isinstance(prior, str) else prior
     given = {"patch_size": patch_size, "sigma": sigma, "border": border}
     changed = {name: value for name, value in given.items() if value != getattr(Prior, name)}
     if isinstance(found, Prior):
@@ -195,7 +195,8 @@ def make_prior(
             f"Expected no argument `{next(iter(changed))}`, because `prior` is a function "
             "without settings; write a subclass of segcal.losses.Prior to use it."
         )
-    return found
+    function: PriorFunction = found
+    return function
 
 
 def neighborhood_prior(
