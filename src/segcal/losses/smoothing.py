@@ -8,13 +8,7 @@ from torch import Tensor
 
 from segcal.core.checks import check_number
 from segcal.losses.base import Fused, SegmentationLoss, Weights, as_weights
-from segcal.losses.pixels import (
-    IGNORE_INDEX,
-    Pixels,
-    Reduction,
-    along_classes,
-    check_reductions,
-)
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction, along_classes, check_reductions
 from segcal.losses.priors import Border, Prior
 
 
