@@ -1,14 +1,19 @@
-"""The fused losses on a GPU beside torch and MONAI: time over the floor, and extra memory.
+"""The fused losses on a GPU, compared with torch, torch.compile and MONAI: time and extra memory.
 
-python benchmarks/bench_kernels.py [--repeats N]
+python benchmarks/bench_kernels.py [--repeats N] [--seconds S]
 
-The floor is the time to read logits and labels once and write the gradient once at the copy
-bandwidth measured in the same run. Writes results/kernels_cuda.json and prints Markdown tables.
+Every time is that of one step: forward and backward. The floor is the time to read logits and
+labels once and to write the gradient once, at the copy bandwidth measured in the same run.
+Compiling takes most of the time, so losses are compiled with torch.compile, the most important
+first, only while the run is within its share of S seconds. Writes results/kernels_cuda.json and
+prints Markdown tables.
 """
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import monai.losses
@@ -17,17 +22,47 @@ import torch.nn.functional as F
 from _common import RESULTS, environment, write_results
 from torch import Tensor
 
-from segcal.losses import LOSSES, NACLLoss, make_loss
+from segcal.losses import CrossEntropyLoss, NACLLoss, SegmentationLoss, make_loss
+from segcal.losses.kernels import launch as fast_launch
 
-SIZES = [(16, 4, 224, 224), (512, 4, 192, 192), (2, 4, 128, 192, 192), (2, 14, 128, 128, 128)]
-SMALL = SIZES[0]
+DEVICE = "cuda"
+# Small batches in a Python loop, where launching dominates; then sizes where the kernels do.
+SMALL = [(2, 4, 128, 128), (16, 4, 224, 224)]
+LARGE = [(512, 4, 192, 192), (2, 4, 128, 192, 192), (2, 14, 128, 128, 128)]
 ROUNDS = 5
+REFERENCE, MONAI = "torch F.cross_entropy", "MONAI NACLLoss"
+# In the order in which they are compiled.
+LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "nacl": ("nacl", {}),
+    "ce": ("ce", {}),
+    "svls": ("svls", {}),
+    "nacl, gaussian": ("nacl", {"prior": "gaussian"}),
+    "mbls": ("mbls", {}),
+    "focal": ("focal", {}),
+    "ecp": ("ecp", {}),
+    "ls": ("ls", {}),
+    "nacl, mode": ("nacl", {"prior": "mode"}),
+    "nacl, softmax": ("nacl", {"constrain": "softmax"}),
+}
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Candidate:
+    """A loss, and whether the fast launcher of the kernels is on."""
+
+    loss: Loss
+    fast: bool = True
+
+    def step(self, logits: Tensor, target: Tensor) -> None:
+        """Forward and backward."""
+        fast_launch.ENABLED = self.fast
+        torch.autograd.grad(self.loss(logits, target), logits)
 
 
 def copy_bandwidth() -> float:
     """Bytes per second of a large device-to-device copy, read and written."""
-    source = torch.randn(2**29, device="cuda")
+    source = torch.randn(2**29, device=DEVICE)
     target = torch.empty_like(source)
     return 2 * 4 * source.numel() / (1e-6 * median_us(lambda _: target.copy_(source), 20))
 
@@ -48,78 +83,107 @@ def median_us(run: Callable[[int], object], repeats: int) -> float:
 
 
 def inputs(shape: tuple[int, ...], copies: int) -> list[tuple[Tensor, Tensor]]:
-    """Several sets, so that a small one does not live in the cache."""
-    generator = torch.Generator("cuda").manual_seed(0)
+    """Several sets, so that a small one does not stay in the cache."""
+    generator = torch.Generator(DEVICE).manual_seed(0)
     sets = []
     for _ in range(copies):
-        logits = torch.randn(shape, device="cuda", generator=generator).requires_grad_()
-        noise = torch.randn(shape, device="cuda", generator=generator)
+        logits = torch.randn(shape, device=DEVICE, generator=generator).requires_grad_()
+        noise = torch.randn(shape, device=DEVICE, generator=generator)
         pool = F.avg_pool2d if len(shape) == 4 else F.avg_pool3d
         sets.append((logits, pool(noise, 5, stride=1, padding=2).argmax(1)))
     return sets
 
 
-def candidates(shape: tuple[int, ...]) -> dict[str, Loss]:
-    theirs = monai.losses.NACLLoss(classes=shape[1], dim=len(shape) - 2)
-    theirs.svls_layer.filter = theirs.svls_layer.filter.cuda()
-    fused = {f"segcal {name}": make_loss(name, fused=True) for name in LOSSES if name != "ce_dice"}
-    return {
-        "torch F.cross_entropy": F.cross_entropy,
-        "MONAI NACLLoss": theirs,
-        "segcal nacl, plain": NACLLoss(fused=False),
-        **fused,
-        "segcal nacl, gaussian": NACLLoss(prior="gaussian", fused=True),
-        "segcal nacl, mode": NACLLoss(prior="mode", fused=True),
-        "segcal nacl, softmax": NACLLoss(constrain="softmax", fused=True),
-    }
+def monai_loss(shape: tuple[int, ...]) -> Loss:
+    """MONAI's NACL; its filter is a plain attribute, which `.to` does not move."""
+    loss = monai.losses.NACLLoss(classes=shape[1], dim=len(shape) - 2)
+    loss.svls_layer.filter = loss.svls_layer.filter.to(DEVICE)
+    return loss
 
 
-def step(loss: Loss, logits: Tensor, target: Tensor) -> None:
-    torch.autograd.grad(loss(logits, target), logits)
+def candidates(shape: tuple[int, ...]) -> dict[str, Candidate]:
+    """The losses without torch.compile; on small batches without the fast launcher, too."""
+    found = {REFERENCE: Candidate(F.cross_entropy), MONAI: Candidate(monai_loss(shape))}
+    found["segcal nacl, torch"] = Candidate(NACLLoss(fused=False))
+    found["segcal ce, torch"] = Candidate(CrossEntropyLoss(fused=False))
+    for name, (loss, options) in LOSSES.items():
+        if shape in SMALL[:1] and name not in ("nacl", "ce"):
+            continue
+        fused = make_loss(loss, fused=True, **options)
+        found[f"segcal {name}"] = Candidate(fused)
+        if shape in SMALL:
+            found[f"segcal {name}, no fast launch"] = Candidate(fused, fast=False)
+    return found
 
 
-def graph_us(loss: Loss, logits: Tensor, target: Tensor, repeats: int) -> float:
-    """Replays of a CUDA graph of one step: what the kernels take without launch gaps."""
+def compiled(name: str) -> Candidate:
+    """The torch code of a loss, compiled."""
+    loss, options = LOSSES[name]
+    plain = make_loss(loss, fused=False, **options)
+    assert isinstance(plain, SegmentationLoss)
+    return Candidate(torch.compile(plain, fullgraph=True, dynamic=False))
+
+
+def add_compiled(
+    found: dict[str, Candidate], logits: Tensor, target: Tensor, deadline: float
+) -> None:
+    """Compile the losses of `found`, in order, until the deadline."""
+    for name in LOSSES:
+        if f"segcal {name}" not in found:
+            continue
+        if time.monotonic() > deadline:
+            print(f"  {name} and those after it: not compiled, the time is over", flush=True)
+            return
+        candidate = compiled(name)
+        candidate.step(logits, target)
+        found[f"segcal {name}, torch.compile"] = candidate
+
+
+def graph_us(candidate: Candidate, logits: Tensor, target: Tensor, repeats: int) -> float:
+    """Replays of a CUDA graph of one step: the time of the kernels without launch gaps."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
-            step(loss, logits, target)
+            candidate.step(logits, target)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step(loss, logits, target)
+        candidate.step(logits, target)
     return median_us(lambda _: graph.replay(), repeats)
 
 
-def extra_memory(loss: Loss, logits: Tensor, target: Tensor) -> float:
+def extra_memory(candidate: Candidate, logits: Tensor, target: Tensor) -> float:
     """Highest extra memory of a step, in multiples of the logits."""
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    step(loss, logits, target)
+    candidate.step(logits, target)
     return (torch.cuda.max_memory_allocated() - held) / logits.nbytes
 
 
-def measure(shape: tuple[int, ...], bandwidth: float, repeats: int) -> dict[str, object]:
-    sets = inputs(shape, 8 if shape == SMALL else 1)
+def measure(
+    shape: tuple[int, ...], bandwidth: float, repeats: int, deadline: float
+) -> dict[str, Any]:
+    sets = inputs(shape, 8 if shape in SMALL else 1)
     logits, target = sets[0]
     floor = 1e6 * (2 * logits.nbytes + target.nbytes) / bandwidth
     losses = candidates(shape)
-    # In turns: a host that is slow for a while is slow for all of them.
+    add_compiled(losses, logits, target, deadline)
+    # In turns: if the host is slow for a while, it is slow for all of them.
     rounds: dict[str, list[float]] = {name: [] for name in losses}
     for _ in range(ROUNDS):
-        for name, loss in losses.items():
-            each = median_us(lambda i, f=loss: step(f, *sets[i % len(sets)]), repeats)
+        for name, candidate in losses.items():
+            each = median_us(lambda i, c=candidate: c.step(*sets[i % len(sets)]), repeats)
             rounds[name].append(each)
     rows = {}
-    for name, loss in losses.items():
+    for name, candidate in losses.items():
         row: dict[str, Any] = {
             "median_us": statistics.median(rounds[name]),
             "rounds_us": rounds[name],
-            "extra_memory_in_logits": extra_memory(loss, logits, target),
+            "extra_memory_in_logits": extra_memory(candidate, logits, target),
         }
-        if not name.startswith("MONAI"):  # whose loss cannot be captured
-            row["graph_us"] = graph_us(loss, logits, target, repeats)
+        if name != MONAI and candidate.fast:  # MONAI's loss cannot be captured
+            row["graph_us"] = graph_us(candidate, logits, target, repeats)
         row["over_floor"] = row.get("graph_us", row["median_us"]) / floor
         rows[name] = row
         graph = f", {row['graph_us']:.0f} in a graph" if "graph_us" in row else ""
@@ -128,21 +192,27 @@ def measure(shape: tuple[int, ...], bandwidth: float, repeats: int) -> dict[str,
     return {"floor_us": floor, "losses": rows}
 
 
-def table(shape: tuple[int, ...], result: dict) -> str:
+def table(shape: tuple[int, ...], result: dict[str, Any]) -> str:
     rows = result["losses"]
     lines = [
         f"{shape}, floor {result['floor_us']:.0f} µs:",
         "",
-        "| loss | µs | over floor | of F.cross_entropy | of MONAI | extra memory |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| loss | µs | over floor | of F.cross_entropy | of MONAI | of torch.compile | "
+        "in a graph | extra memory |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in rows.items():
         graph = f" ({row['graph_us']:.0f} in a graph)" if "graph_us" in row else ""
-        torch_ratio = row["median_us"] / rows["torch F.cross_entropy"]["median_us"]
-        monai_ratio = row["median_us"] / rows["MONAI NACLLoss"]["median_us"]
+        torch_ratio = row["median_us"] / rows[REFERENCE]["median_us"]
+        monai_ratio = row["median_us"] / rows[MONAI]["median_us"]
+        other = rows.get(f"{name.removesuffix(', no fast launch')}, torch.compile")
+        eager = f"{row['median_us'] / other['median_us']:.2f} ×" if other else ""
+        both = other and "graph_us" in row
+        captured = f"{row['graph_us'] / other['graph_us']:.2f} ×" if both else ""
         lines.append(
             f"| {name} | {row['median_us']:.0f}{graph} | {row['over_floor']:.2f} × | "
-            f"{torch_ratio:.2f} × | {monai_ratio:.3f} × | {row['extra_memory_in_logits']:.2f} × |"
+            f"{torch_ratio:.2f} × | {monai_ratio:.3f} × | {eager} | {captured} | "
+            f"{row['extra_memory_in_logits']:.2f} × |"
         )
     return "\n".join(lines)
 
@@ -150,13 +220,20 @@ def table(shape: tuple[int, ...], result: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=80.0, help="no more compiling after this")
     args = parser.parse_args()
+    # All losses share one `forward`, and each is compiled for each size.
+    torch._dynamo.config.cache_size_limit = 256
+    start = time.monotonic()
     bandwidth = copy_bandwidth()
     print(f"copy bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)
     results = {}
-    for shape in SIZES:
-        print(shape, flush=True)
-        results["x".join(map(str, shape))] = measure(shape, bandwidth, args.repeats)
+    sizes = [*SMALL, *LARGE]
+    for number, shape in enumerate(sizes, start=1):
+        print(f"{shape}, after {time.monotonic() - start:.0f} s", flush=True)
+        deadline = start + args.seconds * number / len(sizes)
+        key = "x".join(map(str, shape))
+        results[key] = measure(shape, bandwidth, args.repeats, deadline)
         torch.cuda.empty_cache()
         payload = {
             "environment": environment(),
@@ -164,8 +241,9 @@ def main() -> None:
             "results": results,
         }
         write_results(RESULTS / "kernels_cuda.json", payload)
-    for shape in SIZES:
+    for shape in sizes:
         print("\n" + table(shape, results["x".join(map(str, shape))]))
+    print(f"\n{time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Time and extra memory of every loss, forward and backward, beside torch and MONAI.
+"""Time and extra memory of every loss, forward and backward, compared with torch and MONAI.
 
 python benchmarks/bench_losses.py [--device cpu|cuda] [--repeats N]
 
 Writes results/losses_<device>.json and prints a Markdown table. All losses of one size run in
-turns, round after round, so that a slow moment of the machine falls on all of them.
+turns, round after round, so that a slow moment of the machine affects all of them.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def candidates(shape: tuple[int, ...], device: str) -> dict[str, Run]:
     logits = torch.randn(shape, device=device, requires_grad=True)
     target = smooth_labels(shape, device)
     theirs = monai.losses.NACLLoss(classes=shape[1], dim=len(shape) - 2).to(device)
-    if device == "cuda":  # its filter is a plain attribute and stays behind
+    if device == "cuda":  # its filter is a plain attribute, which `.to` does not move
         theirs.svls_layer.filter = theirs.svls_layer.filter.to(device)
     losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "torch F.cross_entropy": F.cross_entropy,
@@ -40,7 +40,7 @@ def candidates(shape: tuple[int, ...], device: str) -> dict[str, Run]:
     def run(loss: Callable[[Tensor, Tensor], Tensor]) -> Run:
         def step() -> None:
             loss(logits, target).backward()
-            logits.grad = None  # nothing is held from one pass to the next
+            logits.grad = None  # so that no memory is held between the passes
 
         return step
 
@@ -48,7 +48,7 @@ def candidates(shape: tuple[int, ...], device: str) -> dict[str, Run]:
 
 
 def smooth_labels(shape: tuple[int, ...], device: str) -> Tensor:
-    """Labels in blobs, as organs are, rather than salt and pepper."""
+    """Labels in blobs, like organs, instead of noise."""
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     pool = F.avg_pool2d if len(shape) == 4 else F.avg_pool3d
     for _ in range(3):
@@ -57,7 +57,7 @@ def smooth_labels(shape: tuple[int, ...], device: str) -> Tensor:
 
 
 def extra_memory(run: Run, device: str) -> int:
-    """Bytes at the highest point of one pass, above what was held before."""
+    """The highest number of bytes during one pass, above those held before."""
     run()
     if device == "cuda":
         torch.cuda.synchronize()

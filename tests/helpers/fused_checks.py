@@ -1,4 +1,4 @@
-"""The fused losses against the plain functions in float64, where they can run."""
+"""Comparison of the fused losses with torch in float64."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,13 @@ DEVICE = "cuda" if CUDA else "cpu"
 
 
 def both(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-    """Value and gradient: fused, and plain in float64; an uneven incoming gradient for maps."""
+    """Value and gradient: fused, and of torch in float64; maps get an uneven incoming gradient."""
     results: list[Tensor] = []
     loss = loss.to(DEVICE)
     for fused, leaf in ((True, logits.detach().clone()), (False, logits.detach().double())):
         loss.fused = fused
         leaf.requires_grad_()
-        loss(leaf, target)  # the second launch takes a shorter way
+        loss(leaf, target)  # the second launch skips some checks
         value = loss(leaf, target)
         generator = torch.Generator().manual_seed(1)
         coming = torch.rand(value.shape, generator=generator).to(value)
@@ -26,7 +26,7 @@ def both(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> tuple[Tensor
 
 
 def check(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> None:
-    """Fused equals plain: value, gradient, their types and layout."""
+    """The fused loss equals torch: value, gradient, their types and layout."""
     value, grad, expected, expected_grad = both(loss, logits, target)
     assert value.dtype == torch.float32
     assert grad.dtype == logits.dtype

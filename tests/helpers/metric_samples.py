@@ -17,21 +17,21 @@ def random_probs(
 def random_case(
     rng: np.random.Generator, num_classes: int, *space: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Probabilities, and labels that follow them loosely."""
+    """Probabilities, and labels that agree with them in most voxels."""
     probs = random_probs(rng, num_classes, *space)
     target = np.where(rng.random(space) < 0.6, probs.argmax(0), rng.integers(0, num_classes, space))
     return probs, target
 
 
 def ellipsoid(
-    shape: tuple[int, ...], centre: tuple[float, ...], radii: tuple[float, ...]
+    shape: tuple[int, ...], center: tuple[float, ...], radii: tuple[float, ...]
 ) -> npt.NDArray[np.bool_]:
     axes = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
-    return sum(((x - c) / r) ** 2 for x, c, r in zip(axes, centre, radii, strict=True)) < 1
+    return sum(((x - c) / r) ** 2 for x, c, r in zip(axes, center, radii, strict=True)) < 1
 
 
 def make_case(seed: int = 0) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Three classes, two nested structures, a prediction two voxels off."""
+    """Three classes, two nested structures, and a prediction shifted by two voxels."""
     rng = np.random.default_rng(seed)
     target = np.zeros((6, 40, 44), np.int64)
     target[ellipsoid(target.shape, (3, 20, 22), (3, 14, 15))] = 1

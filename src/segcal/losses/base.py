@@ -10,13 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.core.checks import check_choice, check_int, check_number, values_can_be_read
-from segcal.losses.pixels import (
-    IGNORE_INDEX,
-    ClassReduction,
-    Pixels,
-    Reduction,
-    check_reductions,
-)
+from segcal.losses.pixels import IGNORE_INDEX, ClassReduction, Pixels, Reduction, check_reductions
 
 Weights = Sequence[float] | Tensor | None
 Fused = bool | Literal["auto"]
@@ -28,7 +22,9 @@ class SegmentationLoss(nn.Module):
     `loss.terms(logits, target)` returns its named parts, which add up to the loss.
 
     To write your own loss, subclass it and override `pixel_terms`. Checks of the input, ignored
-    pixels, half precision and the reduction are handled here.
+    pixels, half precision and the reduction are handled here. If some of your terms use the class
+    weights, name them in the class attribute `weighted_terms`: their mean is divided by the summed
+    weight of the targets.
 
     Labels out of range raise on the CPU. On a GPU, where a check would wait for all queued work,
     and under torch.compile they make the loss NaN, unless SEGCAL_CHECK_LABELS=1. Logits are not
@@ -60,7 +56,6 @@ class SegmentationLoss(nn.Module):
         tensor(0.5000)
     """
 
-    # Names of the terms that contain the class weights: their mean divides by the summed weight.
     weighted_terms: tuple[str, ...] = ()
 
     def __init__(
@@ -148,10 +143,7 @@ class PenalizedLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         check_reductions("mean", class_reduction)
         self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)
@@ -162,10 +154,12 @@ class PenalizedLoss(SegmentationLoss):
         raise NotImplementedError(f"{type(self).__name__} does not define `pixel_penalty`")
 
     def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        ce = pixels.nll(pixels.log_probs)
         if self.penalty_weight == 0:
+            ce = pixels.nll(pixels.log_probs)
             return {"ce": ce, "penalty": torch.zeros_like(ce)}
-        return {"ce": ce, "penalty": self.penalty_weight * self.pixel_penalty(pixels)}
+        # The penalty first: a prior needs much memory, and the softmax is not yet there.
+        penalty = self.penalty_weight * self.pixel_penalty(pixels)
+        return {"ce": pixels.nll(pixels.log_probs), "penalty": penalty}
 
 
 class WeightedSum(nn.Module):

@@ -132,7 +132,7 @@ def entropy_map(pixels: Pixels, class_reduction: ClassReduction) -> Tensor:
 
 
 class CrossEntropyLoss(SegmentationLoss):
-    """Cross-entropy as a module; see `cross_entropy` and `SegmentationLoss`."""
+    """Cross-entropy; see `cross_entropy` for the formula, `SegmentationLoss` for the arguments."""
 
     weighted_terms = ("ce",)
 
@@ -141,7 +141,7 @@ class CrossEntropyLoss(SegmentationLoss):
 
 
 class FocalLoss(SegmentationLoss):
-    """The focal loss as a module; see `focal`.
+    """Focal loss (Lin et al., ICCV 2017); see `focal` for the formula.
 
     Args:
         gamma: γ; 0 is cross-entropy. The paper searched {1, 2, 3} and used 3.
@@ -160,10 +160,7 @@ class FocalLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         self.gamma = check_number("gamma", gamma, low=0)
 

@@ -69,7 +69,7 @@ def reduce_images(pixels: Pixels, per_image: Tensor, reduction: Reduction) -> Te
 
 
 class DiceLoss(SegmentationLoss):
-    """Soft Dice as a module, to be added to other losses; see `soft_dice`.
+    """Soft Dice, to be added to other losses; see `soft_dice` for the formula.
 
     Args:
         smooth, ignore_index, reduction: see `soft_dice`.
@@ -123,10 +123,7 @@ class CEDiceLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         self.dice_weight = check_number("dice_weight", dice_weight, low=0)
         self.smooth = check_number("smooth", smooth, low=0, open_low=True)

@@ -8,12 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.core.checks import (
-    check_choice,
-    check_labels,
-    check_soft_labels,
-    values_can_be_read,
-)
+from segcal.core.checks import check_choice, check_labels, check_soft_labels, values_can_be_read
 from segcal.losses.priors import Prior, PriorFunction
 
 Reduction = Literal["mean", "sum", "none"]
@@ -32,8 +27,8 @@ class Pixels:
 
     Attributes:
         logits: (B, K, *S), float32 (half precision is upcast) or float64.
-        labels: (B, *S) int64, or None for a soft target.
-        soft: (B, K, *S) soft target in the type of the logits, or None for labels.
+        target: labels (B, *S) in int64, or soft labels (B, K, *S) in the type of the logits.
+        labels: `target` if it is labels, or None.
         counted: (B, *S) True where the pixel counts, or None if every pixel does.
         invalid: (B, *S) True where the label is not a class, or None if labels were checked.
             Such a pixel makes the loss NaN: raising on a GPU would wait for all queued work.
@@ -51,18 +46,18 @@ class Pixels:
         self.logits = logits.float() if half else logits
         self.ignore_index = ignore_index
         self.labels: Tensor | None = None
-        self.soft: Tensor | None = None
         self.counted: Tensor | None = None
         self.invalid: Tensor | None = None
         self._log_probs: Tensor | None = None
         self.class_weights = fit_weights(class_weights, self.logits)
         if target.ndim == logits.ndim:
             check_soft_labels("target", target, self.num_classes)
-            self.soft = target.to(self.logits.dtype)
+            self.target = target.to(self.logits.dtype)
         else:
-            self._set_labels(target)
+            self.target = self.labels = self._checked_labels(target)
 
-    def _set_labels(self, target: Tensor) -> None:
+    def _checked_labels(self, target: Tensor) -> Tensor:
+        """Labels in int64; sets `counted` and `invalid`."""
         labels = _as_int64(target)
         some_ignored = check_labels("target", labels, self.num_classes, self.ignore_index)
         if not values_can_be_read(target):
@@ -71,8 +66,8 @@ class Pixels:
                 invalid |= labels != target
             self.invalid = invalid & (labels != self.ignore_index)
             labels = labels.masked_fill(self.invalid, self.ignore_index)
-        self.labels = labels
         self.counted = labels != self.ignore_index if some_ignored else None
+        return labels
 
     @property
     def num_classes(self) -> int:
@@ -85,14 +80,6 @@ class Pixels:
         if self._log_probs is None:
             self._log_probs = F.log_softmax(self.logits, dim=1)
         return self._log_probs
-
-    @property
-    def target(self) -> Tensor:
-        """Labels (B, *S) or soft labels (B, K, *S), whichever was given."""
-        if self.labels is not None:
-            return self.labels
-        assert self.soft is not None
-        return self.soft
 
     def prior(self, prior: PriorFunction) -> Tensor:
         """τ of every pixel, (B, K, *S), without gradient; the caller may overwrite it."""
@@ -206,31 +193,17 @@ def fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
 
 def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
     """Raise unless logits and target fit together; return the target without channel axis."""
-    _check_logits(logits)
-    return _drop_channel(logits, target)
-
-
-def _check_logits(logits: Tensor) -> None:
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"Expected argument `logits` to be a floating tensor, but got {kind}.")
-    if logits.ndim not in (4, 5) or logits.shape[1] < 2:
+    for name, tensor in (("logits", logits), ("target", target)):
+        if not isinstance(tensor, Tensor):
+            found = type(tensor).__name__
+            raise TypeError(f"Expected argument `{name}` to be a tensor, but got {found}.")
+    if not logits.is_floating_point():
+        raise TypeError(f"Expected argument `logits` to be floating, but got {logits.dtype}.")
+    if logits.ndim not in (4, 5) or logits.shape[1] < 2 or logits.numel() == 0:
         raise ValueError(
             "Expected argument `logits` to have shape (B, K, H, W) or (B, K, D, H, W) with K ≥ 2 "
-            f"classes, but got {tuple(logits.shape)}."
+            f"classes and at least one pixel, but got {tuple(logits.shape)}."
         )
-    if logits.numel() == 0:
-        raise ValueError(
-            f"Expected argument `logits` to hold at least one pixel, but got an empty batch of "
-            f"shape {tuple(logits.shape)}."
-        )
-
-
-def _drop_channel(logits: Tensor, target: Tensor) -> Tensor:
-    """(B, 1, *S) → (B, *S); raise for any shape but the three accepted."""
-    if not isinstance(target, Tensor):
-        kind = type(target).__name__
-        raise TypeError(f"Expected argument `target` to be a tensor, but got {kind}.")
     if target.device != logits.device:
         raise ValueError(
             f"Expected argument `target` to be on the device of the logits ({logits.device}), "
@@ -244,7 +217,7 @@ def _drop_channel(logits: Tensor, target: Tensor) -> Tensor:
         return target
     raise ValueError(
         f"Expected argument `target` to have shape {(batch, *space)}, {(batch, 1, *space)} or "
-        f"{tuple(logits.shape)} to go with the logits, but got {shape}."
+        f"{tuple(logits.shape)} to fit the logits, but got {shape}."
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import isfunction
 from numbers import Integral
 from typing import Any, Literal, get_args
@@ -30,8 +30,8 @@ from segcal.registry import Registry
 PriorKind = Literal["mean", "gaussian", "max", "min", "median", "mode"]
 Border = Literal["replicate", "background", "valid"]
 PriorFunction = Callable[..., Tensor]  # called as `Prior.__call__` is
-KINDS: tuple[str, ...] = get_args(PriorKind)
-BORDERS: tuple[str, ...] = get_args(Border)
+KINDS: tuple[PriorKind, ...] = get_args(PriorKind)
+BORDERS: tuple[Border, ...] = get_args(Border)
 ORDER_STATISTICS = ("max", "min", "median", "mode")
 
 # Below this width the corners of a 3×3×3 patch underflow in float32. Long before that only the
@@ -67,6 +67,7 @@ class Prior:
         border: what lies outside the image. "replicate": its edge pixels, repeated.
             "background": class 0, as in the authors' code. "valid": nothing; the weights inside
             are normalized again.
+        title: one line about the prior, for listings.
 
     Example:
         >>> edge = torch.tensor([[[0, 0, 1], [0, 0, 1], [0, 0, 1]]])
@@ -80,6 +81,7 @@ class Prior:
     patch_size: int | Sequence[int] = 3
     sigma: float = 1.0
     border: Border = "replicate"
+    title: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, KINDS)
@@ -150,8 +152,12 @@ def _is_prior(thing: Any) -> bool:
 PRIORS: Registry[Any] = Registry(
     "prior", "segcal.priors", _is_prior, "a Prior, a subclass of it, or a function"
 )
-for _kind in KINDS:
-    PRIORS.register(_kind, Prior(_kind))  # type: ignore[arg-type]
+PRIORS.register("mean", Prior("mean", title="class proportions in the patch"))
+PRIORS.register("gaussian", Prior("gaussian", title="SVLS: half own label, half Gaussian-weighted"))
+PRIORS.register("max", Prior("max", title="the largest label in the patch"))
+PRIORS.register("min", Prior("min", title="the smallest label in the patch"))
+PRIORS.register("median", Prior("median", title="the median label in the patch"))
+PRIORS.register("mode", Prior("mode", title="the most frequent label in the patch"))
 
 
 def make_prior(
@@ -172,7 +178,7 @@ def make_prior(
         >>> make_prior("gaussian", sigma=2.0)
         Prior(kind='gaussian', patch_size=3, sigma=2.0, border='replicate')
     """
-    found = PRIORS.get(prior) if isinstance(prior, str) else prior
+    found: Any = PRIORS.get(prior) if isinstance(prior, str) else prior
     given = {"patch_size": patch_size, "sigma": sigma, "border": border}
     changed = {name: value for name, value in given.items() if value != getattr(Prior, name)}
     if isinstance(found, Prior):
@@ -189,7 +195,8 @@ def make_prior(
             f"Expected no argument `{next(iter(changed))}`, because `prior` is a function "
             "without settings; write a subclass of segcal.losses.Prior to use it."
         )
-    return found
+    function: PriorFunction = found
+    return function
 
 
 def neighborhood_prior(

@@ -8,13 +8,7 @@ from torch import Tensor
 
 from segcal.core.checks import check_number
 from segcal.losses.base import Fused, SegmentationLoss, Weights, as_weights
-from segcal.losses.pixels import (
-    IGNORE_INDEX,
-    Pixels,
-    Reduction,
-    along_classes,
-    check_reductions,
-)
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction, along_classes, check_reductions
 from segcal.losses.priors import Border, Prior
 
 
@@ -98,12 +92,12 @@ def smoothing_map(pixels: Pixels, alpha: float) -> Tensor:
 
 def svls_map(pixels: Pixels, prior: Prior) -> Tensor:
     """Cross-entropy of every pixel with its SVLS-smoothed label."""
-    weighted = along_classes(pixels.log_probs, pixels.class_weights)
-    return -(pixels.prior(prior) * weighted).sum(1)
+    smoothed = pixels.prior(prior)  # first: it needs much memory, and the softmax is not yet there
+    return -(smoothed * along_classes(pixels.log_probs, pixels.class_weights)).sum(1)
 
 
 class LabelSmoothingLoss(SegmentationLoss):
-    """Label smoothing as a module; see `label_smoothing`.
+    """Label smoothing (Szegedy et al., CVPR 2016); see `label_smoothing` for the formula.
 
     Args:
         alpha: α; 0 is cross-entropy. The paper searched {0.1, 0.2, 0.3} and used 0.1.
@@ -122,10 +116,7 @@ class LabelSmoothingLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         self.alpha = check_number("alpha", alpha, low=0, high=1)
 
@@ -134,7 +125,7 @@ class LabelSmoothingLoss(SegmentationLoss):
 
 
 class SVLSLoss(SegmentationLoss):
-    """Spatially varying label smoothing as a module; see `svls`.
+    """Spatially varying label smoothing (Islam and Glocker, IPMI 2021); see `svls` for the formula.
 
     Args:
         sigma: width of the Gaussian in pixels. The paper searched {0.5, 1, 2} and used 2.
@@ -157,10 +148,7 @@ class SVLSLoss(SegmentationLoss):
         fused: Fused = "auto",
     ) -> None:
         super().__init__(
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            reduction=reduction,
-            fused=fused,
+            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
         )
         self.prior = Prior("gaussian", patch_size, sigma, border)
 

@@ -1,4 +1,4 @@
-"""The fused losses below DistributedDataParallel: two real processes, gradients averaged."""
+"""The fused losses with DistributedDataParallel: two real processes, gradients averaged."""
 
 import os
 import socket

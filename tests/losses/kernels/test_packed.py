@@ -1,6 +1,6 @@
-"""Labels left behind as nibbles for the gradient: when, what is kept, and that nothing changes.
+"""Labels stored as nibbles for the gradient: when, what is kept, and that results do not change.
 
-The random draws of test_fused.py cover the options together; these are about the nibbles alone.
+The random draws of test_fused.py cover the options together; these tests are about the nibbles.
 """
 
 import random
@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from helpers.fused_checks import CUDA, DEVICE, check
-from segcal.losses import NACLLoss, make_loss
-from segcal.losses.kernels.launch import Work, launch
-from segcal.losses.kernels.pixel_loss import Plan, Recipe, plan_for
+from segcal.losses import NACLLoss, Prior, make_loss
+from segcal.losses.kernels import pixel_loss
+from segcal.losses.kernels.pixel_loss import Plan, make_plan
+from segcal.losses.kernels.recipes import Recipe
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-# The interpreter takes seconds for what a GPU does at once.
+# The interpreter takes seconds for these tests.
 SLOW: Any = [] if CUDA else pytest.mark.slow
 
 
@@ -34,9 +35,8 @@ def plan(
     patch: int = 3,
 ) -> Plan:
     logits, target = torch.empty(shape, dtype=dtype), torch.empty(1, dtype=labels)
-    recipe = Recipe("nacl", patch=(patch,) * (len(shape) - 2))
-    options: dict[str, Any] = {"ignore_index": 255, "weighted": False, "split": False}
-    return plan_for(logits, target, recipe, reduction=reduction, **options)
+    recipe = Recipe("nacl", prior=Prior("mean", patch))
+    return make_plan(logits, target, recipe, 255, False, reduction, False)
 
 
 @pytest.mark.parametrize(
@@ -58,24 +58,41 @@ def plan(
     ],
 )
 def test_when_labels_are_packed(case: dict[str, Any], packed: bool) -> None:
-    made = plan(**case)
-    assert made.packed is packed
-    assert made.value.constants["PACKED"] is made.gradient.constants["PACKED"] is packed
+    found = plan(**case)
+    assert found.packed is packed
+    assert found.value.constants["PACKED"] is found.gradient.constants["PACKED"] is packed
 
 
-def test_a_plan_is_made_once_and_traced_without_a_warning() -> None:
-    assert plan() is plan()
+def test_a_plan_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
 
-    def room(logits: Tensor) -> Tensor:
+    def count(*arguments: Any) -> Plan:
+        plans.append(make_plan(*arguments))
+        return plans[-1]
+
+    monkeypatch.setattr(pixel_loss, "_PLANS", {})
+    monkeypatch.setattr(pixel_loss, "make_plan", count)
+    logits, target = torch.randn(2, 4, 4, 6).to(DEVICE), torch.randint(4, (2, 4, 6)).to(DEVICE)
+    for loss in (NACLLoss(fused=True), NACLLoss(fused=True)):
+        for _ in range(2):
+            loss(logits, target)
+    assert len(plans) == 1
+    NACLLoss(fused=True).terms(logits, target)
+    NACLLoss(0.2, fused=True)(logits, target)
+    assert len(plans) == 3
+
+
+def test_a_plan_is_traced_without_a_warning() -> None:
+    def add_scratch(logits: Tensor) -> Tensor:
         return logits + plan().scratch
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        traced = torch.compile(room, backend="eager", fullgraph=True)(torch.zeros(1))
+        traced = torch.compile(add_scratch, backend="eager", fullgraph=True)(torch.zeros(1))
     assert traced.item() == plan().scratch > 0
 
 
-@pytest.mark.skipif(bool(torch.version.hip), reason="registers are limited on NVIDIA's GPUs alone")
+@pytest.mark.skipif(bool(torch.version.hip), reason="registers are limited on NVIDIA GPUs only")
 @pytest.mark.parametrize(
     ("case", "value", "gradient"),
     [
@@ -90,50 +107,30 @@ def test_a_plan_is_made_once_and_traced_without_a_warning() -> None:
 def test_where_registers_are_limited(
     case: dict[str, Any], value: int | None, gradient: int | None
 ) -> None:
-    made = plan(**case)
-    assert made.value.advice.get("maxnreg") == value
-    assert made.gradient.advice.get("maxnreg") == gradient
-    assert made.finish.advice == {}
-    assert "maxnreg" not in made.gradient.constants  # torch.compile takes these, and knows it not
+    found = plan(**case)
+    assert found.value.hints.get("maxnreg") == value
+    assert found.gradient.hints.get("maxnreg") == gradient
+    assert found.finish.hints == {}
+    assert "maxnreg" not in found.gradient.constants  # which torch.compile would not accept
 
 
-def test_advice_is_given_with_the_first_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a kernel that only takes notes, for there is none without a GPU."""
-    given: list[dict[str, Any]] = []
-
-    class Kernel:
-        def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            return lambda *_, **options: given.append(options)
-
-    for name, result in {
-        "_leaves_it_to_triton": False, "_current_device": -1, "_current_stream": 0,
-        "_hooked": False, "_ready": None,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(
-            f"segcal.losses.kernels.launch.{name}", lambda *_, result=result: result
-        )
-    work = Work(Kernel(), 1, (), {"K": 4}, known={}, advice={"maxnreg": 64})
-    launch((work, [torch.zeros(4)]))
-    assert given == [{"K": 4, "maxnreg": 64}]
-
-
-@pytest.mark.skipif(not CUDA or bool(torch.version.hip), reason="needs a GPU of NVIDIA")
+@pytest.mark.skipif(not CUDA or bool(torch.version.hip), reason="needs an NVIDIA GPU")
 def test_the_limit_reaches_the_compiler() -> None:
     from segcal.losses.kernels import _triton
 
     logits = torch.randn(1, 4, 4, 16, 16, device=DEVICE, requires_grad=True)
     NACLLoss(fused=True)(logits, torch.zeros_like(logits[:, 0], dtype=torch.int64)).backward()
-    made = _triton.gradient_kernel.device_caches[torch.cuda.current_device()][0].values()
-    assert 64 in {kernel.metadata.maxnreg for kernel in made}
+    compiled = _triton.gradient_kernel.device_caches[torch.cuda.current_device()][0].values()
+    assert 64 in {kernel.metadata.maxnreg for kernel in compiled}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_what_is_kept_is_half_a_byte_per_pixel(reduction: str) -> None:
-    """And not the labels; with it come the programs' sums and less than two further values."""
-    made = plan((3, 4, 6, 10), reduction=reduction)
+    """The labels are not kept. The sums of the programs and less than two further values are."""
+    found = plan((3, 4, 6, 10), reduction=reduction)
     pixels = 3 * 6 * 10
-    kept = 4 * (made.scratch - 8 - 4 * made.value.programs)
-    assert pixels / 2 < kept <= pixels / 2 + 4  # one byte more is read, but not used
+    kept = 4 * (found.scratch - 8 - 4 * found.value.programs)
+    assert pixels / 2 < kept <= pixels / 2 + 4  # one more byte is read, but not used
     assert kept < 3 * 4 * 6 * 10 * 4 / 20 + 4
 
     logits = torch.randn(3, 4, 6, 10).to(DEVICE).requires_grad_()
@@ -146,17 +143,17 @@ def test_what_is_kept_is_half_a_byte_per_pixel(reduction: str) -> None:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         NACLLoss(fused=True, reduction=reduction)(logits, target)
-    assert sorted(tensor.numel() for tensor in saved) == sorted([logits.numel(), made.scratch])
+    assert sorted(tensor.numel() for tensor in saved) == sorted([logits.numel(), found.scratch])
 
 
 def test_the_nibbles_are_the_labels() -> None:
-    made = plan((2, 4, 3, 6))
+    found = plan((2, 4, 3, 6))
     target = torch.randint(4, (2, 3, 6)).to(DEVICE)
     target[0, 1, 1], target[1, 2, 5], target[1, 0, 0] = 255, 4, -3
     logits = torch.randn(2, 4, 3, 6).to(DEVICE)
-    scratch = torch.zeros(made.scratch).to(DEVICE)
+    scratch = torch.zeros(found.scratch).to(DEVICE)
     value = torch.zeros(()).to(DEVICE)
-    work = made.value
+    work = found.value
     work.kernel[(work.programs,)](
         logits, target, logits, value, value, scratch, *work.numbers, **work.constants
     )
@@ -206,7 +203,7 @@ def some_fast(cases: Iterable[tuple[Any, ...]], every: int) -> list[Any]:
     ("classes", "space", "border", "prior"),
     some_fast(product([3, 4, 13, 14], [(5, 6), (3, 3, 4)], BORDERS, PRIORS), 7),
 )
-def test_packed_equals_plain_in_float64(
+def test_packed_equals_torch_in_float64(
     classes: int, space: tuple[int, ...], border: str, prior: tuple[str, dict[str, Any]]
 ) -> None:
     name, options = prior
@@ -219,7 +216,7 @@ PATCHES = [(1, (3, 4)), (5, (4, 6)), ((1, 3), (4, 6)), ((3, 3, 1), (3, 3, 4))]
 @pytest.mark.parametrize(
     ("patch", "border", "prior"), some_fast(product(PATCHES, BORDERS, PRIORS), 8)
 )
-def test_packed_with_patches_read_neighbour_by_neighbour(
+def test_packed_with_patches_read_neighbor_by_neighbor(
     patch: tuple[Any, tuple[int, ...]], border: str, prior: tuple[str, dict[str, Any]]
 ) -> None:
     size, space = patch
@@ -229,7 +226,7 @@ def test_packed_with_patches_read_neighbour_by_neighbour(
 
 @pytest.mark.parametrize("patch", [3, 5])
 @pytest.mark.parametrize("space", [(3, 4), (2, 2, 4)])
-def test_background_that_is_ignored_does_not_vote_from_beyond_the_border(
+def test_an_ignored_background_does_not_vote_from_outside_the_image(
     space: tuple[int, ...], patch: int
 ) -> None:
     torch.manual_seed(0)
@@ -252,21 +249,21 @@ def test_packed_in_strips_that_end_within_an_image(space: tuple[int, ...]) -> No
     ("shape", "prior", "reduction"),
     some_fast(product([(3, 4, 6), (4, 2, 3, 4), (14, 4, 6)], PRIORS, ["mean", "none"]), 5),
 )
-def test_a_strange_label_gives_what_it_gives_unpacked(
+def test_an_invalid_label_has_the_same_effect_as_unpacked(
     shape: tuple[int, ...], prior: Any, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NaN in the value and in the gradient of its pixel; and it votes nothing."""
-    for room in ("segcal.core.checks", "segcal.losses.pixels"):
-        monkeypatch.setattr(f"{room}.values_can_be_read", lambda tensor: False)
+    """Value and gradient of its pixel are NaN, and it does not vote."""
+    for module in ("segcal.core.checks", "segcal.losses.pixels"):
+        monkeypatch.setattr(f"{module}.values_can_be_read", lambda tensor: False)
     classes, *space = shape
     target = torch.randint(classes, (1, *space)).to(DEVICE)
     flat = target.view(-1)
-    strange = {1: classes, 6: 14, 7: 15, 10: -1, 12: 16, 17: 1 << 20}
-    for place, label in strange.items():
+    invalid = {1: classes, 6: 14, 7: 15, 10: -1, 12: 16, 17: 1 << 20}
+    for place, label in invalid.items():
         flat[place] = label
     flat[[0, 5, 20]] = 255
-    odd = torch.zeros(flat.shape, dtype=torch.bool)
-    odd[list(strange)] = True
+    marked = torch.zeros(flat.shape, dtype=torch.bool)
+    marked[list(invalid)] = True
     logits = torch.randn(1, *shape).to(DEVICE)
     name, options = prior
     results = []
@@ -278,9 +275,9 @@ def test_a_strange_label_gives_what_it_gives_unpacked(
         results.append((value.detach(), grad))
     torch.testing.assert_close(*results, rtol=1e-6, atol=1e-7, equal_nan=True)
     value, grad = results[0]
-    expected = odd if reduction == "none" else torch.tensor([True])
+    expected = marked if reduction == "none" else torch.tensor([True])
     assert torch.equal(value.isnan().view(-1).cpu(), expected)
-    assert torch.equal(grad.isnan().any(1).view(-1).cpu(), odd)
+    assert torch.equal(grad.isnan().any(1).view(-1).cpu(), marked)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -289,17 +286,17 @@ def test_labels_may_be_changed_and_backward_repeated(reduction: str) -> None:
     target = torch.randint(4, (2, 4, 6)).to(DEVICE)
     value = NACLLoss(fused=True, reduction=reduction)(logits, target).sum()
     (first,) = torch.autograd.grad(value, logits, retain_graph=True)
-    target.zero_()  # the step's labels were read already
+    target.zero_()  # the labels were read before
     (second,) = torch.autograd.grad(value, logits, retain_graph=True)
     (third,) = torch.autograd.grad(value, logits)
     assert torch.equal(first, second)
     assert torch.equal(first, third)
 
 
-def test_the_value_is_the_same_where_no_gradient_is_wanted() -> None:
+def test_the_value_is_the_same_without_gradient() -> None:
     logits = torch.randn(2, 4, 4, 6).to(DEVICE)
     target = torch.randint(4, (2, 4, 6)).to(DEVICE)
     loss = NACLLoss(fused=True)
     with torch.no_grad():
-        quiet = loss(logits, target)
-    assert torch.equal(quiet, loss(logits.requires_grad_(), target).detach())
+        value = loss(logits, target)
+    assert torch.equal(value, loss(logits.requires_grad_(), target).detach())

@@ -134,7 +134,8 @@ def run(
         target = target.squeeze(1)
     check_labels("target", target, logits.shape[1], loss.ignore_index)
     parts = _apply(plan, logits, target.contiguous(), fit_weights(weights, logits))
-    return dict(zip(recipe.terms, parts, strict=False))
+    # A loss with one term has no penalty; without `split` there is one part, their sum.
+    return {recipe.terms[i]: part for i, part in enumerate(parts[: len(recipe.terms)])}
 
 
 def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index: int) -> str | None:

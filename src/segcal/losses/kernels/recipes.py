@@ -72,18 +72,6 @@ def recipe_of(loss: nn.Module) -> Recipe | None:
     return write(loss)
 
 
-def _focal(loss: Any) -> Recipe:
-    return Recipe("focal" if loss.gamma else "ce", ("focal",), loss.gamma)
-
-
-def _label_smoothing(loss: Any) -> Recipe:
-    return Recipe("ls" if loss.alpha else "ce", ("ls",), loss.alpha)
-
-
-def _svls(loss: Any) -> Recipe | None:
-    return Recipe("svls", ("svls",), prior=loss.prior) if type(loss.prior) is Prior else None
-
-
 def _penalized(kind: str, loss: PenalizedLoss, **options: Any) -> Recipe:
     if loss.penalty_weight == 0:
         return Recipe("ce")
@@ -95,18 +83,22 @@ def _penalized(kind: str, loss: PenalizedLoss, **options: Any) -> Recipe:
     )
 
 
-def _nacl(loss: Any) -> Recipe | None:
-    if type(loss.prior) is not Prior:
-        return None
+def _nacl(loss: NACLLoss) -> Recipe | None:
     square, softmax = loss.penalty == "l2", loss.constrain == "softmax"
-    return _penalized("nacl", loss, prior=loss.prior, square=square, softmax=softmax)
+    recipe = _penalized("nacl", loss, prior=loss.prior, square=square, softmax=softmax)
+    return _with_prior(loss.prior, recipe)
+
+
+def _with_prior(prior: object, recipe: Recipe) -> Recipe | None:
+    """The recipe, or None for a prior that the kernels do not know."""
+    return recipe if type(prior) is Prior else None
 
 
 _RECIPES: dict[type[nn.Module], Callable[[Any], Recipe | None]] = {
     CrossEntropyLoss: lambda loss: Recipe("ce", ("ce",)),
-    FocalLoss: _focal,
-    LabelSmoothingLoss: _label_smoothing,
-    SVLSLoss: _svls,
+    FocalLoss: lambda loss: Recipe("focal" if loss.gamma else "ce", ("focal",), loss.gamma),
+    LabelSmoothingLoss: lambda loss: Recipe("ls" if loss.alpha else "ce", ("ls",), loss.alpha),
+    SVLSLoss: lambda loss: _with_prior(loss.prior, Recipe("svls", ("svls",), prior=loss.prior)),
     ECPLoss: lambda loss: _penalized("ecp", loss),
     MbLSLoss: lambda loss: _penalized("mbls", loss, parameter=loss.margin),
     NACLLoss: _nacl,
