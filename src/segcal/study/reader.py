@@ -1,6 +1,7 @@
 """A study folder, read and checked: study.json, the long table, and the files of its runs."""
 
 import json
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,9 +12,8 @@ from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
 from segcal.metrics.table import COLUMNS, check_filled, exactly
-from segcal.report.reference import Named, find_named
-from segcal.report.style import shorten
 from segcal.stats.eligibility import ranked_methods
+from segcal.study.reference import Named, find_named
 from segcal.study.schema import Dataset, Method, Run, StudyFile
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _check(path: Path) -> StudyFile:
         where = ".".join(map(str, first["loc"])) or "the top level"
         raise ValueError(
             f"{path}: Expected `{where}` to be valid ({first['msg']}), but got "
-            f"{shorten(repr(first['input']), 80)}."
+            f"{textwrap.shorten(repr(first['input']), 80)}."
         ) from error
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: is not JSON ({error})") from error

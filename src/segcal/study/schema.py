@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-# A training whose last validation DSC is below this part of its best is said to have broken down.
-BROKEN_DOWN = 0.9
+from segcal.study.run_folder import BREAKDOWN_SHARE
 
 
 class _Part(BaseModel):
@@ -75,7 +74,7 @@ class Training(_Part):
     @property
     def broke_down(self) -> bool:
         """Whether the last network is far behind the best."""
-        return self.last_dsc < BROKEN_DOWN * self.best_dsc
+        return self.last_dsc < BREAKDOWN_SHARE * self.best_dsc
 
 
 class Candidate(_Part):
@@ -121,10 +120,23 @@ class Run(_Part):
     training: Training | None = None
 
 
+class MethodGroup(_Part):
+    """How the report presents a group of methods; what is empty has a default.
+
+    `base` is the method that the others of the group vary: the first row of their table.
+    """
+
+    title: str = ""
+    note: str = ""
+    base: str = ""
+
+
 class StudyFile(_Part):
     """study.json. Without `tables` all are shown; what has no name there is always shown.
 
-    `reference_late`: whether results were there when the plan named it; None where nobody knows.
+    `reference_late`: whether results were there when the plan named it; None if that is unknown.
+    `published`: numbers to print beside the study's, a name that segcal knows or a path relative to
+    the study; without it, `published.yaml` in the study if there is one.
     """
 
     format: Literal["segcal-study"]
@@ -141,4 +153,6 @@ class StudyFile(_Part):
     runs: tuple[Run, ...] = ()
     reference: str | None = None
     reference_late: bool | None = None
+    published: str | None = None
+    groups: dict[str, MethodGroup] = {}
     environment: dict[str, Any] = Field(default_factory=dict)
