@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from segcal.report.numbers import Numbers
+import numpy as np
+
+from segcal.report.aggregates import Aggregates
 from segcal.stats import CaseScores, collect
 from segcal.stats.eligibility import choose_ranked
 from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
@@ -12,27 +14,27 @@ from segcal.stats.significance import bootstrap_ranks_of, compare_of, once
 if TYPE_CHECKING:
     import pandas as pd
 
-# An undefined value becomes the worst that any method has: missing an organ must not pay.
+# An undefined value becomes the worst of any method: a missed organ must not improve a rank.
 MISSING = "worst"
 ALPHA = 0.05
 RESAMPLES = 1000
-# With fewer cases a bootstrap repeats so few values that its interval reads as certainty; no exact
-# paired test can be significant there either (2/2^5 > 0.05).
+# Fewer cases have no interval: a bootstrap repeats so few values that the interval is too narrow.
+# No exact paired test can be significant there either (2/2^5 > 0.05).
 FEW_CASES = 6
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """Sum-rank, mean-case-rank, their intervals and all paired tests of one region.
+class Rankings:
+    """Sum-rank, mean-case-rank, their intervals and all paired tests in one region.
 
     Attributes:
         sums: one row per method, best first: the rank on each `dataset/metric`, and `sum_rank`.
         cases: the same with `dataset/mean_case_rank` and `mean_case_rank`.
         intervals: 95 % intervals of both over resampled cases; NaN below `FEW_CASES` cases.
         tests: Wilcoxon's test of each pair, corrected by Holm over all of them.
-        left_out: methods without rows of some dataset: they cannot be ranked.
-        unpaired: datasets of which no case was tested by all methods: they cannot be compared.
-        named: the method that the study is about, or "".
+        left_out: methods that are not ranked because a dataset has no rows of them.
+        unpaired: datasets that are not ranked because no case was evaluated with all methods.
+        named: the reference that the study names, or "".
     """
 
     scores: CaseScores
@@ -47,20 +49,20 @@ class Ranks:
 
     @property
     def best(self) -> str:
-        """The method of the least sum-rank."""
+        """The method with the least sum-rank."""
         return str(self.sums["method"].iloc[0])
 
     @property
     def reference(self) -> str:
         """The method that is compared with the others: the named one if it is ranked, or the best.
 
-        The best was chosen on the cases that it is tested on, which a name given before is not.
+        The best was selected on the cases that it is tested on; one named beforehand was not.
         """
         return self.named if self.named in self.scores.methods else self.best
 
     @property
     def family(self) -> int:
-        """How many tests Holm's correction is over."""
+        """The number of tests that Holm's correction is over."""
         return len(once(self.tests))
 
     @property
@@ -68,10 +70,37 @@ class Ranks:
         """The datasets that count."""
         return list(self.scores.values)
 
+    def ranked_value(self, dataset: str, method: str, metric: str) -> float:
+        """The mean that is ranked where values are undefined or missing, and replaced; else NaN."""
+        scores = self.scores
+        known = dataset in scores.values and method in scores.methods and metric in scores.metrics
+        if not known:
+            return float("nan")
+        i, j = scores.methods.index(method), scores.metrics.index(metric)
+        if not scores.undefined[dataset][i, j]:
+            return float("nan")
+        return float(np.nanmean(scores.values[dataset][:, i, j]))
 
-def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
-    """The ranking of the compared methods, or None where there is nothing to rank."""
-    study, rows = numbers.study, numbers.rows
+    def least_p(self, dataset: str) -> float:
+        """The smallest p-value of Wilcoxon's exact test with the cases of a dataset: 2/2^n."""
+        return min(1.0, 2.0 ** (1 - len(self.scores.cases[dataset])))
+
+    def wins_and_losses(self, method: str, other: str) -> tuple[int, int]:
+        """How many tests `method` wins and loses against `other`, after correction."""
+        tests = self.tests
+        pair = tests[
+            ((tests["method"] == method) & (tests["other"] == other))
+            | ((tests["method"] == other) & (tests["other"] == method))
+        ]
+        significant = pair[pair["p_holm"] < ALPHA]
+        return int((significant["better"] == method).sum()), int(
+            (significant["better"] == other).sum()
+        )
+
+
+def rank_methods(aggregates: Aggregates, region: str) -> Rankings | None:
+    """The ranking of the compared methods; None if fewer than two can be ranked."""
+    study, rows = aggregates.study, aggregates.rows
     chosen = choose_ranked(rows, study.compared, study.metrics, region)
     if not chosen:
         return None
@@ -79,7 +108,7 @@ def rank_methods(numbers: Numbers, region: str) -> Ranks | None:
     rows = rows[rows["metric"].isin({*chosen.metrics, "dsc"})]
     scores = collect(rows, metrics=chosen.metrics, region=region, missing=MISSING)
     scores = _in_order(scores, chosen.methods)
-    return Ranks(
+    return Rankings(
         scores, sum_rank_of(scores), mean_case_rank_of(scores),
         _intervals(scores), compare_of(scores), region,
         tuple(chosen.left_out), tuple(chosen.unpaired),
@@ -96,7 +125,7 @@ def _intervals(scores: CaseScores) -> "pd.DataFrame":
 
 
 def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:
-    """The scores with methods in the order of the study, so that ties are shown in it."""
+    """The scores with methods in the order of the study, in which ties are shown."""
     at = [scores.methods.index(m) for m in methods]
     return replace(
         scores,
@@ -105,18 +134,3 @@ def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:
         costs={d: v[:, at] for d, v in scores.costs.items()},
         undefined={d: v[at] for d, v in scores.undefined.items()},
     )
-
-
-def least_p(ranks: Ranks) -> dict[str, float]:
-    """The smallest p-value that Wilcoxon's exact test can give on each dataset: 2/2^n."""
-    return {d: min(1.0, 2.0 ** (1 - len(cases))) for d, cases in ranks.scores.cases.items()}
-
-
-def verdicts(tests: "pd.DataFrame", method: str, other: str) -> tuple[int, int]:
-    """How many tests are won and lost by `method` against `other`, after correction."""
-    pair = tests[
-        ((tests["method"] == method) & (tests["other"] == other))
-        | ((tests["method"] == other) & (tests["other"] == method))
-    ]
-    sure = pair[pair["p_holm"] < ALPHA]
-    return int((sure["better"] == method).sum()), int((sure["better"] == other).sum())

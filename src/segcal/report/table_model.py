@@ -1,14 +1,15 @@
-"""A table of numbers as a thing: columns, rows and cells that know what is best."""
+"""Tables of numbers: columns, rows and cells; the best values of a column are marked."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 from segcal.metrics.table import DIRECTIONS, base_metric
-from segcal.report.numbers import Number
+from segcal.report.aggregates import Number
 
 ARROWS = {"higher": "↑", "lower": "↓"}
-# What metrics are called in print, with their unit where they have one.
+# Printed names of metrics, and their units.
 NAMES = {
     "dsc": "DSC", "nsd": "NSD", "hd95": "HD95", "hd95_max": "HD95 (max)", "hd": "HD",
     "assd": "ASSD", "ece": "ECE", "cece": "CECE", "ace": "ACE", "mce": "MCE",
@@ -22,9 +23,13 @@ UNITS = {"_mm": "mm", "_voxel": "voxels", "nll": "nats", "truth_kl": "nats"}
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `group` is the heading above it, `dataset` what hides it when another is picked.
+    """One column.
 
-    `better` is "higher", "lower", "zero" or None (nothing to be marked); `text` holds words.
+    Attributes:
+        group: heading above this column and its neighbors of the same group.
+        dataset: the page hides the column when another dataset is selected.
+        better: "higher", "lower" or "zero"; None if no value is better than another.
+        text: whether the column holds words, not numbers.
     """
 
     key: str
@@ -38,7 +43,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """Title, unit and the direction of what is better."""
+        """Title, unit and an arrow towards better values."""
         unit = f" ({self.unit})" if self.unit else ""
         arrow = f" {ARROWS[self.better]}" if self.better in ARROWS else ""
         return f"{self.title}{unit}{arrow}"
@@ -46,23 +51,31 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number (or a text) of a table; `mark` is "best", "second", "sure" or nothing.
+    """A number or a text.
 
-    `signed` prints the sign, `above_zero` never a 0 that is none, `after` stands behind the number
-    (its interval), `tone` is "over" or "under": the page colours it.
+    Attributes:
+        published: the number that a publication has here.
+        ranked: the value that the ranking uses, where it differs from the mean: undefined values
+            count as the worst there, and are left out of the mean.
+        mark: "best", "second" or "significant".
+        signed: print the sign of positive numbers too.
+        above_zero: print a small positive number as "<0.001", never as 0.
+        tone: "over" or "under"; colored on the page.
+        after: text behind the number, such as its interval.
     """
 
     number: Number = field(default_factory=Number)
     text: str = ""
     published: float | None = None
-    mark: str = ""
+    ranked: float = math.nan
+    mark: Literal["", "best", "second", "significant"] = ""
     signed: bool = False
     above_zero: bool = False
     tone: str = ""
     after: str = ""
 
     def mean(self, digits: int) -> str:
-        """The printed mean, "–" where there is none."""
+        """The printed mean; "–" if there is none."""
         if self.text or math.isnan(self.number.mean):
             return self.text or "–"
         if self.above_zero and 0 < self.number.mean < 10.0**-digits:
@@ -71,9 +84,16 @@ class Cell:
         return text.replace("-", "−")
 
     def spread(self, digits: int) -> str:
-        """The printed deviation over seeds, or nothing."""
+        """The printed standard deviation over seeds, or nothing."""
         known = not self.text and not math.isnan(self.number.spread)
         return f"{self.number.spread:.{digits}f}" if known else ""
+
+    def remarks(self, digits: int) -> list[str]:
+        """How many values are undefined, and which value is ranked if that is not the mean."""
+        out = [f"{self.number.undefined} undef."] if self.number.undefined else []
+        if f"{self.ranked:.{digits}f}" not in ("nan", f"{self.number.mean:.{digits}f}"):
+            out.append(f"ranked as {self.ranked:.{digits}f}")
+        return out
 
     @property
     def sort_key(self) -> str:
@@ -85,7 +105,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a method; `rule` draws a line above it, `undefined` is of all its cells together."""
+    """A row; `rule` draws a line above it, `undefined` counts undefined values of all its cells."""
 
     method: str
     title: str
@@ -97,8 +117,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with everything that has to be said beside it; `compact`: the page shows no ±."""
+    """A table with its caption and notes.
 
+    Attributes:
+        name: of its files in tables/.
+        region: where its calibration was measured.
+        head: heading of the first column.
+        compact: the page shows no standard deviations.
+        saved: whether it is written to tables/.
+    """
+
+    kind: ClassVar[str] = "table"
     name: str
     title: str
     columns: tuple[Column, ...]
@@ -108,10 +137,11 @@ class Table:
     region: str = ""
     head: str = "Method"
     compact: bool = False
+    saved: bool = True
 
     @property
     def groups(self) -> list[tuple[str, str, int]]:
-        """Headings above the columns: (text, dataset, how many columns)."""
+        """Headings above the columns: (text, dataset, number of columns)."""
         out: list[tuple[str, str, int]] = []
         for column in self.columns:
             if out and out[-1][:2] == (column.group, column.dataset):
@@ -122,8 +152,21 @@ class Table:
 
     @property
     def has_published(self) -> bool:
-        """Whether a number of the paper stands beside one of ours."""
+        """Whether a cell has a published number."""
         return any(c.published is not None for row in self.rows for c in row.cells)
+
+
+def text_table(
+    name: str, title: str, headings: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]
+) -> Table:
+    """A table of words that is shown and not saved; a row is a method (or "") and its words."""
+    head, *others = headings
+    columns = tuple(Column(text.lower(), text, text=True) for text in others)
+    made = tuple(
+        Row(method, first, tuple(Cell(text=word or "–") for word in words))
+        for method, (first, *words) in rows
+    )
+    return Table(name, title, columns, made, head=head, saved=False)
 
 
 def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str = "") -> Column:
@@ -135,44 +178,38 @@ def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str
     """
     base = base_metric(metric)
     unit = next((u for ending, u in UNITS.items() if metric.endswith(ending)), "")
-    better = DIRECTIONS.get(base)
-    if metric.startswith("truth_"):
-        better = "lower"
     distance = unit in ("mm", "voxels") and base != "nsd"
     name = title or (f"NSD {metric[4:]}" if base == "nsd" else NAMES.get(base, metric))
     return Column(
-        key=metric, title=name, unit="" if base == "nsd" else unit, better=better,
+        key=metric, title=name, unit="" if base == "nsd" else unit, better=DIRECTIONS.get(base),
         digits=2 if distance else 3, group=group, dataset=dataset,
     )  # fmt: skip
 
 
-def marked(table: Table, methods: Iterable[str] | None = None) -> Table:
-    """The table with the best and second best of each column marked.
+def mark_best(table: Table) -> Table:
+    """The table with the best and second best value of each column marked.
 
-    Values that are printed alike are marked alike. Places are those of a race: behind two who share
-    the first nobody is second. The last place is never marked: one method alone has nothing to be
-    best of, of two only the better is marked, and a column of equal values has no mark.
+    Values that print alike share a mark, and two best values leave no second. The worst value is
+    never marked, so a single method, or equal values, have no mark. A cell whose ranked value
+    differs from its mean is compared by the ranked value.
     """
-    chosen = set(methods) if methods is not None else {row.method for row in table.rows}
     cells = [list(row.cells) for row in table.rows]
     for j, column in enumerate(table.columns):
-        costs = {
-            i: _cost(row.cells[j].number.mean, column)
-            for i, row in enumerate(table.rows)
-            if row.method in chosen
-        }
+        costs = {i: _cost(row[j], column) for i, row in enumerate(cells)}
         known = {i: cost for i, cost in costs.items() if not math.isnan(cost)}
         if column.better is None or len(known) < 2:
             continue
         for i, cost in known.items():
             place = sum(other < cost for other in known.values())
             if place < 2 and cost < max(known.values()):
-                cells[i][j] = replace(cells[i][j], mark=("best", "second")[place])
+                cells[i][j] = replace(cells[i][j], mark="second" if place else "best")
     rows = (replace(row, cells=tuple(c)) for row, c in zip(table.rows, cells, strict=True))
     return replace(table, rows=tuple(rows))
 
 
-def _cost(value: float, column: Column) -> float:
+def _cost(cell: Cell, column: Column) -> float:
+    """The printed value, turned so that less is better."""
+    value = cell.number.mean if math.isnan(cell.ranked) else cell.ranked
     shown = round(value, column.digits) if not math.isnan(value) else value
     if column.better == "higher":
         return -shown
