@@ -64,9 +64,7 @@ class Context:
     def _curves(self) -> dict[tuple[str, str, str, bool], Curve | None]:
         return {}
 
-    def curve(
-        self, dataset: str, method: str, region: str, *, truth: bool = False
-    ) -> Curve | None:
+    def curve(self, dataset: str, method: str, region: str, *, truth: bool = False) -> Curve | None:
         """The reliability curve pooled over cases and seeds; None without bins."""
         key = (dataset, method, region, truth)
         if key not in self._curves:

@@ -74,9 +74,7 @@ def significant_over_cases_only(row: Any) -> bool:
     return bool(enough and row["p_cases_holm"] < ALPHA and not significant(row))
 
 
-def compare_over_seeds(
-    aggregates: Aggregates, rankings: Rankings, region: str
-) -> SeedComparisons:
+def compare_over_seeds(aggregates: Aggregates, rankings: Rankings, region: str) -> SeedComparisons:
     """Every ranked method against the reference, on the datasets and metrics of the ranking.
 
     Calibrated methods are included: they show whether training for calibration is worth it.

@@ -86,7 +86,9 @@ def _save(context: Context, sections: Sequence[Section], folder: Path) -> None:
         svg = save_figure(figure.figure, folder / "figures" / name)
         if figure.on_page:
             drawn[figure.name] = inline_svg(svg, name, figure.alt)
-    _save_tables(context, [b for b in blocks if isinstance(b, Table) and b.saved], folder / "tables")
+    _save_tables(
+        context, [b for b in blocks if isinstance(b, Table) and b.saved], folder / "tables"
+    )
     for data in (block for block in blocks if isinstance(block, DataFile)):
         data.frame.to_csv(folder / "tables" / f"{safe_name(data.name)}.csv", index=False)
     (folder / INDEX).write_text(render(context, sections, drawn), encoding="utf-8")

@@ -58,7 +58,9 @@ def confidence_findings(context: Context) -> list[tuple[str, str]]:
             text = describe_gaps(decisive, DECISIVE)
             if context.region != DECISIVE and here:
                 text += f" {_in_region(here, decisive, context.region)}"
-            if method.group == "posthoc" and {verdict(g) for g in decisive.values()} == {"balanced"}:
+            if method.group == "posthoc" and {verdict(g) for g in decisive.values()} == {
+                "balanced"
+            }:
                 balanced.append(method.name)
         elif here:
             text = (

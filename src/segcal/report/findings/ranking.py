@@ -60,7 +60,9 @@ def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
     pick = (max, min) if DIRECTIONS[base_metric(metric)] == "higher" else (min, max)
     best, worst = (choose(values.values()) for choose in pick)
     if best == worst:
-        who = context.title(next(iter(values))) if len(values) == 1 else f"all {len(values)} methods"
+        who = (
+            context.title(next(iter(values))) if len(values) == 1 else f"all {len(values)} methods"
+        )
         return f"{name} {best:.{digits}f} ({who})"
     first, last = (
         join([context.title(m) for m, v in values.items() if v == end]) for end in (best, worst)
@@ -100,7 +102,9 @@ def significance(context: Context) -> list[str]:
 
 def _few_cases(context: Context, ranks: Rankings) -> str:
     """A warning if the number of cases does not allow a significant result."""
-    few = {d: len(c) for d, c in ranks.scores.cases.items() if ranks.least_p(d) * ranks.family > ALPHA}
+    few = {
+        d: len(c) for d, c in ranks.scores.cases.items() if ranks.least_p(d) * ranks.family > ALPHA
+    }
     if not few:
         return ""
     names = join([f"{n} cases of {context.study.datasets[d].title}" for d, n in few.items()])

@@ -1,5 +1,6 @@
 """The reliability diagram: accuracy against confidence, with interval, counts and single cases."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,10 +115,22 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
     return Figure(f"{name}_{dataset.name}", figure, alt)
 
 
-def small_diagram(curve: Curve, color: str, name: str) -> Markup:
-    """The diagram of one case as a small element of the page."""
+def small_diagrams(curves: Mapping[str, tuple[Curve, str]]) -> dict[str, Markup]:
+    """Diagrams of single cases as small elements of the page: name -> (curve, color).
+
+    All are drawn in the same axes, one after the other: new axes would take most of the time.
+    """
     figure = new_figure(1.5, 1.5, layout=None)
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-    draw_diagram(axes, curve, color, "", scale=1.0)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
-    return inline_svg(to_svg(figure), name, f"Reliability, ECE {curve.ece:.3f}", least_width=0)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_axis_off()
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    out = {}
+    for name, (curve, color) in curves.items():
+        axes.plot([0, 0, 1], [1, 0, 0], color=MUTED, lw=0.8)
+        draw_diagram(axes, curve, color, "")
+        out[name] = inline_svg(
+            to_svg(figure), name, f"Reliability, ECE {curve.ece:.3f}", least_width=0
+        )
+        for artist in (*axes.lines, *axes.patches, *axes.collections, *axes.texts):
+            artist.remove()
+    return out

@@ -124,5 +124,7 @@ def with_notes(table: Table, context: Context) -> Table:
             for column in table.columns
             if published.other_unit(column.key)
         )
-        notes.append(f"Published: {published.source}." + (f" {join(list(others))}." if others else ""))
+        notes.append(
+            f"Published: {published.source}." + (f" {join(list(others))}." if others else "")
+        )
     return replace(table, notes=(*table.notes, *notes))

@@ -1,13 +1,14 @@
 """Pictures: the best, median and worst case with the results of all methods."""
 
 import math
-from dataclasses import replace
+
+from markupsafe import Markup
 
 from segcal.report.blocks import Block, Section, Text, Tile, Tiles
 from segcal.report.context import Context
 from segcal.report.pictures import CasePicture, MethodPicture, case_pictures, data_uri
 from segcal.report.plots.qualitative_panel import draw_panel
-from segcal.report.plots.reliability import small_diagram
+from segcal.report.plots.reliability import small_diagrams
 from segcal.report.plots.style import CLASS_COLORS
 from segcal.report.text import safe_name
 
@@ -37,10 +38,22 @@ def _tiles(context: Context, picture: CasePicture) -> Tiles:
         "image, truth" if picture.has_image else "truth",
         [*(image if picture.has_image else ()), truth],
     )
+    names = {m.method: f"{picture.dataset}-{picture.role}-{m.method}" for m in picture.methods}
+    diagrams = small_diagrams({
+        safe_name(names[m.method]): (m.curve, context.colors[m.method])
+        for m in picture.methods
+        if m.curve is not None
+    })  # fmt: skip
     return Tiles(
         f"{dataset.title}: {picture.role} case",
         f"{picture.case}, mean DSC {picture.dsc:.3f}",
-        [first, *(_tile(context, picture, each) for each in picture.methods)],
+        [
+            first,
+            *(
+                _tile(context, m, diagrams.get(safe_name(names[m.method]), Markup()))
+                for m in picture.methods
+            ),
+        ],
         legend=[
             (name, CLASS_COLORS[(i - 1) % len(CLASS_COLORS)])
             for i, name in enumerate(dataset.labels)
@@ -50,22 +63,14 @@ def _tiles(context: Context, picture: CasePicture) -> Tiles:
     )
 
 
-def _tile(context: Context, picture: CasePicture, shown: MethodPicture) -> Tile:
+def _tile(context: Context, shown: MethodPicture, diagram: Markup) -> Tile:
     title = context.title(shown.method)
-    tile = Tile(
-        title,
-        [
-            (f"Mask of {title}", data_uri(shown.mask)),
-            (f"Confidence of {title}", data_uri(shown.confidence)),
-        ],
-        method=shown.method,
-        lines=[f"DSC {_number(shown.dsc)}", f"ECE {_number(shown.ece)}"],
-    )
-    if shown.curve is None:
-        return tile
-    name = safe_name(f"{picture.dataset}-{picture.role}-{shown.method}")
-    diagram = small_diagram(shown.curve, context.colors[shown.method], name)
-    return replace(tile, diagram=diagram)
+    pictures = [
+        (f"Mask of {title}", data_uri(shown.mask)),
+        (f"Confidence of {title}", data_uri(shown.confidence)),
+    ]
+    lines = [f"DSC {_number(shown.dsc)}", f"ECE {_number(shown.ece)}"]
+    return Tile(title, pictures, shown.method, diagram, lines)
 
 
 def _number(value: float) -> str:

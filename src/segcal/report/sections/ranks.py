@@ -107,8 +107,11 @@ def rank_table(context: Context, ranks: Rankings) -> Table:
             cells.append(Cell(text=f"{low:.{digits}f} to {high:.{digits}f}" if known else "–"))
         rows.append(
             Row(
-                str(row["method"]), context.title(str(row["method"])), tuple(cells),
-                note=f"{undefined} undef." if undefined else "", undefined=undefined,
+                str(row["method"]),
+                context.title(str(row["method"])),
+                tuple(cells),
+                note=f"{undefined} undef." if undefined else "",
+                undefined=undefined,
             )  # fmt: skip
         )
     caption = (

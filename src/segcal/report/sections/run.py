@@ -49,11 +49,21 @@ def build(context: Context) -> Section | None:
 
 
 def _datasets(context: Context) -> Table:
-    counts = {} if context.empty else {d.name: context.aggregates.case_count(d.name) for d in context.datasets}
+    counts = (
+        {}
+        if context.empty
+        else {d.name: context.aggregates.case_count(d.name) for d in context.datasets}
+    )
     rows = [
         (
             "",
-            (d.title, d.source, str(counts.get(d.name, 0)), ", ".join(d.labels), d.fingerprint[:12]),
+            (
+                d.title,
+                d.source,
+                str(counts.get(d.name, 0)),
+                ", ".join(d.labels),
+                d.fingerprint[:12],
+            ),
         )
         for d in context.datasets
     ]
