@@ -1,10 +1,15 @@
 """Metrics over arrays: calibration, proper scores, regions, overlap, surfaces, rankings."""
 
-from segcal.metrics.calibration import CalibrationBins, Reliability
+from segcal.metrics.calibration import (
+    BALANCED_GAP,
+    CalibrationBins,
+    Reliability,
+    confidence_verdict,
+)
 from segcal.metrics.calibration_and_scores import Measured, measure
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.overlap import confusion, dsc
-from segcal.metrics.regions import REGIONS, all_voxels, boundary, foreground, union
+from segcal.metrics.regions import DEFAULT_REGION, REGIONS, all_voxels, boundary, foreground, union
 from segcal.metrics.scores import (
     BrierParts,
     ProperScores,
@@ -17,7 +22,9 @@ from segcal.metrics.surface import SurfaceDistances, all_surface_distances, surf
 from segcal.metrics.table import COLUMNS, DIRECTIONS, POOLED, Row, check_table, summarize, to_frame
 
 __all__ = [
+    "BALANCED_GAP",
     "COLUMNS",
+    "DEFAULT_REGION",
     "DIRECTIONS",
     "POOLED",
     "REGIONS",
@@ -36,6 +43,7 @@ __all__ = [
     "brier",
     "brier_parts",
     "check_table",
+    "confidence_verdict",
     "confusion",
     "dsc",
     "evaluate_case",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,24 @@ from segcal.metrics._validate import Inspector
 
 _INTS = ("top_count", "class_count")
 _FLOATS = ("top_confidence", "top_accuracy", "class_confidence", "class_frequency")
+
+# Mean confidence and accuracy that differ by less than this are called balanced.
+BALANCED_GAP = 0.01
+ConfidenceVerdict = Literal["over-confident", "under-confident", "balanced", "undefined"]
+
+
+def confidence_verdict(signed_gap: float) -> ConfidenceVerdict:
+    """What mean confidence minus accuracy says about a network; "undefined" for NaN.
+
+    Example:
+        >>> confidence_verdict(0.03), confidence_verdict(-0.03), confidence_verdict(0.008)
+        ('over-confident', 'under-confident', 'balanced')
+    """
+    if signed_gap != signed_gap:
+        return "undefined"
+    if abs(signed_gap) < BALANCED_GAP:
+        return "balanced"
+    return "over-confident" if signed_gap > 0 else "under-confident"
 
 
 @dataclass(frozen=True)

@@ -150,3 +150,5 @@ REGIONS: dict[str, Region] = {
     "union": union,
     "boundary": boundary,
 }
+# Where calibration is read unless a region is requested.
+DEFAULT_REGION = "all"
