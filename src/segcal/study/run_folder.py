@@ -22,9 +22,6 @@ CONFIG, ABOUT, LOG = "config.yaml", "run.json", "log.jsonl"
 # How a step is launched does not change what it computes.
 FREE_TO_CHANGE = ("epochs", "data.path", "cuda_graph")
 
-# A training broke down if its last validation DSC is below this share of its best.
-BREAKDOWN_SHARE = 0.5
-
 
 class RunFolder:
     """A run's folder, held by this process until it is left.

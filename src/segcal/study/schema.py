@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from segcal.study.run_folder import BREAKDOWN_SHARE
+from segcal.study.breakdown import broke_down
 
 
 class _Part(BaseModel):
@@ -74,7 +74,7 @@ class Training(_Part):
     @property
     def broke_down(self) -> bool:
         """Whether the last network is far behind the best."""
-        return self.last_dsc < BREAKDOWN_SHARE * self.best_dsc
+        return broke_down(self.last_dsc, self.best_dsc)
 
 
 class Candidate(_Part):
