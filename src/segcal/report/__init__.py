@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from segcal.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from segcal.report.blocks import Bullet, Bullets, DataFile, Figure, Group, Section, Text
+    from segcal.report.blocks import Bullets, DataFile, Figure, Group, Section, Text
     from segcal.report.context import Context
     from segcal.report.plots.style import new_figure
     from segcal.report.sections import SECTIONS
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SECTIONS",
-    "Bullet",
     "Bullets",
     "Cell",
     "Column",
@@ -33,7 +32,7 @@ __all__ = [
     "new_figure",
     "write_report",
 ]
-_blocks = ("Bullet", "Bullets", "DataFile", "Figure", "Group", "Section", "Text")
+_blocks = ("Bullets", "DataFile", "Figure", "Group", "Section", "Text")
 __getattr__, __dir__ = lazy_exports(
     __name__,
     {

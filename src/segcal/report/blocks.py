@@ -27,19 +27,11 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Bullet:
-    """One item of a list; with a method it has the color of it, and is hidden with it."""
-
-    text: str
-    method: str = ""
-
-
-@dataclass(frozen=True)
 class Bullets:
-    """A list."""
+    """A list of sentences."""
 
     kind: ClassVar[str] = "bullets"
-    items: Sequence[Bullet]
+    texts: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class Tile:
     title: str
     pictures: Sequence[tuple[str, str]]
     method: str = ""
-    diagram: Markup = Markup()
+    diagram: Markup | None = None
     lines: Sequence[str] = ()
 
 

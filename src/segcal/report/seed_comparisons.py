@@ -1,6 +1,5 @@
 """Comparisons of the reference with every other method, with seeds and cases both random."""
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +7,9 @@ from segcal.report.aggregates import Aggregates
 from segcal.report.rankings import ALPHA, FEW_CASES, Rankings
 from segcal.stats import compare_crossed
 from segcal.stats.significance import once
-from segcal.study.schema import Dataset
 
 if TYPE_CHECKING:
     import pandas as pd
-
-# Older studies of ACDC do not name patients; the names of its two frames per patient do.
-_ACDC_PATIENT = re.compile(r"(patient\d+)_frame\d+")
 
 
 @dataclass(frozen=True)
@@ -91,19 +86,10 @@ def compare_over_seeds(aggregates: Aggregates, rankings: Rankings, region: str) 
         & rows["dataset"].isin(rankings.datasets)
         & rows["metric"].isin(scores.metrics)
     ]
-    patients = {name: _patients(dataset, rows) for name, dataset in study.datasets.items()}
+    patients = {name: dataset.patients for name, dataset in study.datasets.items()}
     found = compare_crossed(
         rows, reference=rankings.reference, metrics=scores.metrics, region=region,
         patients=patients,
     )  # fmt: skip
     shared = frozenset(name for name, of in patients.items() if len(set(of.values())) < len(of))
     return SeedComparisons(found, rankings.reference, region, shared)
-
-
-def _patients(dataset: Dataset, rows: "pd.DataFrame") -> dict[str, str]:
-    """Case -> patient."""
-    if dataset.patients or dataset.source != "acdc":
-        return dataset.patients
-    cases = map(str, rows.loc[rows["dataset"] == dataset.name, "case"].unique())
-    found = {case: _ACDC_PATIENT.fullmatch(case) for case in cases}
-    return {case: match[1] for case, match in found.items() if match}

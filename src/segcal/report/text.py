@@ -35,17 +35,22 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def options(content: Mapping[str, Any]) -> str:
-    """Options of a method or an environment.
+def options(content: Any) -> str:
+    """Options of a method, or an environment.
 
     Example:
-        >>> options({"penalty": "l1", "versions": {"numpy": "2"}})
-        'penalty = l1, versions (numpy = 2)'
+        >>> options({"penalty": "l1", "versions": {"numpy": "2"}, "runs": [{"device": "cpu"}]})
+        'penalty = l1, versions (numpy = 2), runs (device = cpu)'
     """
+    if isinstance(content, list):
+        return "; ".join(map(options, content))
+    if not isinstance(content, Mapping):
+        return str(content)
     return ", ".join(
-        f"{key} ({options(value)})" if isinstance(value, Mapping) else f"{key} = {value}"
+        f"{key} ({options(value)})" if value and isinstance(value, Mapping | list)
+        else f"{key} = {value}"
         for key, value in content.items()
-    )
+    )  # fmt: skip
 
 
 def shorten(text: str, length: int = 24) -> str:

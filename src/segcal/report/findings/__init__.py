@@ -2,7 +2,6 @@
 
 from segcal.report.context import Context
 from segcal.report.findings import calibration, ranking, training
-from segcal.report.findings.reference import reference_finding
 
 
 def all_findings(context: Context) -> list[str]:
@@ -12,7 +11,7 @@ def all_findings(context: Context) -> list[str]:
         found = [
             *ranking.first_place(context),
             *ranking.best_of_datasets(context),
-            *reference_finding(context),
+            *ranking.reference_place(context),
             *ranking.significance(context),
             *ranking.seed_variance(context),
             *ranking.unshared_cases(context),

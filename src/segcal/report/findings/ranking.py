@@ -1,6 +1,7 @@
-"""Ranks, best values and significant differences."""
+"""Ranks, best values, the reference, and significant differences."""
 
 import math
+from typing import TYPE_CHECKING
 
 from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
 from segcal.report.context import Context
@@ -9,6 +10,17 @@ from segcal.report.seed_comparisons import seed_count, significant, significant_
 from segcal.report.table_model import metric_column
 from segcal.report.text import count, join
 from segcal.stats.significance import once
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Where the reference was named -> what that means for its tests.
+_NAMED = {
+    "plan": "named in the plan before any run was evaluated, not selected by its results",
+    "late": "named in the plan after runs had been evaluated, possibly with their results known",
+    "study": "named in study.json, which does not say whether results were known then",
+    "report": "named for this report, possibly with the results known",
+}
 
 
 def first_place(context: Context) -> list[str]:
@@ -68,6 +80,44 @@ def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
         join([context.title(m) for m, v in values.items() if v == end]) for end in (best, worst)
     )
     return f"best {name} {best:.{digits}f} ({first}), worst {worst:.{digits}f} ({last})"
+
+
+def reference_note(context: Context) -> str:
+    """How the method that is compared with all others was selected."""
+    named, ranks = context.study.named, context.rankings
+    assert ranks is not None
+    title = context.title(ranks.reference)
+    if named is not None and named.method == ranks.reference:
+        return f"{title} was {_NAMED[named.where]}."
+    return f"{title} was selected because it ranks first on the same cases, which favors it."
+
+
+def reference_place(context: Context) -> list[str]:
+    """The rank of the named reference; nothing if none was named."""
+    named, ranks = context.study.named, context.rankings
+    if named is None:
+        return []
+    title = context.title(named.method)
+    if ranks is None:
+        return [f"{title} cannot be compared: fewer than two methods can be ranked."]
+    if named.method != ranks.reference:
+        return [
+            f"{title} was {_NAMED[named.where]}, but is not ranked, because a dataset has no "
+            f"finished run of it; {context.title(ranks.reference)} is compared instead."
+        ]
+    by_sum = _place(ranks.sums, "sum_rank", named.method, "{:g}")
+    by_case = _place(ranks.cases, "mean_case_rank", named.method, "{:.2f}")
+    return [
+        f"{reference_note(context)} Place {by_sum} by sum-rank, place {by_case} by mean-case-rank, "
+        f"of {len(ranks.sums)} methods."
+    ]
+
+
+def _place(table: "pd.DataFrame", column: str, method: str, form: str) -> str:
+    """The place of a method, the first of those that equal ranks share, and its rank."""
+    value = float(table.loc[table["method"] == method, column].iloc[0])
+    shared = "shared, " if int((table[column] == value).sum()) > 1 else ""
+    return f"{1 + int((table[column] < value).sum())} ({shared}{form.format(value)})"
 
 
 def significance(context: Context) -> list[str]:

@@ -1,9 +1,9 @@
 """Findings: the most important results in short sentences, each with its numbers."""
 
-from segcal.report.blocks import Block, Bullet, Bullets, Section, Text
+from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
 from segcal.report.findings import all_findings
-from segcal.report.findings.confidence import REGION_NOTE, confidence_findings
+from segcal.report.findings.calibration import REGION_NOTE, confidence_findings
 
 
 def build(context: Context) -> Section | None:
@@ -13,12 +13,12 @@ def build(context: Context) -> Section | None:
         blocks.append(Text("No run of this study has finished: there is nothing to report yet."))
     found = all_findings(context)
     if found:
-        blocks.append(Bullets([Bullet(text) for text in found]))
+        blocks.append(Bullets(found))
     confidence = [] if context.empty else confidence_findings(context)
     if confidence:
         blocks += [
             Text("Over- and under-confidence", "heading"),
-            Bullets([Bullet(text, method) for method, text in confidence]),
+            Bullets(confidence),
             Text(REGION_NOTE, "note"),
         ]
     return Section("findings", "Findings", blocks)

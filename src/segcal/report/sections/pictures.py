@@ -49,10 +49,7 @@ def _tiles(context: Context, picture: CasePicture) -> Tiles:
         f"{picture.case}, mean DSC {picture.dsc:.3f}",
         [
             first,
-            *(
-                _tile(context, m, diagrams.get(safe_name(names[m.method]), Markup()))
-                for m in picture.methods
-            ),
+            *(_tile(context, m, diagrams.get(safe_name(names[m.method]))) for m in picture.methods),
         ],
         legend=[
             (name, CLASS_COLORS[(i - 1) % len(CLASS_COLORS)])
@@ -63,7 +60,7 @@ def _tiles(context: Context, picture: CasePicture) -> Tiles:
     )
 
 
-def _tile(context: Context, shown: MethodPicture, diagram: Markup) -> Tile:
+def _tile(context: Context, shown: MethodPicture, diagram: Markup | None) -> Tile:
     title = context.title(shown.method)
     pictures = [
         (f"Mask of {title}", data_uri(shown.mask)),

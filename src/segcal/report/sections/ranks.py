@@ -6,7 +6,7 @@ from typing import Any
 from segcal.report.aggregates import Number
 from segcal.report.blocks import DataFile, Group, Section, Text
 from segcal.report.context import Context
-from segcal.report.findings.reference import reference_note
+from segcal.report.findings.ranking import reference_note
 from segcal.report.plots.ranks import draw_rank_maps, draw_significance
 from segcal.report.rankings import FEW_CASES, Rankings
 from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
@@ -21,8 +21,7 @@ def build(context: Context) -> Section | None:
     tests = Group(
         [
             Text(
-                f"{reference_note(context.study, ranks.reference)} All pairs are in "
-                "tables/comparisons.csv.",
+                f"{reference_note(context)} All pairs are in tables/comparisons.csv.",
                 "note",
             ),
             tests_table(context, ranks),
@@ -105,15 +104,9 @@ def rank_table(context: Context, ranks: Rankings) -> Table:
             low, high = float(row[f"{name}_low"]), float(row[f"{name}_high"])
             known = not math.isnan(low)
             cells.append(Cell(text=f"{low:.{digits}f} to {high:.{digits}f}" if known else "–"))
-        rows.append(
-            Row(
-                str(row["method"]),
-                context.title(str(row["method"])),
-                tuple(cells),
-                note=f"{undefined} undef." if undefined else "",
-                undefined=undefined,
-            )  # fmt: skip
-        )
+        note = f"{undefined} undef." if undefined else ""
+        method = str(row["method"])
+        rows.append(Row(method, context.title(method), tuple(cells), False, note, undefined))
     caption = (
         "Sum-rank adds the ranks on each dataset and metric ("
         f"{', '.join(metric_column(m).title for m in ranks.scores.metrics)}); mean-case-rank is "

@@ -5,7 +5,7 @@ import math
 from segcal.report.blocks import Block, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS
-from segcal.report.findings.confidence import verdict
+from segcal.report.findings.calibration import verdict
 from segcal.report.plots.reliability import draw_reliability
 from segcal.report.table_model import Cell, Column, Row, Table
 

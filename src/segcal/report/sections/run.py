@@ -1,12 +1,11 @@
 """What was run: datasets, methods, failures, undefined values and the environment."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from segcal.report.blocks import Block, Bullet, Bullets, Group, Section, Text
+from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
-from segcal.report.table_model import Table, metric_column, text_table
-from segcal.report.text import count, options
+from segcal.report.table_model import Table, text_table
+from segcal.report.text import options
 from segcal.study.schema import Candidate
 
 _HOW = (
@@ -33,18 +32,12 @@ def build(context: Context) -> Section | None:
         rows = [("", (run.run, run.state, run.error or "unknown")) for run in failed]
         table = text_table("failed", "Failed runs", ("Run", "State", "Reason"), rows)
         blocks += [Text("Runs that did not finish", "heading"), table]
-    undefined = _undefined(context)
-    if undefined is not None:
-        note = (
-            "Values of single cases, structures and seeds that are undefined, such as a distance "
-            "to an empty mask. Means leave them out."
-        )
-        blocks.append(Group([Text(note, "note"), undefined], summary="Undefined values"))
     blocks += [
         Text("How the numbers are computed", "heading"),
-        Bullets([Bullet(text) for text in _HOW]),
-        *(Text(text, "note") for text in _environment(context.study.info.environment)),
+        Bullets(_HOW),
     ]
+    if context.study.info.environment:
+        blocks.append(Text(f"{options(context.study.info.environment)}.", "note"))
     return Section("run", "What was run", blocks)
 
 
@@ -96,33 +89,3 @@ def candidates(tried: Sequence[Candidate]) -> str:
             text += f", {several}broke down"
         out.append(text)
     return "; ".join(out)
-
-
-def _undefined(context: Context) -> Table | None:
-    """How many values are undefined, wherever there are some."""
-    if context.empty:
-        return None
-    rows = []
-    for dataset in context.datasets:
-        for method in context.study.methods:
-            for metric in context.study.metrics:
-                lost = context.aggregates.overall(dataset.name, method, metric).undefined
-                if lost:
-                    words = (dataset.title, metric_column(metric).title, str(lost))
-                    rows.append((method, (context.title(method), *words)))
-    headings = ("Method", "Dataset", "Metric", "Undefined")
-    return text_table("undefined", "Undefined values", headings, rows) if rows else None
-
-
-def _environment(environment: Mapping[str, Any]) -> list[str]:
-    """Device, commit and versions of the trainings, and of the program that wrote the study."""
-    trained, together = environment.get("trained"), environment.get("put_together")
-    if not isinstance(trained, list) or not isinstance(together, Mapping):
-        return [options(environment)] if environment else []
-    out = [
-        f"{count(place.get('runs', 0), 'run')} on {place.get('device')}: "
-        f"{options({key: place[key] for key in ('commit', 'versions') if place.get(key)})}."
-        for place in trained
-        if isinstance(place, Mapping)
-    ]
-    return [*out, f"Study written with: {options(together)}."]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Block, DataFile, Group, Section, Text
 from segcal.report.context import Context
-from segcal.report.findings.reference import reference_note
+from segcal.report.findings.ranking import reference_note
 from segcal.report.plots.seed_forest_plot import draw_seed_forest
 from segcal.report.rankings import FEW_CASES
 from segcal.report.seed_comparisons import (
@@ -86,7 +86,7 @@ def seeds_note(context: Context, comparisons: SeedComparisons) -> str:
             "seeds (up to 2 false positives in 100 where a corrected test promises 2 in 1,000): "
             "treat an isolated significant result with caution; five seeds are recommended."
         )
-    return f"{out} {reference_note(context.study, comparisons.reference)}"
+    return f"{out} {reference_note(context)}"
 
 
 def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) -> Table:
