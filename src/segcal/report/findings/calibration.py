@@ -106,7 +106,7 @@ def against_truth(context: Context) -> list[str]:
             for r in dict.fromkeys((context.region, "all"))
         }
         agreements = [
-            f"{spearmanr(true, here)[0]:.2f} with ECE in region “{region}”"
+            f"{signed(spearmanr(true, here)[0], 2)} with ECE in region “{region}”"
             for region, here in measured.items()
             if len(methods) > 3 and not any(map(math.isnan, here))
         ]

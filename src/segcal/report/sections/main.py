@@ -1,5 +1,6 @@
 """Main results: the metrics of the study per dataset and method."""
 
+import math
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -114,8 +115,12 @@ def with_notes(table: Table, context: Context) -> Table:
             f"undef.: undefined values, such as a distance to an empty mask; {undefined} in this "
             "table. Means leave them out, which favors a method that misses structures. In "
             "rankings a missed structure gets the worst value; a structure that is in neither "
-            "truth nor prediction is ignored. “Ranked as” is the mean with these values, which "
-            "also decides what is bold."
+            "truth nor prediction is ignored."
+        )
+    if any(not math.isnan(cell.ranked) for row in table.rows for cell in row.cells):
+        notes.append(
+            "Bold and underlined follow the ranking. “Ranked as”: the mean in which undefined and "
+            "missing values are replaced, if it differs from the mean that is shown."
         )
     published = context.published
     if published is not None and table.has_published:

@@ -24,7 +24,7 @@ def build(context: Context) -> Section | None:
                 f"{reference_note(context)} All pairs are in tables/comparisons.csv.",
                 "note",
             ),
-            tests_table(context, ranks),
+            reference_tests(context, ranks),
         ],
         summary=f"p-values of {context.title(ranks.reference)} against the others",
     )
@@ -116,7 +116,7 @@ def rank_table(context: Context, ranks: Rankings) -> Table:
     return mark_best(Table("ranks", "Ranks", columns, tuple(rows), caption, region=ranks.region))
 
 
-def tests_table(context: Context, ranks: Rankings) -> Table:
+def reference_tests(context: Context, ranks: Rankings) -> Table:
     """The paired tests of the reference against each other method; the page alone shows it."""
     columns = (
         Column("dataset", "Dataset", text=True),

@@ -11,9 +11,9 @@ import pytest
 
 from helpers.plain_studies import write_plain
 from segcal.report import write_report
-from segcal.report.numbers import Numbers
+from segcal.report.context import Context
+from segcal.report.curves import read_bins
 from segcal.report.pictures import case_pictures
-from segcal.report.reliability import read_bins
 from segcal.study.reader import read_study
 
 VALUES = {(m, 0, c): {"dsc": 0.5, "ece": 0.25} for m in ("a", "b") for c in ("x", "y")}
@@ -88,9 +88,9 @@ def damage(path: Path, how: str) -> None:
 
 
 def read_arrays(folder: Path) -> None:
-    numbers = Numbers(read_study(folder))
-    read_bins(numbers.study)
-    case_pictures(numbers, "acdc", "foreground")
+    context = Context(read_study(folder))
+    read_bins(context.study)
+    case_pictures(context, "acdc")
 
 
 @pytest.mark.parametrize("how", ["empty", "cut off", "text", "overwritten"])
@@ -99,7 +99,7 @@ def read_arrays(folder: Path) -> None:
 )
 def test_damaged_arrays(tiny: Path, name: str, what: str, how: str) -> None:
     damage(tiny / "runs" / "acdc" / "ce_dice" / "seed0" / name, how)
-    with pytest.raises(ValueError, match=rf"{name} to hold {what}, but got: .*remove it") as raised:
+    with pytest.raises(ValueError, match=rf"{name}: cannot be read as {what}.*remove it") as raised:
         read_arrays(tiny)
     assert "pickle" not in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -116,7 +116,7 @@ def test_the_command_at_an_empty_file_is_one_line(tiny: Path) -> None:
     assert not (tiny / "report").exists()
 
 
-# Tables that a study asks for.
+# Tables that a study selects.
 
 GROUPED = {(m, 0, "x"): {"dsc": 0.5, "ece": 0.25, "class_ece": 0.1} for m in ("nacl", "abl", "pri")}
 METHODS = [
@@ -144,7 +144,7 @@ def test_only_the_tables_that_the_study_names(
     assert files & known == shown
 
 
-def test_a_table_that_nobody_knows(rows: Path) -> None:
+def test_an_unknown_table(rows: Path) -> None:
     change(rows.parent, tables=["mein"])
     with pytest.raises(ValueError, match=r"study.json: Expected `tables.0`.*but got 'mein'"):
         read_study(rows.parent)

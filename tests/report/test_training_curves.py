@@ -1,4 +1,4 @@
-"""The course of trainings: what study.json may say of it, and what is drawn."""
+"""Training curves: what study.json may hold, and what is drawn."""
 
 import json
 import math
@@ -9,8 +9,8 @@ import pytest
 
 from helpers.plain_studies import Values, write_plain
 from segcal.report import write_report
-from segcal.report.courses import draw_courses
-from segcal.report.numbers import Numbers
+from segcal.report.context import Context
+from segcal.report.plots.training_curves import draw_training_curves
 from segcal.study.reader import read_study
 
 DSC = [0.1, 0.5, 0.8, 0.7]
@@ -41,8 +41,8 @@ def write(folder: Path, methods: str, seeds: int = 1, **course: Any) -> Path:
 
 
 def test_a_panel_of_each_metric_for_each_method_that_was_trained(tmp_path: Path) -> None:
-    numbers = Numbers(read_study(write(tmp_path, "abxcdef", seeds=3)))
-    drawing = draw_courses(numbers, numbers.study.datasets["d"])
+    context = Context(read_study(write(tmp_path, "abxcdef", seeds=3)))
+    drawing = draw_training_curves(context, context.study.datasets["d"])
     assert drawing is not None
     assert drawing.name == "training_d"
     assert "6 methods" in drawing.alt
@@ -63,8 +63,8 @@ def test_a_panel_of_each_metric_for_each_method_that_was_trained(tmp_path: Path)
 
 def panels(folder: Path) -> tuple[Any, Any]:
     """The axes of the first method, DSC and ECE."""
-    numbers = Numbers(read_study(folder))
-    drawing = draw_courses(numbers, numbers.study.datasets["d"])
+    context = Context(read_study(folder))
+    drawing = draw_training_curves(context, context.study.datasets["d"])
     assert drawing is not None
     axes = drawing.figure.axes
     return axes[0], axes[len(axes) // 2]
@@ -81,7 +81,7 @@ def test_two_seeds_have_no_median_and_other_epochs_neither(tmp_path: Path) -> No
     content["runs"].append({**content["runs"][0], "run": "e/a", "dataset": "e", "state": "failed"})
     (tmp_path / "study.json").write_text(json.dumps(content))
     dsc, _ = panels(tmp_path)
-    assert len(dsc.lines) == 3 + 3  # nor is the run of the other dataset among them
+    assert len(dsc.lines) == 3 + 3  # the run of the other dataset is not drawn
 
 
 def test_the_checkpoint_that_was_tested_has_a_point(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_checkpoint_that_was_tested_has_a_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ece", "top"), [([0.4, 0.3, None, 0.2], 1), ([0.9, 0.9, 0.8, 0.9], 1)])
-def test_undefined_is_no_point_and_the_axis_ends_at_1(
+def test_undefined_values_have_no_point_and_the_axis_ends_at_1(
     tmp_path: Path, ece: list[float | None], top: float
 ) -> None:
     _, axes = panels(write(tmp_path, "a", ece=ece))
@@ -102,10 +102,12 @@ def test_undefined_is_no_point_and_the_axis_ends_at_1(
 
 
 @pytest.mark.parametrize("course", [{"epochs": [], "dsc": [], "ece": []}, None])
-def test_nothing_is_drawn_of_nothing(tmp_path: Path, course: dict[str, list[Any]] | None) -> None:
+def test_without_curves_nothing_is_drawn(
+    tmp_path: Path, course: dict[str, list[Any]] | None
+) -> None:
     folder = write(tmp_path, "a", **course) if course else write(tmp_path, "x")
-    numbers = Numbers(read_study(folder))
-    assert draw_courses(numbers, numbers.study.datasets["d"]) is None
+    context = Context(read_study(folder))
+    assert draw_training_curves(context, context.study.datasets["d"]) is None
     assert 'id="training"' not in write_report(folder).read_text(encoding="utf-8")
 
 
