@@ -8,7 +8,7 @@ import pytest
 
 from helpers.plain_studies import write_plain
 from segcal.report import Context
-from segcal.report.rankings import rank_methods
+from segcal.report.rankings import compute_rankings
 from segcal.report.sections.main import main_table
 from segcal.study.reader import read_study
 
@@ -25,7 +25,7 @@ def test_ranks(context: Context) -> None:
     assert won > lost
     none = replace(ranks, tests=ranks.tests.assign(p_holm=0.5))
     assert none.wins_and_losses("nacl", "ce_dice") == (0, 0)
-    other = rank_methods(context.aggregates, "all")
+    other = compute_rankings(context.aggregates, "all")
     assert other is not None
     assert list(other.sums["sum_rank"]) != list(ranks.sums["sum_rank"])
 

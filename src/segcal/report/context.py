@@ -8,7 +8,7 @@ from segcal.report.blocks import Block, Group
 from segcal.report.curves import CaseBins, Curve, read_bins
 from segcal.report.plots.style import method_colors, method_markers
 from segcal.report.published_numbers import PublishedNumbers, find_published
-from segcal.report.rankings import Rankings, rank_methods
+from segcal.report.rankings import Rankings, compute_rankings
 from segcal.report.seed_comparisons import SeedComparisons, compare_over_seeds
 from segcal.report.table_model import Table
 from segcal.study.reader import Study
@@ -35,7 +35,7 @@ class Context:
     @cached_property
     def rankings(self) -> Rankings | None:
         """Ranks and paired tests; None if fewer than two methods can be ranked."""
-        return None if self.empty else rank_methods(self.aggregates, self.region)
+        return None if self.empty else compute_rankings(self.aggregates, self.region)
 
     @cached_property
     def seed_comparisons(self) -> dict[str, SeedComparisons]:

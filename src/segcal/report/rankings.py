@@ -98,7 +98,7 @@ class Rankings:
         )
 
 
-def rank_methods(aggregates: Aggregates, region: str) -> Rankings | None:
+def compute_rankings(aggregates: Aggregates, region: str) -> Rankings | None:
     """The ranking of the compared methods; None if fewer than two can be ranked."""
     study, rows = aggregates.study, aggregates.rows
     chosen = choose_ranked(rows, study.compared, study.metrics, region)

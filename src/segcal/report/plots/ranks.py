@@ -93,11 +93,10 @@ def draw_significance(context: Context, ranks: Rankings) -> Figure:
             if i == j:
                 continue
             won, lost = ranks.wins_and_losses(method, other)
-            face: Any = RULE
-            text, shade, alpha = "–", MUTED, 0.4
-            if won or lost:
-                face = colormaps["PuOr"](0.5 + 0.42 * (won - lost) / most)
-                text, shade, alpha = f"{won}:{lost}", _readable(face), None
+            face: Any = colormaps["PuOr"](0.5 + 0.42 * (won - lost) / most)
+            text, shade, alpha = f"{won}:{lost}", _readable(face), 1.0
+            if not won and not lost:
+                text, face, shade, alpha = "–", RULE, MUTED, 0.4
             axes.fill_between(
                 [j - 0.48, j + 0.48], i - 0.46, i + 0.46, color=face, lw=0, alpha=alpha
             )

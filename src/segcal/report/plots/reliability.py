@@ -38,7 +38,7 @@ def draw_diagram(
         place: transform of the unit square; by default the data coordinates of `axes`.
         scale: of lines, markers and text.
     """
-    at = {} if place is None else {"transform": place}
+    at: dict[str, Any] = {} if place is None else {"transform": place}
     known = curve.count >= FEW_VOXELS
     few = (curve.count > 0) & ~known
     edges = np.linspace(0, 1, len(curve.count) + 1)
@@ -52,10 +52,10 @@ def draw_diagram(
         axes.fill_between(
             x[known], curve.low[known], curve.high[known], color=color, alpha=0.22, lw=0, **at
         )
-    point = {"color": color, "marker": "o", "ms": 2.6 * scale}
-    axes.plot(x[known], y[known], lw=1.3 * scale, **point, **at)
+    point: dict[str, Any] = {"color": color, "marker": "o", "ms": 2.6 * scale, **at}
+    axes.plot(x[known], y[known], lw=1.3 * scale, **point)
     if few.any():
-        axes.plot(x[few], y[few], lw=0, fillstyle="none", mew=0.7 * scale, **point, **at)
+        axes.plot(x[few], y[few], lw=0, fillstyle="none", mew=0.7 * scale, **point)
     axes.text(
         0.03, 0.97, label, va="top", color=INK, fontsize=8 * scale,
         transform=axes.transAxes if place is None else place,

@@ -151,8 +151,8 @@ def _cells(row: Any) -> tuple[Cell, Cell]:
         low, high = (signed(row[end], digits) for end in ("low", "high"))
         after = f"[{low}, {high}]" + (" †" if significant_over_cases_only(row) else "")
     share = Number(100 * float(row["seed_share"]))
-    mark = "significant" if significant(row) else ""
-    return Cell(number, signed=True, mark=mark, after=after), Cell(share)
+    cell = Cell(number, signed=True, after=after)
+    return replace(cell, mark="significant") if significant(row) else cell, Cell(share)
 
 
 def _notes(context: Context, rows: "pd.DataFrame") -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 from helpers.plain_studies import Values, write_plain
 from segcal.report import write_report
 from segcal.report.context import Context
-from segcal.report.plots.training_curves import draw_training_curves
+from segcal.report.sections.training import draw_training_curves
 from segcal.study.reader import read_study
 
 DSC = [0.1, 0.5, 0.8, 0.7]
