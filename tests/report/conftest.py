@@ -13,7 +13,7 @@ from segcal.report import Context, write_report
 from segcal.study.reader import read_study
 
 METHODS = (CE, LS, NACL, replace(L2, paper="nacl_l2"), MAX, TEMPERED)
-# What a plan of the paper says beside its methods.
+# Keys of a plan that repeats the paper.
 PAPER = {
     "published": "nacl_miccai2023",
     "groups": {"ablation": {"base": "nacl"}, "prior": {"title": "Priors of NACL", "base": "nacl"}},

@@ -36,8 +36,8 @@ def choose(browser: Browser, name: str, value: str) -> None:
 def test_no_error_and_no_request(view: Browser, page: Path) -> None:
     view.run("1")
     assert view.errors == []
-    asked = {url for url in view.requests if not url.startswith("data:")}
-    assert asked == {page.resolve().as_uri()}
+    requested = {url for url in view.requests if not url.startswith("data:")}
+    assert requested == {page.resolve().as_uri()}
 
 
 def test_sorting_by_click(view: Browser) -> None:

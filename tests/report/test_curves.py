@@ -28,7 +28,7 @@ def test_the_interval_is_the_bootstrap_over_cases() -> None:
     assert curve(sums, resamples=400, seed=4).low[0] != found.low[0]
     assert curve(sums, resamples=40, seed=3).low[0] != found.low[0]
     assert np.isnan(curve(sums, resamples=0).low).all()
-    assert np.isnan(curve(sums[:, :1]).low).all()  # one case says nothing of the spread
+    assert np.isnan(curve(sums[:, :1]).low).all()  # one case has no spread
 
 
 def test_bins_that_one_case_has_have_no_interval() -> None:
@@ -56,7 +56,7 @@ def test_pooled_curves_agree_with_the_metrics(study: Path, context: Context) -> 
     one = bins.of_case("acdc_000", "boundary")
     assert one is not None
     assert one.count.sum() < found.count.sum()
-    assert bins.of_case("nobody", "boundary") is None
+    assert bins.of_case("unknown", "boundary") is None
 
 
 def test_truth_bins(context: Context) -> None:

@@ -127,14 +127,14 @@ METHODS = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"),
+    ("tables", "shown"),
     [(None, {"main", "classes", "ablation", "priors"}), (["main", "priors"], {"main", "priors"}),
      (["ablation", "classes"], {"ablation", "classes"})],
 )  # fmt: skip
 def test_only_the_tables_that_the_study_names(
-    tmp_path: Path, asked: list[str] | None, shown: set[str]
+    tmp_path: Path, tables: list[str] | None, shown: set[str]
 ) -> None:
-    extra = {} if asked is None else {"tables": asked}
+    extra = {} if tables is None else {"tables": tables}
     page = write_report(write_plain(tmp_path, GROUPED, methods=METHODS, **extra))
     known = {"main", "classes", "ablation", "priors"}
     assert (

@@ -1,4 +1,4 @@
-"""The report as a whole: what it says, what it refuses, and what it does without."""
+"""The report as a whole: its sections and files, and the errors of unusable input."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What sections are made of: the page, the table files and the figure files come from these blocks.
+"""Blocks of a section, from which the page, the table files and the figure files are written.
 
 A section is a list of blocks. Its tables are written as Markdown, LaTeX and CSV and its figures as
 SVG and PNG, under the name of the block; the page shows all blocks in their order.

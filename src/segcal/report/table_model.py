@@ -162,11 +162,11 @@ def text_table(
     """A table of words that is shown and not saved; a row is a method (or "") and its words."""
     head, *others = headings
     columns = tuple(Column(text.lower(), text, text=True) for text in others)
-    made = tuple(
+    body = tuple(
         Row(method, first, tuple(Cell(text=word or "–") for word in words))
         for method, (first, *words) in rows
     )
-    return Table(name, title, columns, made, head=head, saved=False)
+    return Table(name, title, columns, body, head=head, saved=False)
 
 
 def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str = "") -> Column:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAMED = {
     "plan": "named in the plan before any run was evaluated, not selected by its results",
     "late": "named in the plan after runs had been evaluated, possibly with their results known",
-    "study": "named in study.json, which does not say whether results were known then",
+    "study": "named in study.json, which does not tell whether results were known then",
     "report": "named for this report, possibly with the results known",
 }
 
@@ -127,26 +127,26 @@ def significance(context: Context) -> list[str]:
         return []
     tests, reference = ranks.tests, ranks.reference
     mine = tests[(tests["method"] == reference) | (tests["other"] == reference)]
-    asked = once(mine)
+    tested = once(mine)
     others = [m for m in ranks.scores.methods if m != reference]
-    metrics = [metric_column(m).title for m in ranks.scores.metrics if m in set(asked["metric"])]
-    same = [metric_column(m).title for m in ranks.scores.metrics if m not in set(asked["metric"])]
+    metrics = [metric_column(m).title for m in ranks.scores.metrics if m in set(tested["metric"])]
+    same = [metric_column(m).title for m in ranks.scores.metrics if m not in set(tested["metric"])]
     rivals = context.title(others[0]) if len(others) == 1 else f"{len(others)} other methods"
     out = f"{context.title(reference)} against {rivals} over cases"
-    if not len(asked):
+    if not len(tested):
         return [f"{out}: all values are equal."]
-    significant_tests = asked[asked["p_holm"] < ALPHA]
+    significant_tests = tested[tested["p_holm"] < ALPHA]
     won = int((significant_tests["better"] == reference).sum())
     out += (
-        f": {won} of {count(len(asked), 'test')} significantly better, "
+        f": {won} of {count(len(tested), 'test')} significantly better, "
         f"{len(significant_tests) - won} significantly worse ({', '.join(metrics)}; "
         f"{count(len(ranks.datasets), 'dataset')}; Wilcoxon, Holm over all {ranks.family} tests, "
         f"α = {ALPHA:g})."
     )
     if same:
         out += f" {join(same)}: identical, no test."
-    elif len(asked) < len(mine):
-        out += f" {count(len(mine) - len(asked), 'comparison')} of equal masks not tested again."
+    elif len(tested) < len(mine):
+        out += f" {count(len(mine) - len(tested), 'comparison')} of equal masks not tested again."
     return [out + _few_cases(context, ranks)]
 
 

@@ -17,7 +17,7 @@ def build(context: Context) -> Section | None:
     if diagrams:
         text = (
             "Accuracy against the confidence of the predicted class. On the dashed line a network "
-            "is right as often as its confidence says; below it, it is over-confident. Voxels of "
+            "is as accurate as it is confident; below it, it is over-confident. Voxels of "
             "all cases and seeds are pooled, so the pooled ECE differs from the ECE in the tables, "
             "which is a mean over cases. Bands: 95 % intervals over resampled cases; thin lines: "
             "single cases; bars: voxels per bin (square root of their number). Bins of fewer than "

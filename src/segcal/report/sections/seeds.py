@@ -57,7 +57,7 @@ def _table_in_region(context: Context, dataset: str, region: str) -> Table | Non
 
 
 def seeds_note(context: Context, comparisons: SeedComparisons) -> str:
-    """How the comparisons are made, or why there are none."""
+    """How methods are compared, or why they cannot be."""
     if not comparisons and (comparisons.rows["seeds"] > 1).any():
         return f"This needs at least {FEW_CASES} cases that all seeds of two methods share."
     if not comparisons:
@@ -101,7 +101,7 @@ def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) ->
         share = replace(first, key=f"{metric}_seed_share", title="seeds", unit="%", digits=0)
         columns += [first, share]
     others = set(rows["other"])
-    made = []
+    body = []
     for method in (m for m in context.study.methods if m in others):
         mine = rows[rows["other"] == method]
         cells = [
@@ -110,11 +110,11 @@ def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) ->
             for cell in ((Cell(), Cell()) if at in comparisons.repeated else _cells(row))
         ]
         note = "one seed: over cases alone" if (mine["seeds"] == 1).any() else ""
-        made.append(Row(method, context.title(method), tuple(cells), note=note))
+        body.append(Row(method, context.title(method), tuple(cells), note=note))
     title = context.study.datasets[dataset].title
     return Table(
         f"seeds_{dataset}", f"Differences with seed variance: {title}", tuple(columns),
-        tuple(made), _caption(context, comparisons, dataset), _notes(context, rows),
+        tuple(body), _caption(context, comparisons, dataset), _notes(context, rows),
         comparisons.region,
     )  # fmt: skip
 

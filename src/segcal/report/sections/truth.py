@@ -47,7 +47,7 @@ def truth_table(context: Context, dataset: Dataset) -> Table | None:
         )
         for region in context.study.regions
     }
-    made = tuple(
+    body = tuple(
         Row(
             method,
             context.title(method),
@@ -64,6 +64,6 @@ def truth_table(context: Context, dataset: Dataset) -> Table | None:
     )
     title = f"Against the true probabilities: {dataset.title}"
     table = Table(
-        f"truth_{dataset.name}", title, tuple(columns.values()), made, caption, region="all"
+        f"truth_{dataset.name}", title, tuple(columns.values()), body, caption, region="all"
     )
     return mark_best(table)
