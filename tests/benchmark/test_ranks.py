@@ -19,8 +19,7 @@ from segcal.cli import benchmark as cli_benchmark
 from segcal.core.files import write_json
 from segcal.evaluation import Predicted, write_evaluation
 from segcal.metrics.table import COLUMNS, read_table
-from segcal.report.numbers import Numbers
-from segcal.report.ranks import rank_methods
+from segcal.report import Context
 from segcal.stats import method_means
 from segcal.stats.eligibility import choose_ranked, ranked_methods
 from segcal.study.reader import read_study
@@ -86,7 +85,7 @@ def test_the_report_ranks_as_the_study(groups: dict[str, str], data: Path, tmp_p
     study = make_study(tmp_path / "study", data, groups)
     study.rank()
     assert study.ranks is not None
-    theirs = rank_methods(Numbers(read_study(study.folder)), "foreground")
+    theirs = Context(read_study(study.folder)).rankings
     assert theirs is not None
     mine = study.ranks.set_index("method")
     assert list(mine.index) == list(theirs.sums["method"])
@@ -127,7 +126,7 @@ def test_means_are_those_of_the_report(
     study = make_study(tmp_path / "study", data)
     found = method_means(study.table(), metrics=list(METRICS), region="foreground")
     means = {(row.dataset, row.method, row.metric): row.mean for row in found.itertuples()}
-    numbers = Numbers(read_study(study.folder))
+    numbers = Context(read_study(study.folder)).aggregates
     assert len(means) == 2 * len(GROUPS) * len(METRICS)
     for (dataset, method, metric), value in means.items():
         assert value == pytest.approx(numbers.overall(dataset, method, metric).mean, rel=1e-12)
