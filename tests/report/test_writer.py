@@ -223,8 +223,8 @@ def test_not_a_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files")
-def test_a_place_that_takes_no_files_is_named(study: Path) -> None:
-    with pytest.raises(OSError, match=r"'/proc/page'$"):
+def test_an_unwritable_folder_is_named(study: Path) -> None:
+    with pytest.raises(ValueError, match="/proc/page: cannot be written"):
         write_report(study, out=Path("/proc/page"))
 
 
