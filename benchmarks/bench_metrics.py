@@ -20,7 +20,7 @@ from _common import environment, summary, time_median, time_once, write_results
 from rich.console import Console
 from rich.table import Table
 
-from segcal.metrics import all_surface_distances, evaluate_case, measure
+from segcal.metrics import all_surface_distances, evaluate_case, voxel_statistics
 
 warnings.filterwarnings("ignore")
 SHAPE = (128, 192, 192)
@@ -84,7 +84,7 @@ def bench_calibration(repeats: int) -> dict[str, Any]:
     probs, target = random_probs(SHAPE)
 
     def ours() -> Any:
-        both = measure(probs, target, 4)
+        both = voxel_statistics(probs, target, 4)
         return both.bins.ece(), both.bins.cece(), both.scores.brier(), both.scores.nll()
 
     def theirs() -> Any:
@@ -114,7 +114,7 @@ def bench_scaling(device: str, millions: list[int], repeats: int) -> list[dict[s
         probs, target = (x.to(device) for x in random_probs((million * 1_000_000,)))
 
         def update(probs: torch.Tensor = probs, target: torch.Tensor = target) -> None:
-            measure(probs, target, 4)
+            voxel_statistics(probs, target, 4)
 
         times = time_median(update, repeats)
         tracemalloc.start()

@@ -157,7 +157,7 @@ Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class EvaluationConfig(Section):
-    """How a run is evaluated; the metrics' options are those of `evaluate_case`.
+    """How a run is evaluated; the options of the metrics are those of `segcal.metrics.CaseOptions`.
 
     `flips` are the axes ("h", "w" and, in 3-D, "d") over whose mirror images predictions are
     averaged, as `average` says: in probability or in logit space.
@@ -172,6 +172,7 @@ class EvaluationConfig(Section):
     nsd_tolerance_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     units: Literal["mm", "voxel"] = "mm"
     empty: Literal["nan", "diagonal", "paper"] = "nan"
+    metrics: tuple[str, ...] = ()
     checkpoint: Literal["best", "last"] = "best"
     flips: tuple[Literal["d", "h", "w"], ...] = ()
     average: Literal["probs", "logits"] = "probs"
@@ -187,7 +188,7 @@ class EvaluationConfig(Section):
         return self
 
     def metric_options(self) -> dict[str, Any]:
-        """The arguments of `evaluate_case`."""
+        """The arguments of `segcal.metrics.CaseOptions`."""
         return self.model_dump(exclude={"checkpoint", "flips", "average"})
 
 

@@ -17,11 +17,11 @@ from segcal.benchmark.task_matrix import make_task, open_datasets
 from segcal.benchmark.tasks import Result, Task
 from segcal.cli import benchmark as cli_benchmark
 from segcal.core.files import write_json
-from segcal.evaluation import Predicted, write_evaluation
-from segcal.metrics.table import COLUMNS, read_table
+from segcal.evaluation import PredictedCase, write_evaluation
+from segcal.metrics import COLUMNS
 from segcal.report import Context
-from segcal.stats import method_means
-from segcal.stats.eligibility import choose_ranked, ranked_methods
+from segcal.stats import find_eligible, method_means, ranked_methods
+from segcal.study.cases_table import read_cases_table
 from segcal.study.reader import read_study
 
 GROUPS = {"ce": "main", "ls": "main", "nacl": "main", "nacl_max": "ablation", "ce+t": "posthoc"}
@@ -107,17 +107,17 @@ def test_who_is_ranked() -> None:
     table = pd.DataFrame(rows(GROUPS, {"heart": 2, "belly": 2}), columns=list(COLUMNS))
     table = table[(table["method"] != "ls") | (table["dataset"] != "belly")]
     table.loc[(table["dataset"] == "belly") & (table["metric"] == "cece"), "value"] = float("nan")
-    chosen = choose_ranked(table, ["ce", "ls", "nacl"], [*METRICS, "nsd_2mm"], "foreground")
-    assert (chosen.methods, chosen.left_out) == (["ce", "nacl"], ["ls"])
+    chosen = find_eligible(table, ["ce", "ls", "nacl"], [*METRICS, "nsd_2mm"], "foreground")
+    assert (chosen.methods, chosen.incomplete) == (["ce", "nacl"], ["ls"])
     assert chosen.metrics == ["dsc", "hd95_mm", "ece"]
     # Nothing was measured there.
-    assert choose_ranked(table, ["ce", "nacl"], ["ece"], "union").metrics == []
-    assert not choose_ranked(table, ["ce"], ["dsc"], "foreground")
+    assert find_eligible(table, ["ce", "nacl"], ["ece"], "union").metrics == []
+    assert not find_eligible(table, ["ce"], ["dsc"], "foreground")
     apart = table.copy()
     apart.loc[(apart["dataset"] == "heart") & (apart["method"] == "ce"), "case"] += " other"
-    chosen = choose_ranked(apart, ["ce", "nacl"], ["dsc"], "foreground")
+    chosen = find_eligible(apart, ["ce", "nacl"], ["dsc"], "foreground")
     assert (chosen.datasets, chosen.unpaired) == (["belly"], ["heart"])
-    assert not choose_ranked(table.iloc[:0], ["ce", "ls"], ["dsc"], "foreground")
+    assert not find_eligible(table.iloc[:0], ["ce", "ls"], ["dsc"], "foreground")
 
 
 def test_means_are_those_of_the_report(
@@ -131,12 +131,12 @@ def test_means_are_those_of_the_report(
     for (dataset, method, metric), value in means.items():
         assert value == pytest.approx(numbers.overall(dataset, method, metric).mean, rel=1e-12)
     # By hand, where a case lacks one of its two structures: it counts as much as the others.
-    table = read_table(study.folder / "cases.csv")
+    table = read_cases_table(study.folder / "cases.csv")
     part = table.query("dataset == 'heart' and method == 'ls' and metric == 'hd95_mm'")
     assert 0 < part["value"].isna().sum() < len(part)
     seeds = [
-        np.nanmean([case["value"].mean() for _, case in seed.groupby("case")])
-        for _, seed in part.groupby("seed")
+        np.nanmean([case["value"].mean() for _, case in seed.groupby("case", observed=True)])
+        for _, seed in part.groupby("seed", observed=True)
     ]
     assert means["heart", "ls", "hd95_mm"] == pytest.approx(np.mean(seeds))
     assert means["heart", "ls", "hd95_mm"] != pytest.approx(part["value"].mean())
@@ -166,7 +166,7 @@ def test_a_failed_ranking_costs_nothing_else(data: Path, tmp_path: Path) -> None
     pd.concat([table, table.iloc[:1]]).to_csv(study.folder / "cases.csv", index=False)
     study.rank()
     assert study.ranks is None
-    assert "Expected one row per method" in study.not_ranked
+    assert "several rows have method" in study.not_ranked
     assert not (study.folder / "ranks.csv").exists()
 
 
@@ -195,7 +195,7 @@ def test_progress_says_which_region(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(2), size=(8, 8)).transpose(2, 0, 1)
     found = write_evaluation(
-        [Predicted("a", probs, rng.integers(0, 2, (8, 8)), (1.0, 1.0))], tmp_path / "run",
+        [PredictedCase("a", probs, rng.integers(0, 2, (8, 8)), (1.0, 1.0))], tmp_path / "run",
         run="r", method="m", seed=0, dataset="d", labels=["no", "yes"],
     )  # fmt: skip
     task = Task("r", "d", "m", 0, "run", ("test",), {"epochs": 1}, {})

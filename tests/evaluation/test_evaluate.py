@@ -17,7 +17,7 @@ from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.evaluation import (
-    Predicted,
+    PredictedCase,
     evaluate_run,
     open_run,
     predict_case,
@@ -120,7 +120,7 @@ def test_bins_and_slices(run: Path, data: Path) -> None:
     about = json.loads(found.path("evaluation.json").read_text())
     assert about["structures"] == ["liver", "spleen", "kidneys", "lesion"]
     undefined = table[(table["case"] != "pooled") & table["value"].isna()]["metric"]
-    assert about["undefined"] == undefined.value_counts().to_dict()
+    assert about["undefined"] == undefined.astype(str).value_counts().to_dict()
 
 
 def test_what_is_done_is_not_repeated(copied: Path) -> None:
@@ -244,11 +244,11 @@ def test_threads_change_nothing(copied: Path) -> None:
     assert tables[0] == tables[1]
 
 
-def samples(names: list[str]) -> Iterator[Predicted]:
+def samples(names: list[str]) -> Iterator[PredictedCase]:
     rng = np.random.default_rng(0)
     for name in names:
         probs = rng.dirichlet(np.ones(2), size=(6, 6)).transpose(2, 0, 1)
-        yield Predicted(name, probs, rng.integers(0, 2, (6, 6)), (1.0, 2.0))
+        yield PredictedCase(name, probs, rng.integers(0, 2, (6, 6)), (1.0, 2.0))
 
 
 def test_an_unsure_network_is_not_taken_for_a_second_softmax(
@@ -257,7 +257,7 @@ def test_an_unsure_network_is_not_taken_for_a_second_softmax(
     """The softmax is ours: there was one."""
     monkeypatch.setattr("segcal.metrics._validate._SECOND_SOFTMAX_VOXELS", 1)
 
-    def unsure(*arguments: Any) -> Iterator[Predicted]:
+    def unsure(*arguments: Any) -> Iterator[PredictedCase]:
         for case in predicted_cases(*arguments):
             yield replace(case, probs=case.probs * 0 + 1 / len(case.probs))
 

@@ -3,6 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
+from segcal.metrics import ProperScores
+
 
 def random_probs(
     rng: np.random.Generator, num_classes: int, *space: int, sharpness: float = 3.0
@@ -38,3 +40,13 @@ def make_case(seed: int = 0) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.in
     logits = 4 * near + rng.normal(size=near.shape)
     probs = np.exp(logits) / np.exp(logits).sum(0)
     return probs.astype(np.float32), target
+
+
+def brier(probs: npt.ArrayLike, target: npt.ArrayLike, num_classes: int, *mask, **options) -> float:
+    return ProperScores(num_classes).update(probs, target, *mask, **options).brier()
+
+
+def nll(
+    probs: npt.ArrayLike, target: npt.ArrayLike, num_classes: int, *mask, clip=1e-12, **options
+) -> float:
+    return ProperScores(num_classes, clip).update(probs, target, *mask, **options).nll()

@@ -202,10 +202,8 @@ def write_bins(
     path: Path, names: list[str], dataset: FakeSet, results: list[Any], truth: list[Any]
 ) -> None:
     keys = list(CalibrationBins(2).state())
-    stacks = {
-        key: np.stack([[r.bins[region].state()[key] for region in REGIONS] for r in results])
-        for key in keys
-    }
+    states = [[r.statistics[region].bins.state() for region in REGIONS] for r in results]
+    stacks = {key: np.stack([[state[key] for state in case] for case in states]) for key in keys}
     if truth:
         stacks |= {f"truth_{key}": np.stack([[state[key]] for state in truth]) for key in keys}
     np.savez_compressed(

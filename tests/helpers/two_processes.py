@@ -36,7 +36,7 @@ def with_torchmetrics(mine: slice) -> dict[str, Any]:
     out = {name: float(value) for name, value in metric.compute().items()}
     out["step_ece"] = float(step["ece"])
     out["voxels"] = int(metric.reliability().count.sum())
-    out["own_voxels"] = metric.measured().bins.voxels  # after compute, each has its own again
+    out["own_voxels"] = metric.statistics().bins.voxels  # after compute, each has its own again
     return out
 
 

@@ -16,7 +16,7 @@ from helpers.metric_samples import make_case
 from helpers.two_processes import METRICS, in_two_processes, sample
 from segcal.integrations.monai import CalibrationMetric
 from segcal.losses import LOSSES, DiceLoss, NACLLoss, WeightedSum
-from segcal.metrics import evaluate_case, measure
+from segcal.metrics import CaseOptions, evaluate_case, voxel_statistics
 
 
 def value(metric: CalibrationMetric, *batch: Any, **options: Any) -> float:
@@ -24,9 +24,9 @@ def value(metric: CalibrationMetric, *batch: Any, **options: Any) -> float:
     return float(metric.aggregate())
 
 
-def test_numbers_are_those_of_the_metrics_room() -> None:
+def test_values_equal_segcal_metrics() -> None:
     probs, target = sample()
-    both = measure(probs, target[:, 0], 3, batched=True)
+    both = voxel_statistics(probs, target[:, 0], 3, batched=True)
     metric = CalibrationMetric(3, METRICS)
     metric(probs[:3], target[:3])
     metric(decollate_batch(probs[3:]), decollate_batch(target[3:]))  # a list of images
@@ -75,7 +75,9 @@ def test_the_mean_over_cases_leaves_out_cases_without_the_region() -> None:
 def test_voxel_size_comes_from_the_image() -> None:
     probs, target = make_case()
     spacing = (4.0, 1.5, 1.5)
-    rows = evaluate_case(probs, target, spacing, case="x", regions="boundary").rows
+    rows = evaluate_case(
+        probs, target, spacing, case="x", options=CaseOptions(regions=("boundary",))
+    ).rows
     expected = next(row.value for row in rows if row.metric == "ece")
     batch = torch.from_numpy(probs)[None], torch.from_numpy(target)[None, None]
     known = MetaTensor(batch[1], affine=torch.diag(torch.tensor([*spacing, 1.0])))
@@ -104,11 +106,11 @@ def test_wrong_input_is_named() -> None:
     with pytest.raises(ValueError, match="Expected argument `y`"):
         CalibrationMetric(3)(probs)
     for options, name in (
-        ({"metrics": "eec"}, "metrics"),
-        ({"region": "rim"}, "region"),
-        ({"average": "mean"}, "average"),
+        ({"metrics": "eec"}, "'eec'"),
+        ({"region": "rim"}, "`region`"),
+        ({"average": "mean"}, "`average`"),
     ):
-        with pytest.raises(ValueError, match=f"`{name}`"):
+        with pytest.raises(ValueError, match=name):
             CalibrationMetric(3, **options)
     with pytest.raises(ValueError, match="`average`"):
         CalibrationMetric(3).aggregate("mean")
@@ -197,7 +199,7 @@ def test_trainer_and_evaluator(capsys: pytest.CaptureFixture[str]) -> None:
         items = blobs(8)
         images = torch.from_numpy(np.stack([item["image"] for item in items]))
         labels = torch.from_numpy(np.stack([item["label"] for item in items]))
-        by_hand = measure(network(images).softmax(1), labels[:, 0], 2, batched=True)
+        by_hand = voxel_statistics(network(images).softmax(1), labels[:, 0], 2, batched=True)
     assert float(last["ece"]) == pytest.approx(by_hand.bins.ece(), abs=1e-5)
     assert evaluator.state.best_metric == min(found["fg_ece"] for found in seen[1:])
     assert evaluator.state.metric_details["fg_ece"].shape[0] == 8

@@ -14,7 +14,8 @@ from torchmetrics.classification import MulticlassCalibrationError
 from helpers.metric_samples import make_case
 from helpers.two_processes import METRICS, in_two_processes, sample
 from segcal.integrations.torchmetrics import CECE, ECE, NLL, Brier, CalibrationMetrics
-from segcal.metrics import evaluate_case, measure
+from segcal.metrics import METRICS as REGISTRY
+from segcal.metrics import CaseOptions, Metric, evaluate_case, voxel_statistics
 
 
 def counted(**options: object) -> CalibrationMetrics:
@@ -23,9 +24,9 @@ def counted(**options: object) -> CalibrationMetrics:
     return metric
 
 
-def test_numbers_are_those_of_the_metrics_room() -> None:
+def test_values_equal_segcal_metrics() -> None:
     probs, target = sample()
-    both = measure(probs, target[:, 0], 3, batched=True)
+    both = voxel_statistics(probs, target[:, 0], 3, batched=True)
     expected = {
         "ece": both.bins.ece(),
         "cece": both.bins.cece(),
@@ -66,7 +67,9 @@ def test_ece_is_torchmetrics_own_over_all_voxels() -> None:
 def test_regions_are_those_of_evaluate_case(region: str) -> None:
     probs, target = make_case()
     spacing = (4.0, 1.5, 1.5)
-    rows = evaluate_case(probs, target, spacing, case="x", regions=region).rows
+    rows = evaluate_case(
+        probs, target, spacing, case="x", options=CaseOptions(regions=(region,))
+    ).rows
     expected = next(row.value for row in rows if row.metric == "ece")
     metric = ECE(3, region=region)
     metric.update(torch.from_numpy(probs)[None], torch.from_numpy(target)[None], spacing_mm=spacing)
@@ -91,7 +94,7 @@ def test_options_change_the_result() -> None:
 def test_nothing_counted_is_nan_and_reset_forgets() -> None:
     metric = counted()
     metric.reset()
-    assert metric.measured().bins.voxels == 0
+    assert metric.statistics().bins.voxels == 0
     with pytest.warns(UserWarning, match="before"):
         assert all(torch.isnan(value) for value in metric.compute().values())
 
@@ -161,7 +164,7 @@ def test_pickles_copies_and_checkpoints() -> None:
     fresh = CalibrationMetrics(3, METRICS)
     fresh.persistent(True)
     fresh.load_state_dict(metric.state_dict())
-    assert fresh.measured().bins.voxels == 480
+    assert fresh.statistics().bins.voxels == 480
     assert float(fresh.compute()["ece"]) == expected
 
 
@@ -223,3 +226,18 @@ def test_a_collection_does_not_mix_what_counts_differently(other: dict[str, Any]
     # Those that count alike still count once.
     groups = sorted(sorted(group) for group in together.compute_groups.values())
     assert groups == [["cece", "one"], ["other"]]
+
+
+def test_a_metric_of_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY, "_objects", dict(REGISTRY._objects))
+    twice = Metric("twice_ece", "", lambda s: 2 * s.bins.ece(), "lower", "region", additive=True)
+    REGISTRY.register("twice_ece", twice)
+    metric = CalibrationMetrics(num_classes=2, metrics=["ece", "twice_ece", "class_ece"])
+    metric.update(torch.tensor([[[0.2, 0.4], [0.8, 0.6]]]), torch.tensor([[1, 1]]))
+    found = metric.compute()
+    assert float(found["twice_ece"]) == 2 * float(found["ece"])
+    assert found["class_ece"].shape == (2,)
+    assert metric.higher_is_better is False
+    assert CalibrationMetrics(num_classes=2, metrics=["signed_gap"]).higher_is_better is None
+    with pytest.raises(ValueError, match="'dsc', which cannot be summed"):
+        CalibrationMetrics(num_classes=2, metrics=["dsc"])

@@ -7,24 +7,25 @@ import torch
 from helpers.metric_samples import make_case
 from segcal.metrics import (
     COLUMNS,
-    DIRECTIONS,
     POOLED,
     REGIONS,
     CalibrationBins,
+    CaseOptions,
     CaseResult,
     ProperScores,
     adaptive_ece,
     all_surface_distances,
+    base_metric,
     brier_parts,
+    default_metrics,
     dsc,
     evaluate_case,
     pool_cases,
-    summarize,
-    to_frame,
 )
-from segcal.metrics.table import base_metric
+from segcal.stats import summarize, to_frame
 
 SPACING = (8.0, 1.5, 1.5)
+ONLY_ALL = CaseOptions(regions=("all",))
 
 
 def value(result: CaseResult, metric: str, region: str = "all", label: str = "all") -> float:
@@ -38,7 +39,8 @@ def value(result: CaseResult, metric: str, region: str = "all", label: str = "al
 def test_rows_equal_the_parts() -> None:
     probs, target = make_case()
     target[0, :5] = -100
-    result = evaluate_case(probs, target, SPACING, case="c", num_bins=10, nsd_tolerance_mm=1.0)
+    options = CaseOptions(num_bins=10, nsd_tolerance_mm=1.0)
+    result = evaluate_case(probs, target, SPACING, case="c", options=options)
     labels = probs.argmax(0)
     for region, mask_of in REGIONS.items():
         mask = mask_of(target, labels=labels, spacing_mm=SPACING)
@@ -56,6 +58,7 @@ def test_rows_equal_the_parts() -> None:
             "brier_reliability": brier_parts(bins).reliability,
             "brier_resolution": brier_parts(bins).resolution,
             "brier_uncertainty": brier_parts(bins).uncertainty,
+            "mean_confidence": probs.max(0)[mask].mean(dtype=np.float64),
         }
         for metric, wanted in expected.items():
             assert value(result, metric, region) == pytest.approx(wanted, abs=1e-9), metric
@@ -66,8 +69,8 @@ def test_rows_equal_the_parts() -> None:
             assert value(result, "class_signed_gap", region, str(k)) == pytest.approx(
                 bins.classwise_signed_gap()[k]
             )
-        assert (result.bins[region].class_count == bins.class_count).all()
-        assert result.scores[region].voxels == mask.sum()
+        assert (result.statistics[region].bins.class_count == bins.class_count).all()
+        assert result.statistics[region].scores.voxels == mask.sum()
     overlap = dsc(labels, target, 3)
     for name, d in all_surface_distances(labels, target, 3, SPACING).items():
         assert value(result, "dsc", label=name) == overlap[name]
@@ -86,9 +89,9 @@ def test_the_table_is_long_and_complete() -> None:
     assert tuple(table.columns) == COLUMNS
     for name, wanted in who.items():
         assert (table[name] == wanted).all()
-    # Those need logits or true probabilities, which evaluation has.
-    elsewhere = {m for m in DIRECTIONS if m.startswith(("mean_", "truth_"))}
-    assert set(table["metric"].map(base_metric)) == set(DIRECTIONS) - elsewhere
+    # The others need logits or true probabilities.
+    possible = {metric.key for metric in default_metrics() if metric.requires is None}
+    assert set(table["metric"].map(base_metric)) == possible
     assert set(table["region"]) == set(REGIONS)
     assert not table.duplicated(list(COLUMNS[:-1])).any()
     assert result.undefined == 0
@@ -97,26 +100,26 @@ def test_the_table_is_long_and_complete() -> None:
 def test_cases_pool_by_their_bins() -> None:
     cases = [make_case(seed) for seed in (0, 1)]
     results = [evaluate_case(p, t, SPACING, case=str(i)) for i, (p, t) in enumerate(cases)]
-    pooled = results[0].bins["all"] + results[1].bins["all"]
+    pooled = results[0].statistics["all"].bins + results[1].statistics["all"].bins
     together = CalibrationBins(3)
     for probs, target in cases:
         together.update(probs, target)
     assert pooled.ece() == pytest.approx(together.ece(), abs=1e-12)
     rows = pool_cases(results)
     assert {row.case for row in rows} == {POOLED}
-    assert value(CaseResult(rows, {}, {}), "ece") == pytest.approx(together.ece(), abs=1e-12)
+    assert value(CaseResult(rows, {}), "ece") == pytest.approx(together.ece(), abs=1e-12)
     per_case = {r.metric for r in results[0].rows if r.region == "union"} - {"adaptive_ece"}
     assert {r.metric for r in rows if r.region == "union"} == per_case
     assert len(to_frame(rows)) == len({(r.label, r.region, r.metric) for r in rows})
 
 
-def test_pools_are_kept_apart_by_who_made_them() -> None:
+def test_pools_are_kept_apart_by_run_and_method() -> None:
     probs, target = make_case()
     first, second = (evaluate_case(probs, target, SPACING, case="c", method=m) for m in "ab")
     assert [r.method for r in pool_cases([first, second]) if r.metric == "nll"] == ["a"] * 4 + [
         "b"
     ] * 4
-    other = evaluate_case(probs, target, SPACING, case="d", method="a", regions="all")
+    other = evaluate_case(probs, target, SPACING, case="d", method="a", options=ONLY_ALL)
     with pytest.raises(ValueError, match="`results` to be measured in the same regions"):
         pool_cases([first, other])
     assert pool_cases([]) == []
@@ -128,13 +131,15 @@ def test_a_case_needs_little_memory_beside_its_probabilities() -> None:
     probs, target = make_case()
     probs, target = np.tile(probs, (1, 4, 4, 4)), np.tile(target, (4, 4, 4))
     tracemalloc.start()
-    evaluate_case(probs, target, SPACING, case="c", regions=("all", "foreground"))
+    evaluate_case(
+        probs, target, SPACING, case="c", options=CaseOptions(regions=("all", "foreground"))
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 48 * target.size
 
 
-def test_a_second_softmax_is_said_once_and_where_it_was_done() -> None:
+def test_a_second_softmax_is_warned_of_once_at_the_line_of_the_caller() -> None:
     probs, target = make_case()
     twice = np.exp(probs) / np.exp(probs).sum(0)
     with pytest.warns(UserWarning, match="second softmax") as caught:
@@ -145,28 +150,33 @@ def test_a_second_softmax_is_said_once_and_where_it_was_done() -> None:
 def test_every_option_changes_the_result() -> None:
     probs, target = make_case()
 
-    def run(**options) -> CaseResult:
-        return evaluate_case(probs, target, options.pop("spacing_mm", SPACING), case="c", **options)
+    def run(spacing_mm=SPACING, groups=None, ignore_index=-100, **options) -> CaseResult:
+        return evaluate_case(
+            probs, target, spacing_mm, case="c", options=CaseOptions(**options),
+            groups=groups, ignore_index=ignore_index,
+        )  # fmt: skip
 
     plain = run()
     assert value(run(num_bins=3), "ece") != value(plain, "ece")
-    wider = run(dilate_mm=1.5)
-    assert wider.bins["union"].voxels < plain.bins["union"].voxels
-    assert run(width_mm=1.5).bins["boundary"].voxels < plain.bins["boundary"].voxels
+    for region, narrow in (("union", run(dilate_mm=1.5)), ("boundary", run(width_mm=1.5))):
+        voxels = [result.statistics[region].bins.voxels for result in (narrow, plain)]
+        assert voxels[0] < voxels[1]
     wide, close = run(nsd_tolerance_mm=4.5), value(plain, "nsd_2mm", label="1")
     assert value(wide, "nsd_4.5mm", label="1") > close
     voxels = run(units="voxel")
     assert value(voxels, "hd_voxel", label="1") != value(plain, "hd_mm", label="1")
     assert not {r.metric for r in voxels.rows} & {"hd_mm", "nsd_2mm"}
     assert value(run(spacing_mm=1.0), "hd_mm", label="1") != value(plain, "hd_mm", label="1")
-    assert run(regions="all").rows == run(regions=["all"]).rows
-    assert list(run(regions=["all"]).bins) == ["all"]
+    assert list(run(regions=["all"]).statistics) == ["all"]
+    with pytest.raises(TypeError, match="`regions`"):
+        run(regions="all")
     assert value(run(groups={"both": (1, 2)}), "dsc", label="both") > 0
     assert value(run(ignore_index=2), "dsc", label="1") != value(plain, "dsc", label="1")
     missed = np.zeros_like(probs)
     missed[0] = 1
     for empty, wanted in (("nan", np.nan), ("diagonal", np.hypot(48, np.hypot(60, 66)))):
-        result = evaluate_case(missed, target, SPACING, case="c", empty=empty)
+        options = CaseOptions(empty=empty)
+        result = evaluate_case(missed, target, SPACING, case="c", options=options)
         assert value(result, "hd95_mm", label="1") == pytest.approx(wanted, nan_ok=True)
     assert evaluate_case(missed, target, SPACING, case="c").undefined == 2 * 4
 
@@ -208,9 +218,11 @@ def test_all_ignored_is_undefined_not_an_error() -> None:
 )
 def test_wrong_arguments(change: dict, error: type, message: str) -> None:
     probs, target = make_case()
+    names = ("regions", "units", "empty", "num_bins", "nsd_tolerance_mm")
+    options = {name: change.pop(name) for name in names if name in change}
     arguments = {"probs": probs, "target": target, "spacing_mm": SPACING, "case": "c", **change}
     with pytest.raises(error, match=message):
-        evaluate_case(**arguments)
+        evaluate_case(**arguments, options=CaseOptions(**options))
 
 
 def test_logits_are_refused() -> None:

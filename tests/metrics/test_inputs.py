@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.metric_samples import random_case, random_probs
-from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier, nll
+from helpers.metric_samples import brier, nll, random_case, random_probs
+from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, voxel_statistics
 
 RNG = np.random.default_rng(0)
 PROBS, TARGET = random_case(RNG, 3, 40, 50)
@@ -26,8 +26,8 @@ def second_softmax(probs: np.ndarray) -> np.ndarray:
         (np.log(PROBS), "looks like log-probabilities: apply exp"),
         (-abs(LOGITS), "looks like logits"),
         (np.where(PROBS.max() == PROBS, np.nan, PROBS), "NaN at 1 of 6000 values"),
-        (1 / (1 + np.exp(-LOGITS)), "looks not normalised"),
-        (PROBS[:, ::-1] * 0.5, "sums that miss it by up to 0.5"),
+        (1 / (1 + np.exp(-LOGITS)), "not normalized: sigmoid"),
+        (PROBS[:, ::-1] * 0.5, "by up to 0.5"),
         (PROBS / PROBS.sum(1, keepdims=True), "softmax over another axis"),
     ],
 )
@@ -44,7 +44,7 @@ def test_a_second_softmax_is_warned_of_but_not_refused() -> None:
         CalibrationBins(3).update(second_softmax(PROBS), TARGET)
 
 
-def test_a_second_softmax_in_small_batches_is_said_once_where_it_was_done() -> None:
+def test_a_second_softmax_in_small_batches_is_warned_of_once_at_the_caller() -> None:
     twice = second_softmax(PROBS)
     for statistic in (CalibrationBins(3), ProperScores(3)):
         with warnings.catch_warnings(record=True) as caught:
@@ -52,7 +52,7 @@ def test_a_second_softmax_in_small_batches_is_said_once_where_it_was_done() -> N
             for i in range(40):
                 statistic.update(twice[:, i], TARGET[i])
         assert [w.filename for w in caught] == [__file__]
-    for function in (brier, nll, adaptive_ece):
+    for function in (adaptive_ece, voxel_statistics):
         with pytest.warns(UserWarning, match=r"looks like a second softmax") as caught:
             function(twice, TARGET, 3)
         assert [w.filename for w in caught] == [__file__]

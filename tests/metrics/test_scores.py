@@ -9,14 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.metric_samples import random_case, random_probs
+from helpers.metric_samples import brier, nll, random_case, random_probs
 from segcal.metrics import (
     CalibrationBins,
     ProperScores,
     adaptive_ece,
-    brier,
     brier_parts,
-    nll,
 )
 from segcal.metrics._chunks import Chunk
 from segcal.metrics.scores import _score_numpy, _score_torch
@@ -69,8 +67,8 @@ def test_the_two_kernels_agree(soft: bool, groups: int) -> None:
     tensors = [None if a is None else torch.from_numpy(a) for a in (probs, labels, group)]
     ours = _score_numpy(Chunk(probs, labels, group), groups, 1e-12)
     theirs = _score_torch(Chunk(*tensors), groups, 1e-12)
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12)
+    for name in ("squared_error", "log_loss", "voxels"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-12)
 
 
 @settings(max_examples=20, deadline=None)
@@ -120,14 +118,14 @@ def test_state_round_trip_and_refusals(tmp_path: Path) -> None:
     state = scores.state()
     for change, message in (
         ({"voxels": np.array(-1)}, "finite and not negative"),
-        ({"voxels": np.array(1.5)}, "to be an integer"),
+        ({"voxels": np.array(1.5)}, "to be int64"),
         ({"log_loss": np.array(np.nan)}, "finite and not negative"),
         ({"squared_error": np.array(1.0)}, "squared_error"),
     ):
         with pytest.raises(ValueError, match=message):
             ProperScores.from_state({**state, **change})
     del state["clip"]
-    with pytest.raises(ValueError, match=r"`state` to hold \['clip'\]"):
+    with pytest.raises(ValueError, match="`clip`"):
         ProperScores.from_state(state)
 
 

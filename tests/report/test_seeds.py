@@ -15,7 +15,7 @@ from segcal.report.plots.seed_forest_plot import draw_seed_forest
 from segcal.report.sections.ranks import patients_note
 from segcal.report.sections.seeds import seeds_note, seeds_table
 from segcal.report.seed_comparisons import SeedComparisons
-from segcal.stats import compare_crossed
+from segcal.stats import compare_with_random_effects
 from segcal.study.reader import read_study
 
 
@@ -116,7 +116,7 @@ def test_patients_count_once(tmp_path: Path) -> None:
     context, by_patient = compare(tmp_path / "b", frames, datasets=datasets)
     assert set(by_patient.rows["cases"]) == {6}
     assert "2 seeds, 6 patients" in seeds_table(context, by_patient, "d").caption
-    expected = compare_crossed(
+    expected = compare_with_random_effects(
         context.aggregates.rows, reference="best", metrics=["dsc", "ece"], region="all",
         patients=named,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit
 from segcal.data import open_dataset
 from segcal.losses import NACLLoss
-from segcal.metrics import evaluate_case
+from segcal.metrics import CaseOptions, evaluate_case
 from segcal.training import TrainingError, train
 from segcal.training.device import make_fabric, processes
 from segcal.training.state import build_job, build_loss, in_format
@@ -188,7 +188,11 @@ def test_the_validator_agrees_with_evaluate_case(data: Path, plain: Path) -> Non
     with torch.no_grad():
         probs = model(image.transpose(0, 1)).softmax(1).transpose(0, 1)
     result = evaluate_case(
-        probs, case.label(), case.spacing_mm, case=case.name, regions=["foreground"]
+        probs,
+        case.label(),
+        case.spacing_mm,
+        case=case.name,
+        options=CaseOptions(regions=("foreground",)),
     )
     value = {(row.metric, row.label): row.value for row in result.rows}
     assert scores[0].dsc == pytest.approx({k: value["dsc", k] for k in ("1", "2", "3", "4")})

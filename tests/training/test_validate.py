@@ -14,7 +14,7 @@ from segcal.data.case import Case
 from segcal.data.grid import Grid
 from segcal.data.intensity import ChannelIntensity
 from segcal.data.store import pack_case
-from segcal.metrics import evaluate_case
+from segcal.metrics import CaseOptions, evaluate_case
 from segcal.models import predict_logits
 from segcal.training import NonFiniteLossError, Validator, summarise, validate
 from segcal.training.validate import CaseScore, slices_at_once
@@ -94,7 +94,11 @@ def alone(
     net.eval()
     logits = predict_logits(net, torch.from_numpy(case.image()).to(device), patch_size=patch)
     rows = evaluate_case(
-        logits.softmax(0), case.label(), case.spacing_mm, case=case.name, regions="foreground"
+        logits.softmax(0),
+        case.label(),
+        case.spacing_mm,
+        case=case.name,
+        options=CaseOptions(regions=("foreground",)),
     ).rows
     value = {(row.metric, row.label): row.value for row in rows}
     labels = [str(k) for k in range(1, CLASSES)]

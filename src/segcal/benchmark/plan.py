@@ -23,8 +23,8 @@ from segcal.config import (
     read_yaml,
 )
 from segcal.evaluation import AFTER_TRAINING
-from segcal.metrics.table import DIRECTIONS, base_metric
-from segcal.stats.eligibility import ranked_methods
+from segcal.metrics import CaseOptions, get_metric
+from segcal.stats import ranked_methods
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 # Said by the plan itself, method by method and seed by seed.
@@ -102,18 +102,22 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _metrics_are_measured(self) -> Self:
+        options = CaseOptions(**self.evaluation.metric_options())
         rows = [row_metric(name, self.evaluation) for name in self.metrics]
         for name, row in zip(self.metrics, rows, strict=True):
-            base = base_metric(name)
-            if DIRECTIONS.get(base) is None:
-                _refuse_metric(base)
-            if name not in (base, row):
+            metric = get_metric(name)
+            base = metric.key
+            if metric.better is None:
+                raise ValueError(f"has `{base}` in `metrics`, which is descriptive: not rankable")
+            if ":" not in name and name not in (base, row):
                 raise ValueError(
                     f"has `{name}` in `metrics`, but `evaluation` measures `{row}`; "
                     f"say `{base}`, or change `evaluation`"
                 )
-            if base == "nsd" and self.evaluation.units == "voxel":
-                raise ValueError("has `nsd` in `metrics`, which needs `evaluation.units` mm")
+            if not metric.is_measured(options):
+                raise ValueError(f"has `{base}` in `metrics`, which needs `evaluation.units` mm")
+            if not metric.default and name not in self.evaluation.metrics:
+                raise ValueError(f"has `{name}` in `metrics`; add it to `evaluation.metrics`")
             if base.startswith("truth_") and self.region != "all":
                 raise ValueError(
                     f"has `{base}` in `metrics`, which is measured over all voxels: set `region` "
@@ -197,22 +201,7 @@ def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
         >>> row_metric("hd95", EvaluationConfig()), row_metric("nsd", EvaluationConfig())
         ('hd95_mm', 'nsd_2mm')
     """
-    base = base_metric(metric)
-    if base == "nsd":
-        return f"nsd_{evaluation.nsd_tolerance_mm:g}mm"
-    return f"{base}_{evaluation.units}" if base in ("hd95", "hd95_max", "hd", "assd") else base
-
-
-def _refuse_metric(name: str) -> None:
-    if name in DIRECTIONS:
-        raise ValueError(
-            f"has `{name}` in `metrics`, which describes the data or the model: nobody is better "
-            "or worse by it"
-        )
-    near = get_close_matches(name, DIRECTIONS, n=1)
-    hint = f"; did you mean `{near[0]}`?" if near else ""
-    known = ", ".join(key for key, better in DIRECTIONS.items() if better)
-    raise ValueError(f"has `{name}` in `metrics`, which is none of {known}{hint}")
+    return get_metric(metric).row_name(CaseOptions(**evaluation.metric_options()))
 
 
 def calibrated_name(method: str, calibrator: str) -> str:

@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from segcal.evaluation.audit import audit_predictions
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluation_files import Evaluation, read_evaluation, write_evaluation
 from segcal.evaluation.posthoc_apply import apply_folder
 from segcal.evaluation.posthoc_fit import AFTER_TRAINING, fit_pairs
@@ -46,7 +46,7 @@ __all__ = [
     "Evaluation",
     "FinishedRun",
     "PredictReport",
-    "Predicted",
+    "PredictedCase",
     "Prediction",
     "apply_folder",
     "audit_predictions",

@@ -15,18 +15,16 @@ from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, write_json, write_text
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluation_files import Evaluation, write_evaluation
-from segcal.metrics import REGIONS
+from segcal.metrics import REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions.pairing import Pairs, find_pairs
-from segcal.stats.patients import patients_of
+from segcal.stats import patients_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Below half a point, confidence and accuracy are called equal.
-_NO_GAP = 0.005
 METRICS = ("dsc", "hd95_mm", "ece", "cece")
 
 
@@ -45,13 +43,11 @@ class Audited:
         for title, found in self.networks.items():
             mean = found.means(self.region)
             gap = mean["signed_gap"]
-            side = "over-confident" if gap > 0 else "under-confident"
-            side = "neither over- nor under-confident" if abs(gap) < _NO_GAP else side
             yield (
                 f"{title}: {found.about['cases']} cases; region {self.region}: ECE "
                 f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; confidence "
                 f"{100 * abs(gap):.2f} points {'above' if gap > 0 else 'below'} accuracy "
-                f"({side}); DSC {mean['dsc']:.4f}"
+                f"({confidence_verdict(gap)}); DSC {mean['dsc']:.4f}"
             )
 
 
@@ -238,12 +234,12 @@ def _evaluate(
 ) -> Evaluation:
     now = pairs.pairs[0]
 
-    def cases() -> Iterator[Predicted]:
+    def cases() -> Iterator[PredictedCase]:
         nonlocal now
         for pair in pairs:
             now = pair
             loaded = pair.load()
-            yield Predicted(
+            yield PredictedCase(
                 pair.name,
                 to_probs(loaded.values, from_probs=not logits),
                 loaded.target,
@@ -268,16 +264,16 @@ def _write_tables(folder: Path, runs: Sequence[Path], region: str) -> None:
 
     A network that finds nothing has no distance.
     """
-    from segcal.stats import bootstrap_ranks
-    from segcal.stats.eligibility import choose_ranked
+    from segcal.stats import bootstrap_ranks, collect, find_eligible
+    from segcal.study.ranks import write_ranks
 
     parts = [(run / "cases.csv").read_text(encoding="utf-8").splitlines(True) for run in runs]
     write_text(folder / "cases.csv", "".join(parts[0][:1] + [x for p in parts for x in p[1:]]))
     table = _read(folder / "cases.csv")
     methods = list(dict.fromkeys(table["method"]))
-    metrics = choose_ranked(table, methods, METRICS, region).metrics
-    ranks = bootstrap_ranks(table, metrics=metrics, region=region, missing="worst")
-    write_text(folder / "ranks.csv", ranks.to_csv(index=False))
+    metrics = find_eligible(table, methods, METRICS, region).metrics
+    ranks = bootstrap_ranks(collect(table, metrics=metrics, region=region, missing="worst"))
+    write_ranks(folder / "ranks.csv", ranks)
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -1,7 +1,8 @@
-"""What is measured of one predicted case: rows, bins, and a picture of one slice."""
+"""Metrics of one predicted case, and a picture of one of its slices."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,28 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.arrays import is_tensor, to_numpy
-from segcal.metrics import CalibrationBins, CaseResult, Row, evaluate_case
-from segcal.metrics.case import predicted_labels
+from segcal.metrics import CaseOptions, CaseResult, evaluate_case, predicted_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Below this a predicted probability counts as this in the Kullback-Leibler divergence.
-CLIP = 1e-7
-
 
 @dataclass
-class Predicted:
-    """One case as a model sees it, on one grid.
+class PredictedCase:
+    """One case and its prediction, on one grid.
 
     Args:
-        name: of the case.
-        probs: (K, *S), after softmax; on CUDA the counting happens there.
+        name: name of the case.
+        probs: (K, *S), after softmax. On CUDA the counting runs on the device.
         target: integer labels (*S).
         spacing_mm: voxel size, one value per axis of S.
         image: (C, *S) or (*S), for pictures.
-        logits: (K, *S), for their mean size.
-        truth: true probabilities (K, *S), where they are known.
+        logits: (K, *S), for metrics of logits.
+        true_probs: true probabilities (K, *S), where they are known.
     """
 
     name: str
@@ -39,7 +36,7 @@ class Predicted:
     spacing_mm: tuple[float, ...]
     image: NDArray[Any] | None = None
     logits: NDArray[Any] | Tensor | None = None
-    truth: NDArray[Any] | None = None
+    true_probs: NDArray[Any] | None = None
 
 
 @dataclass
@@ -54,94 +51,46 @@ class Picture:
 
 
 @dataclass
-class Measured:
-    """Everything that is kept of a case; the arrays of the case itself are not."""
+class EvaluatedCase:
+    """The metrics and the picture of a case, without its arrays."""
 
     result: CaseResult
     picture: Picture
-    truth_bins: CalibrationBins | None
 
 
-def measure_case(case: Predicted, who: dict[str, Any], options: dict[str, Any]) -> Measured:
-    """All metrics of a case. `who` names the run in its rows, `options` are `evaluate_case`'s."""
-    result = evaluate_case(
-        case.probs, case.target, case.spacing_mm, case=case.name, **who, **options
-    )
+def evaluate_predicted_case(
+    case: PredictedCase,
+    names: Mapping[str, Any],
+    groups: Mapping[str, Sequence[int]],
+    options: CaseOptions,
+) -> EvaluatedCase:
+    """All metrics of a case.
 
-    def add(label: str, region: str, metric: str, value: float) -> None:
-        result.rows.append(
-            Row(**who, case=case.name, label=label, region=region, metric=metric, value=value)
-        )
-
-    for region, bins in result.bins.items():
-        add("all", region, "mean_confidence", mean_confidence(bins))
-    if case.logits is not None:
-        for label, value in enumerate(mean_abs_logits(case.logits, case.target)):
-            add(str(label), "all", "mean_abs_logit", float(value))
-    truth_bins = None
-    if case.truth is not None:
-        truth_bins, errors = _against_truth(case.probs, case.truth, options["num_bins"])
-        for metric, value in errors.items():
-            add("all", "all", metric, value)
-    return Measured(result, _draw(case), truth_bins)
-
-
-def mean_confidence(bins: CalibrationBins) -> float:
-    """Mean of the largest probability; NaN where nothing was counted."""
-    return float(bins.top_confidence.sum() / bins.voxels) if bins.voxels else float("nan")
-
-
-def mean_abs_logits(logits: Any, target: NDArray[Any]) -> NDArray[np.float64]:
-    """(K,): over the voxels of each true class, the mean of mean_k |logit_k|; NaN without any."""
-    size = to_numpy(abs(logits).mean(0)).ravel()
-    labels = np.asarray(target).ravel()
-    counted = (labels >= 0) & (labels < len(logits))
-    if not counted.all():
-        size, labels = size[counted], labels[counted]
-    total = np.bincount(labels, weights=size, minlength=len(logits))
-    count = np.bincount(labels, minlength=len(logits))
-    mean = np.divide(total, count, out=np.full(len(logits), np.nan), where=count > 0)
-    return np.asarray(mean)
-
-
-def _against_truth(
-    probs: Any, truth: NDArray[Any], num_bins: int
-) -> tuple[CalibrationBins, dict[str, float]]:
-    """Bins against the true probabilities, and errors that need no bins; over all voxels.
-
-    Stored truth is rounded to half precision: it is made to sum to 1 again.
+    Args:
+        case: the case.
+        names: `run`, `method`, `seed` and `dataset` of its rows.
+        groups, options: as `evaluate_case`.
     """
-    true = np.asarray(truth, dtype=np.float32)
-    true = true / true.sum(0, keepdims=True)
-    soft: Any = true
-    if is_tensor(probs):
-        import torch
-
-        soft = torch.from_numpy(true).to(probs.device)
-    bins = CalibrationBins(len(true), num_bins).update(probs, soft, batched=False)
-    found = to_numpy(probs).astype(np.float32, copy=False)
-    ratio = np.log(np.maximum(true, CLIP)) - np.log(np.maximum(found, CLIP))
-    return bins, {
-        "truth_ece": bins.ece(),
-        "truth_cece": bins.cece(),
-        "truth_mae": float(np.abs(found - true).mean(dtype=np.float64)),
-        "truth_kl": float((true * ratio).sum(0).mean(dtype=np.float64)),
-    }
+    result = evaluate_case(
+        case.probs, case.target, case.spacing_mm, case=case.name, **names,
+        groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
+    )  # fmt: skip
+    return EvaluatedCase(result, _draw(case))
 
 
-def _draw(case: Predicted) -> Picture:
-    """The slice of the first axis with the largest true foreground; a plane is its own slice."""
+def _draw(case: PredictedCase) -> Picture:
+    """The slice of the first axis with the largest true foreground; a 2-D case is one slice."""
     target = np.asarray(case.target)
-    where: Any = ...
+    index: Any = ...
     if target.ndim == 3:
-        where = int((target > 0).sum(axis=(1, 2)).argmax())
-    probs: Any = case.probs[:, where]
+        index = int((target > 0).sum(axis=(1, 2)).argmax())
+    probs: Any = case.probs[:, index]
     image = np.zeros(target.shape) if case.image is None else np.asarray(case.image)
     image = image[0] if image.ndim > target.ndim else image
-    truth = np.where((target[where] < 0) | (target[where] > 255), 0, target[where])
+    truth = np.where((target[index] < 0) | (target[index] > 255), 0, target[index])
     confidence = to_numpy(probs.max(0).values if is_tensor(probs) else probs.max(0))
     return Picture(
-        image=_window(image[where]),
+        image=_window(image[index]),
         truth=truth.astype(np.uint8),
         labels=predicted_labels(probs).astype(np.uint8),
         confidence=np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8),
@@ -150,7 +99,7 @@ def _draw(case: Predicted) -> Picture:
 
 
 def _window(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """The 1st to 99th percentile as 0 to 255."""
+    """The 1st to 99th percentile mapped to 0 to 255."""
     low, high = (float(value) for value in np.percentile(image, (1, 99)))
     scaled = (image.astype(np.float64) - low) / ((high - low) or 1.0)
     return np.asarray(np.rint(255 * np.clip(scaled, 0, 1)), dtype=np.uint8)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from segcal import __version__
-from segcal.core.files import atomic_path, file_sha256, write_json, write_text
+from segcal.core.files import atomic_path, file_sha256, write_json
 from segcal.core.provenance import git_commit, versions
-from segcal.evaluation.case_metrics import Measured, Predicted, mean_confidence, measure_case
-from segcal.metrics import COLUMNS, POOLED, REGIONS, CalibrationBins, Row, pool_cases
-from segcal.metrics.table import read_table
+from segcal.evaluation.case_metrics import EvaluatedCase, PredictedCase, evaluate_predicted_case
+from segcal.metrics import DEFAULT_REGION, POOLED, CaseOptions, Row, is_whole_image, pool_cases
+from segcal.study.cases_table import read_cases_table, write_cases_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +47,7 @@ class Evaluation:
 
     def table(self) -> pd.DataFrame:
         """The long table of all rows."""
-        return read_table(self.path("cases.csv"))
+        return read_cases_table(self.path("cases.csv"))
 
     def damaged(self) -> Path | None:
         """The first of its files that is not there, or not as it was written; None if all are.
@@ -72,13 +69,14 @@ class Evaluation:
             return list(named)
         return [name for name in dict.fromkeys(self.table()["case"]) if name != POOLED]
 
-    def means(self, region: str = "foreground") -> dict[str, float]:
+    def means(self, region: str = DEFAULT_REGION) -> dict[str, float]:
         """Mean over cases (and structures) of each metric, undefined values left out."""
         table = self.table()
         cases = table[(table["case"] != POOLED) & table["label"].isin(["all", *self.structures])]
-        whole = cases["metric"].str.match(r"dsc|nsd|hd|assd|truth")
+        names = cases["metric"].unique()
+        whole = cases["metric"].isin([name for name in names if is_whole_image(name)])
         chosen = cases[(cases["region"] == region) | whole]
-        found = chosen.groupby("metric", sort=False)["value"].mean()
+        found = chosen.groupby("metric", sort=False, observed=True)["value"].mean()
         return {str(metric): float(value) for metric, value in found.items()}
 
     @property
@@ -123,7 +121,7 @@ def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | Non
 
 
 def write_evaluation(
-    cases: Iterable[Predicted],
+    cases: Iterable[PredictedCase],
     out: Path | str,
     *,
     run: str,
@@ -133,13 +131,7 @@ def write_evaluation(
     labels: Sequence[str],
     split: str = "test",
     groups: Mapping[str, Sequence[int]] | None = None,
-    regions: Sequence[str] = tuple(REGIONS),
-    num_bins: int = 15,
-    dilate_mm: float = 5.0,
-    width_mm: float = 3.0,
-    nsd_tolerance_mm: float = 2.0,
-    units: str = "mm",
-    empty: str = "nan",
+    options: CaseOptions | None = None,
     workers: int = 1,
     about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
@@ -158,7 +150,7 @@ def write_evaluation(
         labels: names of the classes, background first.
         split: "test", or what the names of the files end in.
         groups: structures of the segmentation metrics, name → labels; None is each class but 0.
-        regions, num_bins, dilate_mm, width_mm, nsd_tolerance_mm, units, empty: as `evaluate_case`.
+        options: how the metrics are computed; None for the defaults.
         workers: threads that measure.
         about: further entries of evaluation.json.
         overwrite: whether an evaluation of this split may be replaced.
@@ -169,18 +161,13 @@ def write_evaluation(
     if not overwrite and file_of(out, "evaluation.json", split).exists():
         raise ValueError(f"{out}: has an evaluation of split {split} already; say --overwrite")
     structures = dict(groups or {name: (k,) for k, name in enumerate(labels) if k > 0})
+    options = CaseOptions() if options is None else options
     who = {"run": run, "method": method, "seed": seed, "dataset": dataset}
-    options = {
-        "num_bins": num_bins, "dilate_mm": dilate_mm, "width_mm": width_mm,
-        "nsd_tolerance_mm": nsd_tolerance_mm, "units": units, "empty": empty,
-    }  # fmt: skip
-    measure = partial(
-        measure_case, who=who, options={**options, "regions": list(regions), "groups": structures}
-    )
+    evaluate = partial(evaluate_predicted_case, names=who, groups=structures, options=options)
     names: list[str] = []
-    found: list[Measured] = []
+    found: list[EvaluatedCase] = []
 
-    def named() -> Iterator[Predicted]:
+    def named() -> Iterator[PredictedCase]:
         for case in cases:
             if len(case.probs) != len(labels):
                 raise ValueError(
@@ -192,7 +179,7 @@ def write_evaluation(
             names.append(case.name)
             yield case
 
-    for measured in in_order(measure, named(), workers):
+    for measured in in_order(evaluate, named(), workers):
         found.append(measured)
         if progress is not None:
             progress(len(found))
@@ -200,14 +187,15 @@ def write_evaluation(
         raise ValueError(f"Expected split {split} of {dataset} to have cases, but got none.")
     rows = [row for one in found for row in one.result.rows]
     undefined = Counter(row.metric for row in rows if math.isnan(row.value))
-    rows += _pooled(found, who)
+    rows += pool_cases(one.result for one in found)
     content = {
         "format": FORMAT,
         "version": VERSION,
         **who,
         "split": split,
-        "regions": list(regions),
-        "options": options,
+        "regions": list(options.regions),
+        "options": {k: v for k, v in asdict(options).items() if k not in ("regions", "metrics")},
+        "metrics": list(options.metrics),
         "labels": list(labels),
         "structures": list(structures),
         "checkpoint": None,
@@ -220,7 +208,7 @@ def write_evaluation(
         "versions": versions(),
         "commit": git_commit(),
     }
-    bins = _bins(names, list(regions), list(labels), found)
+    bins = _bins(names, options.regions, list(labels), found)
     _write(out, split, rows, bins, _pictures(names, found), content)
     return Evaluation(out, split, content)
 
@@ -245,49 +233,27 @@ def in_order(function: Callable[[T], U], items: Iterable[T], workers: int) -> It
                 future.cancel()
 
 
-def _pooled(found: Sequence[Measured], who: dict[str, Any]) -> list[Row]:
-    """Rows over all voxels of all cases."""
-    rows = pool_cases(one.result for one in found)
-
-    def add(region: str, metric: str, value: float) -> None:
-        rows.append(Row(**who, case=POOLED, label="all", region=region, metric=metric, value=value))
-
-    for region in found[0].result.bins:
-        total = _add(one.result.bins[region] for one in found)
-        add(region, "mean_confidence", mean_confidence(total))
-    if all(one.truth_bins is not None for one in found):
-        total = _add(one.truth_bins for one in found if one.truth_bins is not None)
-        add("all", "truth_ece", total.ece())
-        add("all", "truth_cece", total.cece())
-    return rows
-
-
-def _add(parts: Iterable[CalibrationBins]) -> CalibrationBins:
-    first, *others = parts
-    total = CalibrationBins(first.num_classes, first.num_bins).merge(first)
-    for other in others:
-        total.merge(other)
-    return total
-
-
 def _bins(
-    names: Sequence[str], regions: Sequence[str], labels: Sequence[str], found: Sequence[Measured]
+    names: Sequence[str],
+    regions: Sequence[str],
+    labels: Sequence[str],
+    found: Sequence[EvaluatedCase],
 ) -> dict[str, Any]:
     """Statistics stacked over (case, region)."""
     out: dict[str, Any] = {
         "cases": np.array(names), "regions": np.array(regions), "labels": np.array(labels),
     }  # fmt: skip
-    states = [[one.result.bins[region].state() for region in regions] for one in found]
+    states = [[one.result.statistics[name].bins.state() for name in regions] for one in found]
     for key in states[0][0]:
         out[key] = np.stack([np.stack([state[key] for state in case]) for case in states])
-    if all(one.truth_bins is not None for one in found):
-        truths = [one.truth_bins.state() for one in found if one.truth_bins is not None]
-        for key in truths[0]:
-            out[f"truth_{key}"] = np.stack([state[key][None] for state in truths])
+    true = [one.result.true_bins.state() for one in found if one.result.true_bins is not None]
+    if len(true) == len(found):
+        for key in true[0]:
+            out[f"truth_{key}"] = np.stack([state[key][None] for state in true])
     return out
 
 
-def _pictures(names: Sequence[str], found: Sequence[Measured]) -> dict[str, Any]:
+def _pictures(names: Sequence[str], found: Sequence[EvaluatedCase]) -> dict[str, Any]:
     out: dict[str, Any] = {"cases": np.array(names)}
     for index, one in enumerate(found):
         for key, array in vars(one.picture).items():
@@ -306,11 +272,7 @@ def _write(
     """All files, evaluation.json last; an old one goes first, so that it never describes others."""
     out.mkdir(parents=True, exist_ok=True)
     file_of(out, "evaluation.json", split).unlink(missing_ok=True)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(map(attrgetter(*COLUMNS), rows))
-    write_text(file_of(out, "cases.csv", split), text.getvalue())
+    write_cases_table(file_of(out, "cases.csv", split), rows)
     for name, arrays in (("bins.npz", bins), ("slices.npz", pictures)):
         with (
             atomic_path(file_of(out, name, split)) as partial_name,

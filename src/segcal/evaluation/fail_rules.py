@@ -1,33 +1,30 @@
-"""Rules on the metrics of an audit, `--fail-if`, to guard a release."""
+"""Limits on the metrics of an audit, `--fail-if`, to guard a release."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from segcal.core.checks import check_choice
 from segcal.evaluation.evaluation_files import Evaluation
-from segcal.metrics import POOLED, REGIONS
+from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, base_metric, get_metric, is_whole_image
 
-# What a rule may speak of. Those of the whole segmentation have no region.
-_SEGMENTATION = ("dsc", "hd95_mm", "hd95_max_mm", "hd_mm", "assd_mm", "nsd_2mm")
-_CALIBRATION = (
-    "ece", "cece", "ace", "mce", "adaptive_ece", "signed_gap", "brier", "nll", "mean_confidence",
-)  # fmt: skip
-_RULE = re.compile(r"^(?:(\w+):)?(\w+)(>=|<=|>|<)([-+.\deE]+)$")
-_HOLDS: dict[str, Callable[[float, float], bool]] = {
-    ">": lambda value, limit: value > limit,
-    ">=": lambda value, limit: value >= limit,
-    "<": lambda value, limit: value < limit,
-    "<=": lambda value, limit: value <= limit,
-}
+if TYPE_CHECKING:
+    import pandas as pd
+
+_RULE = re.compile(r"(?:(\w+):)?([\w.]+)(>=|<=|>|<)([-+.\deE]+)")
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`--fail-if`: a metric in a region, a comparison and a limit."""
+    """A limit that a metric in a region must not violate."""
 
     text: str
     region: str
@@ -35,64 +32,71 @@ class Rule:
     sign: str
     limit: float
 
+    @property
+    def subject(self) -> str:
+        """The metric, and its region if it has one."""
+        return self.metric if is_whole_image(self.metric) else f"{self.metric} ({self.region})"
+
 
 def parse_rule(text: str) -> Rule:
-    """`[REGION:]METRIC(>|>=|<|<=)NUMBER`; without a region, all voxels.
+    """A rule from `[REGION:]METRIC(>|>=|<|<=)NUMBER`; the default region is `all`.
+
+    METRIC is a registered metric, with or without its unit or tolerance ("hd95", "hd95_voxel",
+    "nsd_1mm").
 
     Example:
         >>> parse_rule("foreground:ece > 0.05").limit
         0.05
     """
-    match = _RULE.match("".join(text.split()))
+    match = _RULE.fullmatch("".join(text.split()))
     try:
         limit = float(match[4]) if match else math.nan
     except ValueError:
         limit = math.nan
     if match is None or not math.isfinite(limit):
         raise ValueError(
-            "Expected argument `--fail-if` to be a rule such as 'ece>0.05' or "
-            f"'foreground:cece>=0.1', but got {text!r}."
+            f"--fail-if {text!r} is not a rule; write for example 'ece>0.05' or "
+            "'foreground:cece>=0.1'"
         )
-    region, metric = match[1] or "all", "hd95_mm" if match[2] == "hd95" else match[2]
+    region, metric = match[1] or DEFAULT_REGION, match[2]
     check_choice("--fail-if", region, REGIONS)
-    check_choice("--fail-if", metric, (*_CALIBRATION, *_SEGMENTATION))
-    if match[1] and metric in _SEGMENTATION:
-        raise ValueError(
-            f"Expected argument `--fail-if` to name no region for {metric}, which has none, but "
-            f"got {text!r}."
-        )
+    get_metric(metric)
+    if match[1] and is_whole_image(metric):
+        raise ValueError(f"--fail-if {text!r}: {metric} has no region; omit {match[1]}:")
     return Rule(text, region, metric, match[3], limit)
 
 
 def check_rules(networks: Mapping[str, Evaluation], rules: Sequence[Rule]) -> list[str]:
-    """One line for every rule that holds, or cannot be judged, for a network."""
-    return [
-        line
-        for title, found in networks.items()
-        for rule in rules
-        if (line := _broken(title, found, rule)) is not None
-    ]
+    """One line for every rule that a network violates, or that cannot be checked."""
+    lines = []
+    for title, evaluation in networks.items() if rules else ():
+        table = evaluation.table()
+        lines += [f"{title}: {line}" for rule in rules if (line := _violation(table, rule))]
+    return lines
 
 
-def _broken(title: str, found: Evaluation, rule: Rule) -> str | None:
-    table = found.table()
-    chosen = table[(table["case"] != POOLED) & (table["metric"] == rule.metric)]
-    whole = rule.metric in _SEGMENTATION
-    chosen = chosen if whole else chosen[(chosen["region"] == rule.region)]
-    chosen = chosen[chosen["label"].isin(["all", *found.structures])]
-    undefined = int(chosen["value"].isna().sum())
-    mean = float(chosen["value"].mean())
-    what = rule.metric if whole else f"{rule.metric} in region {rule.region}"
-    # A missed organ has no distance: leaving it out would make a worse network pass.
+def _violation(table: pd.DataFrame, rule: Rule) -> str:
+    """Why a network fails a rule; "" if it passes."""
+    measured = [str(name) for name in table["metric"].unique()]
+    names = [name for name in measured if rule.metric in (name, base_metric(name))]
+    if len(names) != 1:
+        similar = [name for name in measured if base_metric(name) == base_metric(rule.metric)]
+        return (
+            f"--fail-if {rule.text!r} cannot be checked: measured was "
+            f"{', '.join(similar) or 'no such metric'}"
+        )
+    whole = is_whole_image(rule.metric)
+    region = "all" if whole else rule.region
+    rows = table[(table["case"] != POOLED) & (table["metric"] == names[0])]
+    values = rows.loc[rows["region"] == region, "value"]
+    undefined, mean = int(values.isna().sum()), float(values.mean())
+    # A missed structure has no distance: skipping it would let a worse network pass.
     if math.isnan(mean) or (undefined and whole):
         return (
-            f"{title}: {what} is undefined in {undefined} of {len(chosen)} values, so "
-            f"--fail-if {rule.text!r} cannot be judged"
+            f"--fail-if {rule.text!r} cannot be checked: {rule.subject} is undefined in "
+            f"{undefined} of {len(values)} values"
         )
-    if not _HOLDS[rule.sign](mean, rule.limit):
-        return None
-    left_out = f" ({undefined} without such voxels left out)" if undefined else ""
-    return (
-        f"{title}: {what} is {mean:.4g} on average over cases{left_out}: --fail-if "
-        f"{rule.text!r} holds"
-    )
+    if not _COMPARISONS[rule.sign](mean, rule.limit):
+        return ""
+    skipped = f" ({undefined} cases without such voxels skipped)" if undefined else ""
+    return f"mean {rule.subject} = {mean:.4g}{skipped} violates --fail-if {rule.text!r}"

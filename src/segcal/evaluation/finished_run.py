@@ -17,7 +17,7 @@ from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluation_files import (
     Evaluation,
     epochs_done,
@@ -25,6 +25,7 @@ from segcal.evaluation.evaluation_files import (
     write_evaluation,
 )
 from segcal.evaluation.predict import choose_device, exactly, predict_case
+from segcal.metrics import CaseOptions
 from segcal.models import SegmentationNetwork, load_model
 
 SPLITS = ("train", "val", "test")
@@ -209,7 +210,7 @@ def measure_run(
     told: Mapping[str, Any],
     *,
     about: Mapping[str, Any] | None = None,
-    change: Callable[[Predicted], Predicted] | None = None,
+    change: Callable[[PredictedCase], PredictedCase] | None = None,
     data: Path | str | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -237,7 +238,7 @@ def measure_run(
             labels=[prepared.classes[k] for k in sorted(prepared.classes)],
             split=split,
             groups=prepared.info.regions or None,
-            **config.metric_options(),
+            options=CaseOptions(**config.metric_options()),
             workers=default_workers() if workers is None else workers,
             about={
                 **identity(run, config),
@@ -256,7 +257,7 @@ def predicted_cases(
     cases: Sequence[PreparedCase],
     config: EvaluationConfig,
     device: torch.device,
-) -> Iterator[Predicted]:
+) -> Iterator[PredictedCase]:
     """The run's predictions, case after case, with all that is to be measured against."""
     network = run.network(config.checkpoint, device)
     for case in cases:
@@ -271,14 +272,14 @@ def predicted_cases(
             )
         except ValueError as error:
             raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
-        yield Predicted(
+        yield PredictedCase(
             name=case.name,
             probs=found.probs,
             target=case.label(),
             spacing_mm=case.spacing_mm,
             image=image,
             logits=found.logits,
-            truth=case.truth(),
+            true_probs=case.truth(),
         )
 
 
@@ -302,7 +303,7 @@ def differences(
     wanted = {
         **identity(open_run(run or done.folder), config),
         **(told or {}),
-        "regions": list(options.pop("regions")),
+        **{key: list(options.pop(key)) for key in ("regions", "metrics")},
         **options,
     }
     there = {**done.about, **done.about.get("options", {})}

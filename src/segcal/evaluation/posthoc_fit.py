@@ -17,11 +17,10 @@ from segcal.core.checks import check_choice, check_int
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, compare
-from segcal.metrics import REGIONS, measure
-from segcal.metrics.case import predicted_labels
+from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import CALIBRATORS, Calibrator, HeldOut, make_calibrator, to_probs
 from segcal.predictions.pairing import IGNORED, Loaded, Pairs
-from segcal.stats.patients import patients_of
+from segcal.stats import patients_of
 
 # Those that a study may fit to each of its runs; "local" is a training of its own.
 AFTER_TRAINING = tuple(name for name in CALIBRATORS if name != "local")
@@ -195,7 +194,7 @@ def _notes(models: Sequence[Calibrator]) -> tuple[str, ...]:
 def _scores(
     probs: NDArray[Any], target: NDArray[np.int32], mask: NDArray[np.bool_]
 ) -> dict[str, float]:
-    found = measure(probs, target, len(probs), mask, ignore_index=IGNORED, batched=False)
+    found = voxel_statistics(probs, target, len(probs), mask, ignore_index=IGNORED, batched=False)
     return {
         "ece": found.bins.ece(),
         "nll": found.scores.nll(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
-from segcal.evaluation.case_metrics import Predicted
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluation_files import Evaluation
 from segcal.evaluation.finished_run import (
     FinishedRun,
@@ -57,7 +57,7 @@ def evaluate_calibrated(
     assert fitted.report is not None
     fitted.save(opened.folder / f"calibrator_{calibrator}.json")
 
-    def calibrate(case: Predicted) -> Predicted:
+    def calibrate(case: PredictedCase) -> PredictedCase:
         # The logits are the network's own: their size says nothing of these probabilities.
         return replace(case, probs=fitted.transform(_logits(case)), logits=None)
 
@@ -106,7 +106,7 @@ def fit_run(
     return fitted
 
 
-def _logits(case: Predicted) -> Any:
+def _logits(case: PredictedCase) -> Any:
     if case.logits is None:
         raise ValueError(
             f"Expected case {case.name} to have logits to calibrate, but probabilities of mirror "

@@ -1,5 +1,5 @@
-"""segcal inside other people's frameworks: `monai`, `torchmetrics` and `nnunet`.
+"""segcal inside other frameworks: `monai`, `torchmetrics` and `nnunet`.
 
-Each module imports its framework, and none is imported here: name the one you use, as in
+Each module imports its framework; this package imports none of them. Import the module you need:
 `from segcal.integrations.torchmetrics import ECE`.
 """

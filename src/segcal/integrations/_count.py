@@ -1,43 +1,46 @@
-"""What the metrics of every framework share: a batch in, additive counts out, numbers read off."""
+"""Additive statistics of a batch, shared by the metrics for torchmetrics and MONAI."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from segcal.core.checks import check_choice
-from segcal.metrics import REGIONS, CalibrationBins, ProperScores, measure
-from segcal.metrics.calibration_and_scores import Measured
+from segcal.metrics import (
+    METRICS,
+    REGIONS,
+    CalibrationBins,
+    Metric,
+    ProperScores,
+    VoxelStatistics,
+    get_metric,
+    voxel_statistics,
+)
 
 Spacing = float | Sequence[float]
-
-READOUTS: dict[str, Callable[[Measured], float]] = {
-    "ece": lambda m: m.bins.ece(),
-    "cece": lambda m: m.bins.cece(),
-    "ace": lambda m: m.bins.ace(),
-    "mce": lambda m: m.bins.mce(),
-    "signed_gap": lambda m: m.bins.signed_gap(),
-    "brier": lambda m: m.scores.brier(),
-    "nll": lambda m: m.scores.nll(),
-}
-# These regions are measured in millimetres: without the size of a voxel they mean nothing.
-IN_MM = ("union", "boundary")
+# Regions that are defined by a distance in millimeters.
+_REGIONS_IN_MM = ("union", "boundary")
 
 
-def check_names(metrics: Sequence[str]) -> tuple[str, ...]:
-    """The names of the numbers to read off, each known and given once."""
-    if not metrics:
-        raise ValueError("Expected argument `metrics` to name at least one, but got none.")
-    for name in metrics:
-        check_choice("metrics", name, READOUTS)
-    return tuple(dict.fromkeys(metrics))
+def additive_metrics(names: Sequence[str]) -> dict[str, Metric]:
+    """The metrics with these names, by key; each must be additive."""
+    if not names:
+        raise ValueError("Expected argument `metrics` to name at least one metric, but got none.")
+    found = {metric.key: metric for metric in map(get_metric, names)}
+    for key, metric in found.items():
+        if not metric.additive:
+            additive = [name for name in METRICS if METRICS.get(name).additive]
+            raise ValueError(
+                f"Expected argument `metrics` to name additive metrics ({', '.join(additive)}), "
+                f"but got {key!r}, which cannot be summed over batches."
+            )
+    return found
 
 
-def nothing(num_classes: int, num_bins: int) -> Measured:
-    """No voxels: what sums start from."""
-    return Measured(CalibrationBins(num_classes, num_bins), ProperScores(num_classes))
+def empty_statistics(num_classes: int, num_bins: int) -> VoxelStatistics:
+    """Statistics without any voxel."""
+    return VoxelStatistics(CalibrationBins(num_classes, num_bins), ProperScores(num_classes))
 
 
 def count_image(
@@ -49,14 +52,14 @@ def count_image(
     region: str,
     spacing_mm: Spacing | None,
     ignore_index: int,
-) -> Measured:
-    """The counts of one image: `probs` (K, *S), `target` (*S) labels or (K, *S) soft."""
+) -> VoxelStatistics:
+    """The statistics of one image: `probs` (K, *S), `target` (*S) labels or (K, *S) soft."""
     mask = None
     if region != "all":
-        if spacing_mm is None and region in IN_MM:
+        if spacing_mm is None and region in _REGIONS_IN_MM:
             raise ValueError(
-                f"Expected argument `spacing_mm` to be the size of a voxel, which the region "
-                f"{region!r} is measured with, but got None."
+                f"Expected argument `spacing_mm` to be the voxel size, which the region {region!r} "
+                "needs, but got None."
             )
         truth = target if target.ndim == probs.ndim - 1 else target.argmax(0)
         inside = REGIONS[region](
@@ -66,16 +69,16 @@ def count_image(
             ignore_index=ignore_index,
         )
         mask = torch.as_tensor(inside, device=probs.device)
-    return measure(
+    return voxel_statistics(
         probs, target, num_classes, mask,
         num_bins=num_bins, ignore_index=ignore_index, batched=False,
     )  # fmt: skip
 
 
 def as_target(target: Tensor, probs: Tensor) -> Tensor:
-    """Labels (B, *S) or soft labels (B, K, *S) for `probs` (B, K, *S), from what frameworks give.
+    """Labels (B, *S) or soft labels (B, K, *S) for `probs` (B, K, *S).
 
-    A channel axis of 1 is dropped, and labels stored as floats become integers.
+    A channel axis of 1 is removed, and labels stored as floats become integers.
     """
     if probs.ndim < 3:
         raise ValueError(

@@ -1,14 +1,13 @@
 """Calibration as a MONAI metric, for loops, handlers and bundles.
 
-segcal's losses need no wrapper: they are called as MONAI calls a loss, `loss(output, label)` with
-labels (B, 1, *S) or one-hot, and a bundle names them by class path
-(`_target_: segcal.losses.NACLLoss`).
+The losses of segcal need no wrapper: MONAI calls them as `loss(output, label)` with labels
+(B, 1, *S) or one-hot, and a bundle names them by class path (`_target_: segcal.losses.NACLLoss`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -16,45 +15,50 @@ from torch import Tensor
 
 from segcal.core.checks import check_choice, check_int, require
 from segcal.integrations._count import (
-    READOUTS,
     Spacing,
+    additive_metrics,
     as_target,
-    check_names,
     count_image,
-    nothing,
+    empty_statistics,
 )
-from segcal.metrics import REGIONS, CalibrationBins, ProperScores
-from segcal.metrics.calibration_and_scores import Measured
+from segcal.metrics import (
+    DEFAULT_REGION,
+    REGIONS,
+    CalibrationBins,
+    ProperScores,
+    VoxelStatistics,
+)
 
 require("monai")
 from monai.metrics.metric import CumulativeIterationMetric  # noqa: E402
 
-AVERAGES = ("voxels", "cases")
+Average = Literal["voxels", "cases"]
 
 
 class CalibrationMetric(CumulativeIterationMetric):
-    """ECE and its relatives over an epoch: call it on every batch, then `aggregate`, then `reset`.
+    """Calibration errors over an epoch: call it on every batch, then `aggregate`, then `reset`.
 
-    `metric(y_pred, y)`: `y_pred` are probabilities, (B, K, *S) or a list of (K, *S); `y` labels
-    with a channel axis of 1 as MONAI has them (or without), or one-hot. Returned, and kept, is one
-    row of additive counts per image (int64 exact in float64 up to 2⁵³), so `aggregate` over
-    several processes is what one process would say, also where one of them saw no image.
+    `metric(y_pred, y)`: `y_pred` are probabilities, (B, K, *S) or a list of (K, *S); `y` are labels
+    with or without a channel axis of 1, or one-hot. A call returns, and the metric stores, one row
+    of additive counts per image (integers are exact in float64 up to 2⁵³). `aggregate` over several
+    processes gives the result of one process, even if one of them has no image.
 
     Args:
-        num_classes: K, the classes of the model, whether or not they occur.
-        metrics: "ece", "cece", "ace", "mce", "signed_gap", "brier" or "nll"; or several of them.
+        num_classes: K, the number of classes of the model, including those that do not occur.
+        metrics: an additive metric of `segcal.metrics.METRICS` ("ece", "cece", "signed_gap",
+            "brier", "nll", …), or several.
         region: where to measure: "all", "foreground", "union" or "boundary".
-        average: "voxels" pools all voxels of all images; "cases" is the mean over images, leaving
-            out those without a voxel in the region.
-        softmax: whether `y_pred` are logits that still need one.
-        spacing_mm: voxel size for the regions in millimetres; None takes it from the label or the
-            output where that is a MetaTensor.
+        average: "voxels" pools all voxels of all images; "cases" is the mean over images with a
+            voxel in the region.
+        softmax: whether `y_pred` are logits.
+        spacing_mm: voxel size for the regions in millimeters; None takes it from the label or the
+            output if that is a MetaTensor.
         num_bins: bins of the calibration errors.
-        ignore_index: label of voxels that do not count.
+        ignore_index: label of voxels that are not counted.
 
-    `aggregate` gives a tensor for one name, and a dict of tensors for several (MONAI's
-    `IgniteMetricHandler` puts each under its name). Lower is better: an evaluator that keeps the
-    best checkpoint needs `metric_cmp_fn=lambda new, best: new < best`.
+    `aggregate` returns a tensor for one name, and a dict of tensors for several (MONAI's
+    `IgniteMetricHandler` stores each under its name). For errors lower is better: an evaluator that
+    keeps the best checkpoint needs `metric_cmp_fn=lambda new, best: new < best`.
 
     Example:
         >>> import torch
@@ -69,8 +73,8 @@ class CalibrationMetric(CumulativeIterationMetric):
         num_classes: int,
         metrics: str | Sequence[str] = "ece",
         *,
-        region: str = "all",
-        average: str = "voxels",
+        region: str = DEFAULT_REGION,
+        average: Average = "voxels",
         softmax: bool = False,
         spacing_mm: Spacing | None = None,
         num_bins: int = 15,
@@ -78,19 +82,20 @@ class CalibrationMetric(CumulativeIterationMetric):
     ) -> None:
         super().__init__()
         check_choice("region", region, REGIONS)
-        check_choice("average", average, AVERAGES)
+        check_choice("average", average, get_args(Average))
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
         self.ignore_index = check_int("ignore_index", ignore_index)
         self.single = isinstance(metrics, str)
-        self.metrics = check_names([metrics] if isinstance(metrics, str) else list(metrics))
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        additive_metrics(self.metrics)
         self.region = region
         self.average = average
         self.softmax = softmax
         self.spacing_mm = spacing_mm
 
     def _compute_tensor(self, y_pred: Tensor, y: Tensor | None = None, **given: Any) -> Tensor:
-        """Counts of each image of a batch, (B, L). Of a call, `spacing_mm` may be `given`."""
+        """Counts of each image of a batch, (B, L); a call may give `spacing_mm`."""
         for name in given:
             check_choice("argument of the metric", name, ("spacing_mm",))
         if y is None:
@@ -113,49 +118,48 @@ class CalibrationMetric(CumulativeIterationMetric):
         ]  # fmt: skip
         return torch.from_numpy(np.stack(rows)).to(probs.device)
 
-    def aggregate(self, average: str | None = None) -> Tensor | dict[str, Tensor]:
-        """The numbers over everything seen since `reset`, in all processes.
+    def aggregate(self, average: Average | None = None) -> Tensor | dict[str, Tensor]:
+        """The metrics over all images since `reset`, in all processes.
 
-        Args: `average` overrides that of the metric.
+        Args:
+            average: overrides the option of the metric.
         """
         average = self.average if average is None else average
-        check_choice("average", average, AVERAGES)
-        rows = self.measured()
-        groups = [sum(rows, nothing(self.num_classes, self.num_bins))]
+        check_choice("average", average, get_args(Average))
+        images = self.statistics()
+        groups = [sum(images, empty_statistics(self.num_classes, self.num_bins))]
         if average == "cases":
-            groups = [row for row in rows if row.bins.voxels] or groups
+            groups = [image for image in images if image.bins.voxels] or groups
         values = {
-            name: torch.tensor(
-                float(np.mean([READOUTS[name](group) for group in groups])), dtype=torch.float64
-            )
-            for name in self.metrics
+            key: torch.as_tensor(np.mean([metric.read(group) for group in groups], axis=0))
+            for key, metric in additive_metrics(self.metrics).items()
         }
-        return values[self.metrics[0]] if self.single else values
+        return next(iter(values.values())) if self.single else values
 
-    def measured(self) -> list[Measured]:
-        """The counts of every image, in all processes, as segcal's own objects."""
+    def statistics(self) -> list[VoxelStatistics]:
+        """The statistics of every image, in all processes."""
         buffer = self.get_buffer()
         if buffer is None:
             return []
         return [_unpack(row, self.num_classes, self.num_bins) for row in buffer.cpu().numpy()]
 
     def _sync(self) -> None:
-        """A process that saw no image joins in with a row of zeros; else the others would wait."""
+        """A process without an image takes part with a row of zeros, so that others do not wait."""
         if self._buffers is None and torch.distributed.is_initialized():
             on_gpu = torch.distributed.get_backend() == "nccl"
-            row = torch.from_numpy(_pack(nothing(self.num_classes, self.num_bins)))
+            row = torch.from_numpy(_pack(empty_statistics(self.num_classes, self.num_bins)))
             self._buffers = [[row.cuda() if on_gpu else row]]
         super()._sync()
 
 
 def _plain(array: Any) -> Tensor:
-    """A tensor without metadata, whose every slice would be tracked."""
+    """A tensor without the metadata that MONAI would track in every slice."""
     tensor = torch.as_tensor(array)
     return tensor.as_subclass(Tensor) if type(tensor) is not Tensor else tensor
 
 
 def _spacing_of(*arrays: Any) -> tuple[float, ...] | None:
-    """The voxel size that a MetaTensor knows, or None. All images of a batch must share it."""
+    """The voxel size of a MetaTensor, or None. All images of a batch must share it."""
     for array in arrays:
         affine = getattr(array, "affine", None)
         if affine is None:
@@ -174,14 +178,14 @@ def _spacing_of(*arrays: Any) -> tuple[float, ...] | None:
     return None
 
 
-def _pack(counted: Measured) -> np.ndarray[Any, Any]:
-    """Counts as one row of float64."""
-    bins, scores = counted.bins.state(), counted.scores
+def _pack(statistics: VoxelStatistics) -> np.ndarray[Any, Any]:
+    """All counts and sums as one row of float64."""
+    bins, scores = statistics.bins.state(), statistics.scores
     parts = [*bins.values(), scores.squared_error, [scores.voxels, scores.log_loss]]
     return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
 
 
-def _unpack(row: np.ndarray[Any, Any], num_classes: int, num_bins: int) -> Measured:
+def _unpack(row: np.ndarray[Any, Any], num_classes: int, num_bins: int) -> VoxelStatistics:
     """The inverse of `_pack`."""
     template = CalibrationBins(num_classes, num_bins).state()
     state, start = {}, 0
@@ -192,7 +196,7 @@ def _unpack(row: np.ndarray[Any, Any], num_classes: int, num_bins: int) -> Measu
     scores = ProperScores(num_classes)
     scores.squared_error = row[start : start + num_classes].copy()
     scores.voxels, scores.log_loss = round(row[-2]), float(row[-1])
-    return Measured(CalibrationBins.from_state(state), scores)
+    return VoxelStatistics(CalibrationBins.from_state(state), scores)
 
 
 __all__ = ["CalibrationMetric"]

@@ -1,4 +1,4 @@
-"""Calibration as torchmetrics `Metric`s: states that add exactly, over batches and processes."""
+"""Calibration as torchmetrics `Metric`s, whose states add exactly over batches and processes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from torch import Tensor
 
 from segcal.core.checks import check_choice, check_int, require
 from segcal.integrations._count import (
-    READOUTS,
     Spacing,
+    additive_metrics,
     as_target,
-    check_names,
     count_image,
-    nothing,
+    empty_statistics,
 )
-from segcal.metrics import REGIONS, CalibrationBins, ProperScores, Reliability
-from segcal.metrics.calibration_and_scores import Measured
+from segcal.metrics import (
+    DEFAULT_REGION,
+    REGIONS,
+    CalibrationBins,
+    ProperScores,
+    Reliability,
+    VoxelStatistics,
+)
 
 require("torchmetrics")
 from torchmetrics import Metric  # noqa: E402
@@ -32,20 +37,21 @@ class CalibrationMetrics(Metric):
     """ECE, CECE, Brier score and NLL of a stream of voxels, as a dict of tensors.
 
     States are int64 counts and float64 sums, so processes merge them exactly, in any order, and
-    memory does not grow with voxels. They keep these types whatever the module around them is cast
-    to (`.half()`, `.to(torch.bfloat16)`); a device without float64 (MPS) cannot hold them.
+    memory does not grow with the number of voxels. They keep these types if the module around them
+    is cast (`.half()`, `.to(torch.bfloat16)`). A device without float64 (MPS) cannot hold them.
 
     `update(probs, target, spacing_mm=None)`: `probs` (B, K, *S) after softmax; `target` (B, *S) or
-    (B, 1, *S) labels, or (B, K, *S) one-hot or soft. Wrong input (logits, labels out of range)
-    raises, and then nothing is counted.
+    (B, 1, *S) labels, or (B, K, *S) one-hot or soft. Invalid input (logits, labels out of range)
+    raises an error, and nothing is counted.
 
     Args:
-        num_classes: K, the classes of the model, whether or not they occur.
-        metrics: of "ece", "cece", "ace", "mce", "signed_gap", "brier", "nll".
+        num_classes: K, the number of classes of the model, including those that do not occur.
+        metrics: additive metrics of `segcal.metrics.METRICS`: "ece", "cece", "signed_gap",
+            "brier", "nll", …, or those of a plugin.
         region: where to measure: "all", "foreground", "union" or "boundary".
         num_bins: bins of the calibration errors.
-        ignore_index: label of voxels that do not count.
-        options: those of `torchmetrics.Metric`.
+        ignore_index: label of voxels that are not counted.
+        options: options of `torchmetrics.Metric`.
 
     Example:
         >>> import torch
@@ -56,15 +62,22 @@ class CalibrationMetrics(Metric):
     """
 
     is_differentiable = False
-    higher_is_better = False
     full_state_update = False
+
+    @property
+    def higher_is_better(self) -> bool | None:  # type: ignore[override]
+        """The direction that all metrics share; None if they differ."""
+        directions = {metric.better for metric in additive_metrics(self.metrics).values()}
+        if directions == {"higher"}:
+            return True
+        return False if directions == {"lower"} else None
 
     def __init__(
         self,
         num_classes: int,
         metrics: Sequence[str] = ("ece", "cece", "brier", "nll"),
         *,
-        region: str = "all",
+        region: str = DEFAULT_REGION,
         num_bins: int = 15,
         ignore_index: int = -100,
         **options: Any,
@@ -74,19 +87,20 @@ class CalibrationMetrics(Metric):
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
         self.ignore_index = check_int("ignore_index", ignore_index)
-        self.metrics = check_names([metrics] if isinstance(metrics, str) else list(metrics))
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        additive_metrics(self.metrics)
         self.region = region
-        for name, array in _arrays(nothing(self.num_classes, self.num_bins)).items():
+        for name, array in _arrays(empty_statistics(self.num_classes, self.num_bins)).items():
             self.add_state(name, torch.as_tensor(array), dist_reduce_fx="sum")
-        # A MetricCollection lets metrics share their states if names and values are the same after
-        # the first batch. That one may be all foreground: the name says what was counted.
+        # A MetricCollection lets metrics share their states if names and values are equal after the
+        # first batch. A first batch may be all foreground, so the name tells the regions apart.
         counted = f"counted_{region}_{self.ignore_index}".replace("-", "minus")
         self.add_state(counted, torch.zeros(1, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, probs: Tensor, target: Tensor, spacing_mm: Spacing | None = None) -> None:
-        """Count a batch. `spacing_mm` is for the regions measured in millimetres."""
+        """Count a batch; `spacing_mm` is needed for the regions in millimeters."""
         target = as_target(target, probs)
-        batch = nothing(self.num_classes, self.num_bins)
+        batch = empty_statistics(self.num_classes, self.num_bins)
         for one, truth in zip(probs, target, strict=True):
             batch += count_image(
                 one, truth, self.num_classes,
@@ -97,19 +111,22 @@ class CalibrationMetrics(Metric):
             state = getattr(self, name)
             setattr(self, name, state + torch.as_tensor(array).to(state.device))
 
-    def measured(self) -> Measured:
-        """The counts so far, of this process, as segcal's own objects."""
+    def statistics(self) -> VoxelStatistics:
+        """The statistics so far, of this process."""
         state = {name: getattr(self, name).cpu().numpy() for name in (*_BINS, *_SCORES)}
         clip = ProperScores(self.num_classes).clip
-        return Measured(
+        return VoxelStatistics(
             CalibrationBins.from_state({name: state[name] for name in _BINS}),
             ProperScores.from_state({**{n: state[n] for n in _SCORES}, "clip": np.array(clip)}),
         )
 
     def compute(self) -> Any:
-        """The numbers, NaN while nothing has been counted."""
-        counted = self.measured()
-        return {name: self._tensor(READOUTS[name](counted)) for name in self.metrics}
+        """The metrics; NaN while nothing has been counted."""
+        counted = self.statistics()
+        return {
+            key: self._tensor(metric.read(counted))
+            for key, metric in additive_metrics(self.metrics).items()
+        }
 
     def reliability(self, label: int | None = None) -> Reliability:
         """The reliability diagram, over all processes; of the top label or of one class."""
@@ -118,13 +135,13 @@ class CalibrationMetrics(Metric):
             should_sync=self._to_sync,
             should_unsync=self._should_unsync,
         ):
-            return self.measured().bins.reliability(label)
+            return self.statistics().bins.reliability(label)
 
-    def _tensor(self, value: float) -> Tensor:
-        return torch.tensor(value, dtype=torch.float64, device=self.device)
+    def _tensor(self, value: Any) -> Tensor:
+        return torch.as_tensor(value, dtype=torch.float64, device=self.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
-        """Move the states with the module, and never cast them: float16 sums stop at 2048."""
+        """Move the states with the module without casting them: float16 sums stop at 2048."""
 
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
@@ -134,7 +151,7 @@ class CalibrationMetrics(Metric):
 
 
 class _One(CalibrationMetrics):
-    """One number as a tensor; a `MetricCollection` of several counts only once."""
+    """One metric as a tensor; several in a `MetricCollection` share one state."""
 
     name = ""
 
@@ -177,7 +194,7 @@ class NLL(_One):
     name = "nll"
 
 
-def _arrays(counted: Measured) -> dict[str, Any]:
+def _arrays(counted: VoxelStatistics) -> dict[str, Any]:
     scores = counted.scores.state()
     return {**counted.bins.state(), **{name: scores[name] for name in _SCORES}}
 

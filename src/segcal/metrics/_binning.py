@@ -1,14 +1,12 @@
-"""The counting behind calibration: one chunk of voxels in, small additive tables out.
+"""Counting for calibration: a chunk of voxels is turned into small additive tables.
 
-Two kernels, one rule. `numpy` serves the CPU (measured: its bincount on one core is faster and
-steadier than torch's on two), `torch` serves CUDA, where only the tables leave the device.
+There are two implementations of one rule: numpy for the CPU (measured: its bincount on one core is
+faster than torch's on two), torch for CUDA, where only the tables are copied from the device.
 
-The rule of the bins. Bin b of M is (b/M, (b+1)/M], the first one also holds 0. The edges are b/M
-rounded to the dtype of the probabilities (float32 or float64; half precision is widened to float32,
-which is exact), and
-membership is decided by comparing with them, never by the rounding of a product: the number nearest
-to b/M closes bin b-1 in either dtype and on every device. Widening a float32 map to float64
-beforehand can therefore move values that lie exactly on an edge, and only those.
+Bin b of M is (b/M, (b+1)/M]; the first bin also holds 0. The edges are b/M rounded to the dtype of
+the probabilities (float32 or float64; half precision is widened to float32, which is exact). Values
+are compared with the edges, so the number nearest to b/M is in bin b-1 in both dtypes and on every
+device. Widening a float32 map to float64 can move values that lie exactly on an edge.
 """
 
 import math
@@ -45,7 +43,7 @@ class BinTables:
 
 
 def empty_tables(groups: int, num_classes: int, num_bins: int) -> BinTables:
-    """Tables of nothing."""
+    """Tables without any voxel."""
     top, each = (groups, num_bins), (groups, num_classes, num_bins)
     return BinTables(
         np.zeros(top, np.int64), np.zeros(top), np.zeros(top),
@@ -58,15 +56,15 @@ def bin_edges(num_bins: int) -> Floats:
     return np.arange(num_bins + 1, dtype=np.float64) / num_bins
 
 
-# Makes p·M reach b for every p that is at least fl(b/M), in float32 as in float64; it may reach b
-# too early, by far less than a bin, which the comparison with the edge then takes back.
+# With this factor p·M is at least b for every p of at least fl(b/M), in float32 and in float64. It
+# may also reach b slightly below the edge, which the comparison with the edge corrects.
 _OVERSHOOT = 1 + 1e-6
 
 
 def bin_index(probs: Array, num_bins: int) -> Array:
     """The bin of each probability, for a numpy array or a tensor of float32 or float64.
 
-    int64 in torch, which indexes by nothing less; int32 in numpy, which is faster.
+    int64 in torch, which indexes with int64 only; int32 in numpy, which is faster.
     """
     if is_tensor(probs):
         import torch
@@ -79,7 +77,7 @@ def bin_index(probs: Array, num_bins: int) -> Array:
     scale = probs.dtype.type(num_bins * _OVERSHOOT)
     index = (probs * scale).astype(np.int32)
     np.minimum(index, num_bins - 1, out=index)
-    # The lower edge is divided anew for each value: a look-up takes several times longer.
+    # The lower edge is computed for each value: looking it up takes several times longer.
     edge = index.astype(probs.dtype)
     edge /= probs.dtype.type(num_bins)
     index -= probs <= edge
@@ -98,21 +96,20 @@ def tally(chunk: Chunk, num_bins: int, groups: int = 1) -> BinTables:
 def top_label(probs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Largest probability and its class, (K, …) -> (…) each; ties go to the smaller class.
 
-    One pass over each class. Up to 256 classes the label is a byte: several times faster, and small
-    beside a volume of probabilities.
+    One pass over each class. Up to 256 classes the label is a byte, which is several times faster.
     """
     confidence = probs[0].copy(order="K")
     small = np.uint8 if len(probs) <= 256 else np.int64
     label = np.zeros_like(confidence, dtype=small)
     for k in range(1, len(probs)):
-        # Where p_k is larger, k is larger than any label so far: a maximum is an assignment.
+        # k is larger than any label so far, so the maximum assigns k where p_k is larger.
         np.maximum(label, (probs[k] > confidence) * small(k), out=label)
         np.maximum(confidence, probs[k], out=confidence)
     return confidence, label
 
 
 def top_of(chunk: Chunk) -> tuple[Array, Array]:
-    """Confidence and label (int64) of each voxel; only looked up if the label is known."""
+    """Confidence and label (int64) of each voxel; a known label is not computed again."""
     probs = chunk.probs
     if is_tensor(probs):
         label = probs.max(dim=0)[1] if chunk.label is None else chunk.label
@@ -146,10 +143,10 @@ def _tally_numpy(chunk: Chunk, num_bins: int, groups: int) -> BinTables:
         return np.asarray(sums, dtype=np.float64).reshape(shape)
 
     if target.ndim == 1:
-        # Hits and misses side by side: one count for both.
+        # One bincount for correct and wrong voxels.
         hits = count(2 * top + (label == target), (*top_shape, 2))
         top_count, accuracy = hits.sum(-1), hits[..., 1].astype(np.float64)
-        frequency = count(flat.take(chunk.own), each).astype(np.float64)
+        frequency = count(flat.take(chunk.target_index), each).astype(np.float64)
     else:
         top_count = count(top, top_shape)
         accuracy = total(top, target.ravel().take(place), top_shape)

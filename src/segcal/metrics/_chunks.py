@@ -1,7 +1,7 @@
-"""Probability maps and targets of any kind, as a stream of small, checked chunks of voxels.
+"""Probability maps and targets as a stream of small, checked chunks of voxels.
 
-Every statistic of this room reads its voxels here, so that all of them accept the same inputs,
-refuse the same mistakes with the same words, and need the same bounded memory.
+All statistics of this package read voxels through this module, so they accept the same inputs,
+reject the same mistakes and need the same bounded memory.
 """
 
 import math
@@ -11,19 +11,25 @@ from functools import cached_property
 
 import numpy as np
 
-from segcal.core.arrays import Array, is_tensor, to_numpy
+from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
 from segcal.metrics._validate import Inspector
 
-# Probabilities held at once, whatever the size of the volume. Measured: on a CPU, tables of 2^17
-# stay in its cache and take 0.6 of the time of 2^20; a GPU wants large steps.
+# Probabilities in one chunk. Measured on a CPU: chunks of 2^17 stay in its cache and take 0.6 of
+# the time of 2^20. A GPU needs large chunks.
 _CHUNK_CPU = 1 << 17
 _CHUNK_GPU = 1 << 25
 
 
 @dataclass
 class Chunk:
-    """Some voxels: `probs` (K, n); `target` (n,) int64 or (K, n) soft; and, where known, (n,) each:
-    `group`, and `label`, the first class of the largest probability."""
+    """Some voxels.
+
+    Attributes:
+        probs: (K, n).
+        target: (n,) int64, or (K, n) if soft.
+        group: (n,) index of the group in which each voxel is counted, or None for one group.
+        label: (n,) the first class with the largest probability, or None if not known.
+    """
 
     probs: Array
     target: Array
@@ -31,8 +37,8 @@ class Chunk:
     label: Array | None = None
 
     @cached_property
-    def own(self) -> Array:
-        """Where in the flattened probabilities (numpy) those of the true classes are."""
+    def target_index(self) -> Array:
+        """Index in the flattened probabilities (numpy) of the probability of each true class."""
         n = self.probs.shape[1]
         return self.target * n + np.arange(n)
 
@@ -45,25 +51,14 @@ def _is_floating(array: Array) -> bool:
     return bool(array.is_floating_point()) if is_tensor(array) else array.dtype.kind == "f"
 
 
-def _is_integer(array: Array) -> bool:
-    name = _dtype_name(array)
-    return name.startswith(("int", "uint"))
-
-
-def check_array(name: str, value: Array) -> Array:
+def native_array(name: str, value: Array) -> Array:
     """A numpy array in native byte order, or a tensor without its gradient."""
-    if is_tensor(value):
-        return value.detach()
-    if not isinstance(value, np.ndarray):
-        raise TypeError(
-            f"Expected argument `{name}` to be a numpy array or a torch tensor, "
-            f"but got {type(value).__name__}."
-        )
-    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
+    check_array(name, value)
+    return value.detach() if is_tensor(value) else to_numpy(value, widen_half=False)
 
 
-def _readings(probs: Array, target: Array, num_classes: int) -> list[bool]:
-    """Which of (K, *S) [False] and (B, K, *S) [True] the two shapes allow."""
+def _layouts(probs: Array, target: Array, num_classes: int) -> list[bool]:
+    """The layouts that the two shapes allow: False for (K, *S), True for (B, K, *S)."""
     shape, wanted = tuple(probs.shape), tuple(target.shape)
     fits = []
     if len(shape) >= 2 and shape[0] == num_classes and wanted in (shape, shape[1:]):
@@ -74,7 +69,7 @@ def _readings(probs: Array, target: Array, num_classes: int) -> list[bool]:
 
 
 def _is_batched(probs: Array, target: Array, num_classes: int, batched: bool | None) -> bool:
-    fits = _readings(probs, target, num_classes)
+    fits = _layouts(probs, target, num_classes)
     if batched is not None and batched in fits:
         return batched
     if batched is None and len(fits) == 1:
@@ -102,7 +97,7 @@ def _check_kinds(probs: Array, target: Array, mask: Array | None, soft: bool) ->
             "Expected argument `target` to be floating point where it is soft (the shape of "
             f"`probs`), but got {_dtype_name(target)}."
         )
-    if not soft and not _is_integer(target):
+    if not soft and not _dtype_name(target).startswith(("int", "uint")):
         raise TypeError(
             f"Expected argument `target` to hold integer labels, but got {_dtype_name(target)}."
         )
@@ -113,14 +108,14 @@ def _check_kinds(probs: Array, target: Array, mask: Array | None, soft: bool) ->
 def _in_memory_order(probs: Array) -> list[int]:
     """The spatial axes of (K, *S) from the largest stride to the smallest.
 
-    Read in this order, an image in Fortran order (as nibabel gives it) is as contiguous as another.
+    In this order an image in Fortran order, as nibabel loads it, is read contiguously.
     """
     strides = probs.stride() if is_tensor(probs) else probs.strides
     return sorted(range(probs.ndim - 1), key=lambda axis: -abs(strides[1 + axis]))
 
 
 def _permute(array: Array, order: list[int]) -> Array:
-    """Put the trailing spatial axes in this order."""
+    """Permute the trailing spatial axes."""
     first = array.ndim - len(order)
     axes = [*range(first), *(first + axis for axis in order)]
     return array.permute(axes) if is_tensor(array) else array.transpose(axes)
@@ -157,43 +152,47 @@ def iter_chunks(
     batched: bool | None = None,
     seen: Inspector | None = None,
 ) -> Iterator[Chunk]:
-    """Checked chunks of the voxels that count: in `mask` and not `ignore_index`.
+    """Checked chunks of the voxels to count: those in `mask` and not `ignore_index`.
 
-    Voxels left out are not checked: padding may hold anything. Chunks of a CUDA tensor stay on its
-    device.
-    Everything is checked before the last chunk is given: a caller that adds up into fresh tables
-    and keeps them only at the end is never left with half an update.
+    Other voxels are not checked: padding may hold any value. Chunks of a CUDA tensor stay on its
+    device. A chunk is checked before it is yielded, so a caller must add to new tables and keep
+    them only after the last chunk: an error then leaves no partial update.
     """
-    probs, target = check_array("probs", probs), check_array("target", target)
-    mask = None if mask is None else check_array("mask", mask)
+    probs, target = native_array("probs", probs), native_array("target", target)
+    mask = None if mask is None else native_array("mask", mask)
     batch = _is_batched(probs, target, num_classes, batched)
     soft = target.ndim == probs.ndim
     _check_kinds(probs, target, mask, soft)
+    arrays = {"probs": probs, "target": target, "mask": mask, "group": group, "label": label}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
     space = tuple(probs.shape[:1] + probs.shape[2:]) if batch else tuple(probs.shape[1:])
-    extras = {"mask": mask, "group": group, "label": label}
-    for name, array in extras.items():
-        if array is not None and tuple(array.shape) != space:
+    for name in arrays.keys() & {"mask", "group", "label"}:
+        if tuple(arrays[name].shape) != space:
             raise ValueError(
                 f"Expected argument `{name}` to have shape {space}, one value per voxel, "
-                f"but got {tuple(array.shape)}."
+                f"but got {tuple(arrays[name].shape)}."
             )
     seen = Inspector(num_classes) if seen is None else seen
     on_gpu = is_tensor(probs) and probs.device.type != "cpu"
     step = max((_CHUNK_GPU if on_gpu else _CHUNK_CPU) // num_classes, 1)
-    for b in range(probs.shape[0]) if batch else [None]:
-        one = {
-            name: array if b is None or array is None else array[b]
-            for name, array in {"probs": probs, "target": target, **extras}.items()
-        }
-        order = _in_memory_order(one["probs"])
-        one = {n: None if array is None else _permute(array, order) for n, array in one.items()}
-        for cut in _cuts(tuple(one["probs"].shape[1:]), step):
-            flat = {n: None if a is None else _take(a, cut, len(order)) for n, a in one.items()}
-            inside = flat.pop("mask")
-            chunk = _keep(_settle(Chunk(**flat), on_gpu), inside, ignore_index, soft)
-            if chunk.probs.shape[1]:
-                seen.check(chunk.probs, chunk.target)
-                yield chunk
+    for volume in _volumes(arrays) if batch else [arrays]:
+        order = _in_memory_order(volume["probs"])
+        volume = {name: _permute(array, order) for name, array in volume.items()}
+        for cut in _cuts(tuple(volume["probs"].shape[1:]), step):
+            block = {name: _take(array, cut, len(order)) for name, array in volume.items()}
+            block = (_on_gpu if on_gpu else _on_cpu)(block)
+            block = _keep_counted(block, None if soft else ignore_index)
+            if block["probs"].shape[1]:
+                seen.check(block["probs"], block["target"])
+                yield Chunk(**block)
+
+
+Block = dict[str, Array]  # arrays by name: "probs" and "target", and "mask", "group", "label"
+
+
+def _volumes(arrays: Block) -> Iterator[Block]:
+    for i in range(arrays["probs"].shape[0]):
+        yield {name: array[i] for name, array in arrays.items()}
 
 
 def _take(array: Array, cut: Cut, axes: int) -> Array:
@@ -203,53 +202,35 @@ def _take(array: Array, cut: Cut, axes: int) -> Array:
     return array[(slice(None), *cut)].reshape(array.shape[0], -1)
 
 
-def _settle(chunk: Chunk, on_gpu: bool) -> Chunk:
-    """Bring a chunk to where its probabilities are, in a dtype to compute with."""
-    integer = not _is_floating(chunk.target)
-    if not on_gpu:
-        target = to_numpy(chunk.target)
-        return Chunk(
-            np.ascontiguousarray(to_numpy(chunk.probs)),
-            target.astype(np.int64, copy=False) if integer else target,
-            *(
-                None if a is None else to_numpy(a).astype(np.int64, copy=False)
-                for a in _marks(chunk)
-            ),
-        )
+def _on_cpu(block: Block) -> Block:
+    """The block as numpy, integers as int64."""
+    out = {name: to_numpy(array) for name, array in block.items()}
+    for name, array in out.items():
+        if array.dtype.kind in "iu":
+            out[name] = array.astype(np.int64, copy=False)
+    return {**out, "probs": np.ascontiguousarray(out["probs"])}
+
+
+def _on_gpu(block: Block) -> Block:
+    """The block on the device of `probs`, integers as int64, floats of at least 32 bits."""
     import torch
 
-    def move(array: Array, integer: bool) -> Array:
-        tensor = torch.as_tensor(array, device=chunk.probs.device)
-        if integer:
-            return tensor.long()
-        return tensor.float() if tensor.element_size() < 4 else tensor
-
-    return Chunk(
-        move(chunk.probs, False).contiguous(),
-        move(chunk.target, integer),
-        *(None if a is None else move(a, True) for a in _marks(chunk)),
-    )
-
-
-def _marks(chunk: Chunk) -> tuple[Array | None, Array | None]:
-    return chunk.group, chunk.label
-
-
-def _keep(chunk: Chunk, mask: Array | None, ignore_index: int, soft: bool) -> Chunk:
-    """Only the voxels that count."""
-    keep = None if soft else chunk.target != ignore_index
-    if mask is not None:
-        if is_tensor(chunk.probs):
-            import torch
-
-            inside: Array = torch.as_tensor(mask, device=chunk.probs.device)
+    out = {}
+    for name, array in block.items():
+        tensor = torch.as_tensor(array, device=block["probs"].device)
+        if tensor.is_floating_point():
+            out[name] = tensor.float() if tensor.element_size() < 4 else tensor
         else:
-            inside = to_numpy(mask)
-        keep = inside if keep is None else keep & inside
+            out[name] = tensor if tensor.dtype == torch.bool else tensor.long()
+    return {**out, "probs": out["probs"].contiguous()}
+
+
+def _keep_counted(block: Block, ignore_index: int | None) -> Block:
+    """The voxels in the mask that are not ignored."""
+    keep = block.pop("mask", None)
+    if ignore_index is not None:
+        valid = block["target"] != ignore_index
+        keep = valid if keep is None else keep & valid
     if keep is None or bool(keep.all()):
-        return chunk
-    return Chunk(
-        chunk.probs[:, keep],
-        chunk.target[..., keep],
-        *(None if a is None else a[keep] for a in _marks(chunk)),
-    )
+        return block
+    return {name: array[..., keep] for name, array in block.items()}

@@ -31,9 +31,9 @@ def check_labels(name: str, value: Array) -> LabelMap:
 
 
 def narrow(labels: LabelMap) -> LabelMap:
-    """The labels in bytes, where they fit: several passes follow, and each reads an eighth.
+    """The labels as uint8 if all are in 0..255, so that later passes read less memory.
 
-    All of them fit if the bits of all of them together do: one pass tells.
+    The bitwise or of all labels, from one pass, shows whether they are.
     """
     if labels.itemsize == 1 or labels.size == 0:
         return labels
@@ -54,10 +54,10 @@ def check_spacing(spacing_mm: float | Sequence[float], axes: int) -> tuple[float
 
 
 def bounding_box(mask: Mask) -> Box | None:
-    """The smallest box that holds `mask`; None if it is empty."""
+    """The smallest box that contains `mask`; None if it is empty."""
     box: list[slice] = []
     for axis in range(mask.ndim):
-        # Each axis shrinks what the next one has to look at.
+        # The range of each axis reduces what is read for the next.
         mask = mask[(slice(None),) * (axis - 1) + (box[-1],)] if box else mask
         others = tuple(a for a in range(mask.ndim) if a != axis)
         line = np.flatnonzero(mask.any(axis=others))
@@ -76,7 +76,7 @@ def grow(box: Box, margin: Sequence[int], shape: Sequence[int]) -> Box:
 
 
 def join(a: Box | None, b: Box | None) -> Box | None:
-    """The smallest box that holds both."""
+    """The smallest box that contains both."""
     if a is None or b is None:
         return a if b is None else b
     return tuple(
@@ -87,7 +87,7 @@ def join(a: Box | None, b: Box | None) -> Box | None:
 def within_mm(mask: Mask, reach_mm: float, spacing_mm: Sequence[float]) -> Mask:
     """Voxels whose centre is at most `reach_mm` from the centre of a voxel of `mask`.
 
-    A true distance: with thick slices the reach covers fewer voxels across them than along them.
+    Distances are in mm, so with thick slices the margin has fewer voxels across than along them.
     """
     from scipy.ndimage import distance_transform_edt
 
@@ -101,11 +101,11 @@ def within_mm(mask: Mask, reach_mm: float, spacing_mm: Sequence[float]) -> Mask:
     if not any(margin) or inside.all():
         out[box] = inside
         return out
-    # Only the nearest voxels: scipy's own distances take three times the memory. Slab by slab.
+    # Indices of the nearest voxels only: distances from scipy take three times the memory.
     nearest = distance_transform_edt(
         ~inside, sampling=spacing_mm, return_distances=False, return_indices=True
     )
-    # A voxel at exactly the reach belongs, whatever the rounding.
+    # A voxel at exactly the limit counts, despite rounding.
     limit = (reach_mm * (1 + 1e-9)) ** 2
     grid = np.ogrid[tuple(slice(0, n) for n in inside.shape)]
     view = out[box]

@@ -10,31 +10,32 @@ Floats = npt.NDArray[np.float64]
 
 # Most surfaces of a useful prediction lie within this many voxels of the truth.
 _NEAR = 3
-# Of surfaces further apart, the furthest that are swept for, in voxels: the cost grows with it.
+# The largest distance of a sweep, in voxels; its cost grows with the distance.
 _FAR = 40
-# One point in so many is looked at to choose the way; fewer points than this are not worth it.
+# One point in this many is examined to choose the method.
 _PROBE = 64
-# How many voxel steps of a sweep cost as much as one search of the tree, at most. Measured: 10^4.
+# A sweep is used if it has fewer voxel steps per point than this. Measured: one search of the tree
+# takes as long as about 10^4 steps.
 _SWEEP_PER_SEARCH = 2_000
-# Stands for "nothing here" among distances of at most _FAR; its square still fits 16 bits when the
-# squares of two more axes are added.
+# Marks voxels without a distance of at most _FAR. Its square plus the squares of two more axes fits
+# into 16 bits.
 _NOTHING = 180
 
 
 def nearest(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
-    """Distance of each point to the nearest other, exactly.
+    """Exact distance of each point to the nearest of the others.
 
-    Three ways, chosen by a few of the points. Close surfaces: look at the neighbours in order of
-    distance. Surfaces some voxels apart, and cubic voxels: sweep a limited distance transform over
-    the box, in small integers. Whatever is left, and unequal spacing: a tree. Measured with
-    surfaces 8 voxels apart, the sweep takes a third of the tree's time; with surfaces 2 apart,
-    looking takes half.
+    One of three methods is chosen from a sample of the points. Close surfaces: examine neighbors in
+    order of distance. Surfaces some voxels apart, with cubic voxels: sweep a limited distance
+    transform over the box, in small integers. Remaining points, and unequal spacing: a k-d tree.
+    Measured: for surfaces 8 voxels apart the sweep takes a third of the time of the tree; for
+    surfaces 2 voxels apart examining neighbors takes half.
     """
     reach = _reach_of_sweep(points, others, scale)
     if reach:
         distances = scale[0] * _sweep(points, others, reach)
     else:
-        distances = _look_around(points, others, scale)
+        distances = _examine_neighbors(points, others, scale)
     far = np.flatnonzero(np.isinf(distances))
     if far.size:
         distances[far] = _search(points[far], others, scale)
@@ -50,16 +51,16 @@ def _search(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
 
 
 def _reach_of_sweep(points: Points, others: Points, scale: tuple[float, ...]) -> int:
-    """How far to sweep, in voxels; 0 where another way is faster (or exact: unequal spacing)."""
+    """Distance of the sweep, in voxels; 0 if another method is faster or spacing is unequal."""
     some = points[::_PROBE]
     if len(some) < 16 or len(set(scale)) > 1:
         return 0
     unit = (1.0,) * len(scale)
-    distances = _look_around(some, others, unit)
+    distances = _examine_neighbors(some, others, unit)
     far = np.flatnonzero(np.isinf(distances))
     if 3 * far.size < len(some):
         return 0
-    # Some of the others do for a guess: it may only be too far.
+    # A sample of the others gives an upper bound.
     distances[far] = _search(some[far], others[::8], unit)
     reach = math.ceil(np.quantile(distances, 0.98)) + 1
     low, high = _extent(others)
@@ -69,14 +70,14 @@ def _reach_of_sweep(points: Points, others: Points, scale: tuple[float, ...]) ->
 
 
 def _extent(points: Points) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Smallest and largest index along each axis; by columns, which is many times faster."""
+    """Smallest and largest index along each axis, by columns, which is many times faster."""
     return np.array([c.min() for c in points.T]), np.array([c.max() for c in points.T])
 
 
 def _within(
     points: Points, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.intp]:
-    """Which points lie in a box, its ends included."""
+    """Indices of the points in a box, ends included."""
     inside = np.ones(len(points), dtype=bool)
     for column, start, stop in zip(points.T, low, high, strict=True):
         inside &= (column >= start) & (column <= stop)
@@ -88,13 +89,13 @@ def _sweep(points: Points, others: Points, reach: int) -> Floats:
 
     The square of a distance is a sum over axes, so its minimum is found axis by axis: steps along
     the first axis by one sweep up and one down, then the second axis, offset by offset, one slab at
-    a time (it stays in the cache), and the last axis at the points only.
+    a time (which stays in the cache), and the last axis at the points only.
     """
     axes = points.shape[1]
     (start, stop), (first, last) = _extent(others), _extent(points)
     low = np.maximum(start - reach, np.minimum(first, start))
     high = np.minimum(stop + reach, np.maximum(last, stop))
-    margin = np.array([0] * (axes - 1) + [reach])  # a point may look beyond the box
+    margin = np.array([0] * (axes - 1) + [reach])  # neighbors may lie beyond the box
     shape = tuple((high - low + 1 + 2 * margin).tolist())
     steps = np.full(shape, _NOTHING, np.uint8)
     steps[tuple((others - low + margin).T)] = 0
@@ -107,7 +108,7 @@ def _sweep(points: Points, others: Points, reach: int) -> Floats:
     squares *= squares
     if axes > 2:
         for slab in squares:
-            _minimise_along_rows(slab, reach)
+            _minimize_along_rows(slab, reach)
     inside = _within(points, low, high)
     place = np.ravel_multi_index(tuple((points[inside] - low + margin).T), shape)
     flat = squares.ravel()
@@ -121,7 +122,7 @@ def _sweep(points: Points, others: Points, reach: int) -> Floats:
     return distances
 
 
-def _minimise_along_rows(slab: npt.NDArray[np.uint16], reach: int) -> None:
+def _minimize_along_rows(slab: npt.NDArray[np.uint16], reach: int) -> None:
     """slab[i] = min over |j| <= reach of slab[i + j] + j², in place."""
     before, raised = slab.copy(), np.empty_like(slab)
     for j in range(1, min(reach, len(slab) - 1) + 1):
@@ -130,19 +131,19 @@ def _minimise_along_rows(slab: npt.NDArray[np.uint16], reach: int) -> None:
         np.minimum(slab[:-j], raised[j:], out=slab[:-j])
 
 
-def _look_around(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
+def _examine_neighbors(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
     """Distances to others within `_NEAR` of the finest spacing; infinite where there is none."""
     start, stop = _extent(others)
     low, high = start - _NEAR, stop + _NEAR
-    shape = tuple(high - low + 1 + 2 * _NEAR)  # a point in the box may look beyond it
-    there = np.zeros(shape, dtype=bool)
-    there[tuple((others - low + _NEAR).T)] = True
-    there = there.ravel()
+    shape = tuple(high - low + 1 + 2 * _NEAR)  # neighbors may lie beyond the box
+    occupied = np.zeros(shape, dtype=bool)
+    occupied[tuple((others - low + _NEAR).T)] = True
+    occupied = occupied.ravel()
     distances = np.full(len(points), np.inf)
     left = _within(points, low, high)
     place = np.ravel_multi_index(tuple((points[left] - low + _NEAR).T), shape)
     for distance, step in _steps(shape, scale):
-        hit = there.take(place + step)
+        hit = occupied.take(place + step)
         distances[left[hit]] = distance
         left, place = left[~hit], place[~hit]
         if left.size == 0:

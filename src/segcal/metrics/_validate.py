@@ -1,4 +1,4 @@
-"""What probabilities and targets may not be, and the words to say so."""
+"""Checks of probabilities and targets."""
 
 import math
 import sys
@@ -9,17 +9,19 @@ import numpy as np
 
 from segcal.core.arrays import Array, to_numpy
 
-# Interpolated maps overshoot [0, 1] by rounding; logits do not stay this close to it.
+# Rounding in interpolated maps exceeds [0, 1] by less than this; logits exceed it by more.
 _RANGE_SLACK = 1e-6
-# bfloat16 rounds each probability by up to 2^-9 of itself, hence a row of any K by as much of 1,
-# and a map that was widened since cannot be told from another. Real mistakes miss by far more.
+# bfloat16 rounds each probability by up to 2^-9 of itself, hence their sum by as much. A map that
+# was widened afterwards cannot be distinguished. Real mistakes differ from 1 by far more.
 _SUM_SLACK = 1e-2
+# Modules between a check and the caller that a warning names; functools holds cached properties.
+_INTERNAL = ("segcal.metrics", "functools")
 # Fewer voxels than this could all be uncertain by chance.
 _SECOND_SOFTMAX_VOXELS = 1024
 
 
 class Inspector:
-    """Checks chunks in one pass each, and remembers the extremes to judge the whole by."""
+    """Checks chunks, and stores the range of all probabilities for a check of the whole map."""
 
     def __init__(self, num_classes: int) -> None:
         self.num_classes = num_classes
@@ -27,22 +29,22 @@ class Inspector:
         self.warned = False
 
     def merge(self, other: "Inspector") -> None:
-        """Remember what `other` saw, too."""
+        """Include the range of `other`."""
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.voxels += other.voxels
         self.warned |= other.warned
 
     def check(self, probs: Array, target: Array) -> None:
-        """Raise if a chunk, `probs` (K, n) and `target` (n,) or (K, n), holds anything wrong."""
+        """Raise if a chunk is invalid: `probs` (K, n) and `target` (n,) or (K, n)."""
         low, high = float(probs.min()), float(probs.max())
-        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK):  # NaN comes here too
+        if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK):  # also true for NaN
             raise ValueError(_out_of_range(probs, low, high))
         off = float(abs(probs.sum(0) - 1).max())
         if off > _SUM_SLACK:
             raise ValueError(
                 "Expected argument `probs` to sum to 1 over the classes of every voxel, but got "
-                f"sums that miss it by up to {off:.3g}. It looks not normalised: sigmoid outputs, "
-                "a (second) softmax over another axis than the class axis, or classes left out."
+                f"sums that differ from it by up to {off:.3g}. They are not normalized: sigmoid "
+                "outputs, a softmax over another axis than the class axis, or missing classes."
             )
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.voxels += int(probs.shape[1])
@@ -58,7 +60,7 @@ class Inspector:
             raise ValueError(
                 "Expected argument `target` to hold, where it is soft, values in [0, 1] that sum "
                 f"to 1 over the classes, but got values in [{low:.4g}, {high:.4g}] and sums that "
-                f"miss 1 by up to {off:.3g}."
+                f"differ from 1 by up to {off:.3g}."
             )
 
     def _check_labels(self, target: Array) -> None:
@@ -68,10 +70,11 @@ class Inspector:
         raise ValueError(label_message("target", np.unique(to_numpy(wrong)), self.num_classes))
 
     def warn_of_second_softmax(self) -> None:
-        """A softmax of probabilities stays in [1/(e+K−1), e/(e+K−1)]: no voxel can be confident.
+        """Warn once if all probabilities are in the range of a softmax of probabilities.
 
-        Each such map is also a possible map of a very unsure network, so this cannot be an error.
-        Over many voxels it is unlikely: trained networks are sure of some background. Said once.
+        That range is [1/(e+K−1), e/(e+K−1)]. A very uncertain network could give such a map, so
+        this is not an error. Over many voxels it is unlikely: a trained network is confident in
+        some background.
         """
         if self.warned:
             return
@@ -82,22 +85,22 @@ class Inspector:
             warnings.warn(
                 f"All {self.voxels} voxels have probabilities in [{self.low:.3f}, {self.high:.3f}]."
                 " It looks like a second softmax: a softmax of probabilities over "
-                f"{self.num_classes} classes cannot leave [{1 / spread:.3f}, "
-                f"{math.e / spread:.3f}]. If the network is just this unsure, ignore this.",
-                stacklevel=_levels_to_the_caller(),
+                f"{self.num_classes} classes stays in [{1 / spread:.3f}, {math.e / spread:.3f}]. "
+                "Ignore this if the network really is this uncertain.",
+                stacklevel=_caller_stacklevel(),
             )
 
 
-def _levels_to_the_caller() -> int:
-    """The `stacklevel` that blames the first line outside this package of metrics."""
+def _caller_stacklevel() -> int:
+    """The `stacklevel` of the first caller outside `segcal.metrics`."""
     level, frame = 0, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("segcal.metrics"):
+    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_INTERNAL):
         level, frame = level + 1, frame.f_back
     return level + 1
 
 
 def label_message(name: str, values: "np.ndarray[Any, Any] | list[int]", num_classes: int) -> str:
-    """The words for labels outside 0..K-1."""
+    """The message for labels outside 0..K-1."""
     found = [int(value) for value in values]
     shown = ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
     return (

@@ -1,20 +1,18 @@
-"""Calibration as additive statistics: count once, read every calibration error off the counts."""
+"""Calibration as additive statistics: every calibration error is computed from the same counts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array
+from segcal.core.arrays import Array, is_tensor
 from segcal.core.checks import check_choice, check_int
+from segcal.metrics._additive import AdditiveStatistics
 from segcal.metrics._binning import BinTables, Floats, Ints, bin_edges, empty_tables, tally
-from segcal.metrics._chunks import iter_chunks
+from segcal.metrics._chunks import Chunk, iter_chunks, native_array
 from segcal.metrics._validate import Inspector
-
-_INTS = ("top_count", "class_count")
-_FLOATS = ("top_confidence", "top_accuracy", "class_confidence", "class_frequency")
 
 # Mean confidence and accuracy that differ by less than this are called balanced.
 BALANCED_GAP = 0.01
@@ -37,7 +35,7 @@ def confidence_verdict(signed_gap: float) -> ConfidenceVerdict:
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram draws: one entry per bin, NaN where a bin is empty.
+    """The values of a reliability diagram: one entry per bin, NaN where a bin is empty.
 
     `confidence` is the mean predicted probability in the bin, `accuracy` the observed frequency.
     """
@@ -49,21 +47,21 @@ class Reliability:
     accuracy: Floats
 
 
-class CalibrationBins:
+class CalibrationBins(AdditiveStatistics):
     """Additive calibration statistics over equal-width, right-closed bins.
 
-    Voxels are counted in M bins (b/M, (b+1)/M], probability 0 in the first and 1 in the last,
-    twice: by the largest probability (top label) and, for each class k, by p_k. Each bin b keeps
-    its count n_b (int64), the sum of its probabilities (mean: conf_b) and the sum of its outcomes
-    (mean: acc_b), float64. These add: batches, cases, processes and machines merge exactly in
-    counts, in any order, and memory does not grow with voxels.
+    Voxels are counted in M bins (b/M, (b+1)/M], probability 0 in the first and 1 in the last. They
+    are counted twice: by the largest probability (top label) and, for each class k, by p_k. Each
+    bin b keeps its count n_b (int64), the sum of its probabilities (mean: conf_b) and the sum of
+    its outcomes (mean: acc_b), float64. Counts of batches, cases, processes and machines merge
+    exactly, in any order, and memory does not grow with the number of voxels.
 
     Soft targets t enter as expected outcomes: t of the predicted class for the top label, t_k for
     class k. Ties for the top label go to the smaller class. Edges are compared in the dtype of
     `probs`; half precision is widened to float32.
 
     Args:
-        num_classes: K, the classes of the model, whether or not they occur.
+        num_classes: K, the number of classes of the model, including those that do not occur.
         num_bins: M.
 
     Example:
@@ -71,17 +69,20 @@ class CalibrationBins:
         >>> bins = CalibrationBins(num_classes=2)
         >>> probs = np.array([[0.1, 0.1, 0.3, 0.9], [0.9, 0.9, 0.7, 0.1]])  # (K, voxels)
         >>> _ = bins.update(probs, np.array([1, 0, 1, 0]))
-        >>> round(bins.ece(), 3)  # bin of .9: 2 of 3 right; bin of .7: 1 of 1
+        >>> round(bins.ece(), 3)  # bin of .9: 2 of 3 correct; bin of .7: 1 of 1
         0.25
     """
+
+    _settings = ("num_classes", "num_bins")
+    _sums = tuple(field.name for field in fields(BinTables))
 
     def __init__(self, num_classes: int, num_bins: int = 15) -> None:
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
         self._seen = Inspector(self.num_classes)
-        self._set(empty_tables(1, self.num_classes, self.num_bins))
+        self._set(empty_tables(1, self.num_classes, self.num_bins), 0)
 
-    def _set(self, tables: BinTables, group: int = 0) -> None:
+    def _set(self, tables: BinTables, group: int) -> None:
         self.top_count: Ints = tables.top_count[group]
         self.top_confidence: Floats = tables.top_confidence[group]
         self.top_accuracy: Floats = tables.top_accuracy[group]
@@ -91,124 +92,80 @@ class CalibrationBins:
 
     @classmethod
     def from_tables(cls, tables: BinTables, group: int) -> "CalibrationBins":
-        """The statistics of one group of voxels that were tallied together with others."""
+        """The statistics of one group of voxels that was counted together with others."""
         _, num_classes, num_bins = tables.class_count.shape
         new = cls(num_classes, num_bins)
         new._set(tables, group)
         return new
 
-    # Counting
-
-    def update(
-        self,
+    @classmethod
+    def per_volume(
+        cls,
         probs: Array,
         target: Array,
+        lengths: Sequence[int],
         mask: Array | None = None,
         *,
-        ignore_index: int = -100,
-        batched: bool | None = None,
-    ) -> "CalibrationBins":
-        """Count the voxels of one volume or batch; returns itself.
+        num_bins: int = 15,
+    ) -> list["CalibrationBins"]:
+        """The bins of each of several volumes that are concatenated, from one pass over all.
 
-        Nothing is counted if anything is refused. Volumes of any size are read in chunks; on CUDA
-        the counting happens on the device and only the tables come back.
+        The result equals `update` of each volume alone. On a GPU one pass over all volumes is
+        faster than one pass for each.
 
         Args:
-            probs: (K, *S) or (B, K, *S), numpy or torch, floating point, after softmax.
-            target: integer labels (*S) or (B, *S), or soft ones of the shape of `probs`.
-            mask: boolean (*S) or (B, *S): the voxels that count. None counts all.
-            ignore_index: integer label of voxels that do not count.
-            batched: whether `probs` is (B, K, *S); needed only where the shapes allow both
-                readings.
+            probs: (K, Z, …), numpy or torch, after softmax: the volumes, concatenated along Z.
+            target: integer labels (Z, …).
+            lengths: the length of each volume along Z, in order.
+            mask: boolean (Z, …), the voxels to count. None counts all.
+            num_bins: M.
 
-        Raises:
-            ValueError: shapes that do not fit, labels outside 0..K-1, NaN, values outside [0, 1]
-                (logits), or rows that do not sum to 1 (not normalised).
-
-        Warns:
-            UserWarning: all voxels so far, 1,024 or more, lie in [1/(e+K−1), e/(e+K−1)], as after
-                a second softmax. Said once; not with a `mask`, which may leave out all sure voxels.
+        Example:
+            >>> import numpy as np
+            >>> probs = np.array([[0.2, 0.4, 0.9], [0.8, 0.6, 0.1]])  # volumes of 2 voxels and 1
+            >>> bins = CalibrationBins.per_volume(probs, np.array([1, 0, 0]), lengths=[2, 1])
+            >>> [(one.voxels, round(one.ece(), 3)) for one in bins]
+            [(2, 0.4), (1, 0.1)]
         """
-        tables, seen = empty_tables(1, self.num_classes, self.num_bins), Inspector(self.num_classes)
-        for chunk in iter_chunks(
-            probs, target, self.num_classes,
-            mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
-        ):  # fmt: skip
-            tables += tally(chunk, self.num_bins)
-        self.merge(CalibrationBins.from_tables(tables, 0))
-        self._seen.merge(seen)
-        if mask is None:
-            self._seen.warn_of_second_softmax()
-        return self
-
-    def merge(self, other: "CalibrationBins") -> "CalibrationBins":
-        """Add the counts of `other` to these; returns itself."""
-        if not isinstance(other, CalibrationBins):
-            raise TypeError(
-                f"Expected argument `other` to be CalibrationBins, but got {type(other).__name__}."
-            )
-        ours, theirs = (self.num_classes, self.num_bins), (other.num_classes, other.num_bins)
-        if ours != theirs:
+        probs = native_array("probs", probs)
+        each = [check_int("lengths", length, low=0) for length in lengths]
+        if sum(each) != probs.shape[1]:
             raise ValueError(
-                f"Expected argument `other` to have (num_classes, num_bins) = {ours}, "
-                f"but got {theirs}."
+                f"Expected argument `lengths` to add up to {probs.shape[1]}, the length of axis 1 "
+                f"of `probs`, but got {sum(each)}."
             )
-        for name in _INTS + _FLOATS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self._seen.merge(other._seen)
-        return self
-
-    def __add__(self, other: "CalibrationBins") -> "CalibrationBins":
-        if not isinstance(other, CalibrationBins):
-            return NotImplemented
-        return CalibrationBins(self.num_classes, self.num_bins).merge(self).merge(other)
-
-    def __radd__(self, other: object) -> "CalibrationBins":
-        """`sum(bins)` starts from 0."""
-        if other != 0:
-            return NotImplemented
-        return CalibrationBins(self.num_classes, self.num_bins).merge(self)
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything, as arrays that `numpy.savez` takes; `from_state` is its inverse."""
-        return {name: getattr(self, name).copy() for name in _INTS + _FLOATS}
+        num_classes = int(probs.shape[0])
+        tables = empty_tables(len(each), num_classes, check_int("num_bins", num_bins, low=1))
+        volume = _volume_of_voxels(probs, each)
+        for chunk in iter_chunks(
+            probs, target, num_classes, mask=mask, group=volume, batched=False
+        ):
+            tables += tally(chunk, num_bins, len(each))
+        return [cls.from_tables(tables, index) for index in range(len(each))]
 
     @classmethod
-    def from_state(cls, state: Mapping[str, npt.ArrayLike]) -> "CalibrationBins":
-        """Bins from what `state` gave (a dict, or an opened npz file)."""
-        missing = sorted(set(_INTS + _FLOATS) - set(state))
-        if missing:
-            raise ValueError(
-                f"Expected argument `state` to hold {missing}, but got {sorted(state)}."
-            )
-        arrays = {name: np.asarray(state[name]) for name in _INTS + _FLOATS}
-        shape = arrays["class_count"].shape
+    def _empty_for(cls, state: Mapping[str, npt.NDArray[Any]]) -> "CalibrationBins":
+        shape = state["class_count"].shape
         if len(shape) != 2:
             raise ValueError(f"Expected `state['class_count']` to be (K, M), but got {shape}.")
-        new = cls(*shape)
-        for name, array in arrays.items():
-            wanted = getattr(new, name)
-            if array.shape != wanted.shape or (name in _INTS and array.dtype.kind not in "iu"):
-                raise ValueError(
-                    f"Expected `state[{name!r}]` to be {wanted.dtype} of shape {wanted.shape}, "
-                    f"but got {array.dtype} of shape {array.shape}."
-                )
-            check_sums(f"state[{name!r}]", array)
-            setattr(new, name, array.astype(wanted.dtype))
-        return new
+        return cls(*shape)
 
-    def __repr__(self) -> str:
-        return (
-            f"CalibrationBins(num_classes={self.num_classes}, num_bins={self.num_bins}, "
-            f"voxels={self.voxels})"
-        )
+    def count(self, chunk: Chunk) -> None:
+        """Add the voxels of a checked chunk."""
+        tables = tally(chunk, self.num_bins)
+        for name in self._sums:
+            setattr(self, name, getattr(self, name) + getattr(tables, name)[0])
 
     @property
     def voxels(self) -> int:
-        """How many voxels were counted."""
+        """Number of voxels counted."""
         return int(self.top_count.sum())
 
-    # Read-outs. All are NaN while nothing has been counted.
+    # Metrics. All are NaN while nothing has been counted.
+
+    def mean_confidence(self) -> float:
+        """Mean of the largest probability of each voxel."""
+        return float(_divide(self.top_confidence.sum(), self.top_count.sum()))
 
     def ece(self) -> float:
         """Expected calibration error of the top label, Σ_b n_b/N · |acc_b − conf_b|."""
@@ -217,8 +174,8 @@ class CalibrationBins:
     def ace(self) -> float:
         """Average calibration error of the top label: mean of |acc_b − conf_b| over non-empty bins.
 
-        Each bin weighs the same, so rare confidences matter as much as common ones. (Adaptive
-        calibration error is `adaptive_ece`.)
+        Each bin has the same weight, so rare confidences matter as much as common ones. (The
+        adaptive calibration error is `adaptive_ece`.)
         """
         return float(_ace(self.top_count, self.top_confidence, self.top_accuracy))
 
@@ -270,13 +227,15 @@ class CalibrationBins:
         )
 
 
-def check_sums(name: str, values: npt.NDArray[Any]) -> None:
-    """Refuse sums that no data give: counts and sums of probabilities are finite and not below 0.
+def _volume_of_voxels(probs: Array, lengths: list[int]) -> Array:
+    """The index of the volume of each voxel: a view of shape (Z, …) on Z stored values."""
+    space = tuple(probs.shape[1:])
+    index = np.repeat(np.arange(len(lengths)), lengths).reshape(-1, *[1] * (len(space) - 1))
+    if not is_tensor(probs):
+        return np.broadcast_to(index, space)
+    import torch
 
-    Rounding may take a sum of probabilities that overshoot [0, 1] a little below it.
-    """
-    if not (np.isfinite(values).all() and (values >= -1e-3).all()):
-        raise ValueError(f"Expected `{name}` to be finite and not negative, but got {values}.")
+    return torch.as_tensor(index, device=probs.device).expand(space)
 
 
 # Over the last axis (bins) of counts and sums of any shape.
@@ -299,14 +258,15 @@ def _signed_gap(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
 
 
 def _ace(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    gap = np.divide(
-        np.abs(accuracy - confidence), count, out=np.zeros(count.shape), where=count > 0
-    )
-    return _divide(gap.sum(-1), (count > 0).sum(-1))
+    return _divide(_gaps(count, confidence, accuracy).sum(-1), (count > 0).sum(-1))
 
 
 def _mce(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    gap = np.divide(
-        np.abs(accuracy - confidence), count, out=np.zeros(count.shape), where=count > 0
-    )
-    return np.asarray(np.where(count.sum(-1) > 0, gap.max(-1), np.nan))
+    largest = _gaps(count, confidence, accuracy).max(-1)
+    return np.asarray(np.where(count.sum(-1) > 0, largest, np.nan))
+
+
+def _gaps(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
+    """|acc_b − conf_b| of each bin, 0 for an empty bin."""
+    difference = np.abs(accuracy - confidence)
+    return np.asarray(np.divide(difference, count, out=np.zeros(count.shape), where=count > 0))

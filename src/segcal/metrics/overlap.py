@@ -1,7 +1,7 @@
-"""Overlap of label maps: one table of label pairs, the Dice coefficient of any group off it."""
+"""Overlap of label maps: a confusion matrix, and Dice coefficients computed from it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from segcal.core.checks import check_choice, check_int
 from segcal.metrics._geometry import LabelMap, check_labels
 from segcal.metrics._validate import label_message
 
-EMPTY = ("nan", "diagonal", "paper")
+EmptyPolicy = Literal["nan", "diagonal", "paper"]
 
 
 def check_pair(
@@ -25,9 +25,9 @@ def check_pair(
             f"Expected argument `labels` to have the shape of `target`, {truth.shape}, "
             f"but got {predicted.shape}."
         )
-    for name, array, spare in (("labels", predicted, None), ("target", truth, ignore_index)):
+    for name, array, allowed in (("labels", predicted, None), ("target", truth, ignore_index)):
         if array.size and (array.min() < 0 or array.max() >= num_classes):
-            found = [v for v in np.unique(array) if v != spare and not 0 <= v < num_classes]
+            found = [v for v in np.unique(array) if v != allowed and not 0 <= v < num_classes]
             if found:
                 raise ValueError(label_message(name, found, num_classes))
     return predicted, truth
@@ -42,7 +42,7 @@ def confusion(
     if truth.size and (truth == ignore_index).any():
         keep = truth != ignore_index
         predicted, truth = predicted[keep], truth[keep]
-    # Both signed: numpy adds int64 and uint64 as floats.
+    # Both int64: numpy adds int64 and uint64 as floats.
     pair = truth.astype(np.int64) * num_classes + predicted.astype(np.int64, copy=False)
     return np.bincount(pair, minlength=num_classes**2).reshape(num_classes, num_classes)
 
@@ -53,50 +53,51 @@ def dsc(
     num_classes: int,
     *,
     groups: Mapping[str, Sequence[int]] | None = None,
-    empty: str = "nan",
+    empty: EmptyPolicy = "nan",
     ignore_index: int = -100,
 ) -> dict[str, float]:
     """Dice similarity coefficient 2|A∩B| / (|A|+|B|) of each structure, A predicted and B true.
 
-    Both empty scores 1 and one empty 0. `empty="paper"` scores 1 whenever the truth is empty, even
-    with false positives; `"nan"` and `"diagonal"` differ for surface distances only.
+    The value is 1 if both are empty and 0 if one is. `empty="paper"` gives 1 whenever B is empty,
+    even with false positives; `"nan"` and `"diagonal"` differ for surface distances only.
 
     Args:
         labels, target: integer label maps of one case, of one shape.
         num_classes: K; labels are 0..K-1.
-        groups: name -> labels merged into one structure, such as {"WT": (1, 2, 3)}; None is each
-            class but 0.
+        groups: name → labels of one structure, such as {"WT": (1, 2, 3)}; None for each class
+            but 0.
+        empty: value for empty masks, see above.
+        ignore_index: label of voxels in `target` that are not counted.
 
     Example:
         >>> import numpy as np
         >>> dsc(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]), 3)
         {'1': 0.6666666666666666, '2': 0.6666666666666666}
     """
-    check_choice("empty", empty, EMPTY)
+    check_choice("empty", empty, get_args(EmptyPolicy))
     table = confusion(labels, target, num_classes, ignore_index=ignore_index)
-    return dsc_of(table, check_groups(groups, num_classes), empty)
+    return {
+        name: dsc_from_confusion(table, members, empty)
+        for name, members in check_groups(groups, num_classes).items()
+    }
 
 
-def dsc_of(
-    table: npt.NDArray[np.int64], groups: Mapping[str, Sequence[int]], empty: str = "nan"
-) -> dict[str, float]:
-    """DSC of each group of labels, from the table of `confusion`."""
-    out = {}
-    for name, members in groups.items():
-        inside = list(members)
-        both = int(table[np.ix_(inside, inside)].sum())
-        true, predicted = int(table[inside].sum()), int(table[:, inside].sum())
-        if true == 0 and (predicted == 0 or empty == "paper"):
-            out[name] = 1.0
-        else:
-            out[name] = 2 * both / (true + predicted)
-    return out
+def dsc_from_confusion(
+    table: npt.NDArray[np.int64], labels: Sequence[int], empty: EmptyPolicy = "nan"
+) -> float:
+    """DSC of the structure with these labels, from the table of `confusion`."""
+    inside = list(labels)
+    both = int(table[np.ix_(inside, inside)].sum())
+    true, predicted = int(table[inside].sum()), int(table[:, inside].sum())
+    if true == 0 and (predicted == 0 or empty == "paper"):
+        return 1.0
+    return 2 * both / (true + predicted)
 
 
 def check_groups(
     groups: Mapping[str, Iterable[Any]] | None, num_classes: int
 ) -> dict[str, tuple[int, ...]]:
-    """name -> labels; by default one structure per class, without the background."""
+    """Checked structures, name → labels; by default one per class, without the background."""
     if groups is None:
         return {str(k): (k,) for k in range(1, num_classes)}
     if not isinstance(groups, Mapping):

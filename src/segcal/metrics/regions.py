@@ -1,11 +1,11 @@
-"""Where calibration is measured: label maps in, a mask of voxels out.
+"""Regions in which calibration is measured: masks of voxels, computed from label maps.
 
 Every region is `region(target, labels=…, spacing_mm=…, …) -> mask`: `target` is the truth, `labels`
-the prediction. Voxels with `ignore_index` are in none. Distances are between voxel centres, in
-millimetres.
+the prediction. Voxels with `ignore_index` are in no region. Distances are between voxel centers, in
+millimeters.
 
-All regions but `all_voxels` look at the truth to choose voxels. That is conditioning on the truth:
-in them, a calibrated model need not score 0.
+A calibrated model is sure to score 0 in `all` and in any region chosen by the prediction alone. The
+other regions here are chosen by the truth: in them a calibrated model need not score 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 from segcal.core.arrays import Array
 from segcal.core.checks import check_number
 from segcal.metrics._geometry import (
+    LabelMap,
     Mask,
     bounding_box,
     check_labels,
@@ -26,6 +27,11 @@ from segcal.metrics._geometry import (
 Spacing = float | Sequence[float]
 
 
+def _checked(target: Array, spacing_mm: Spacing) -> tuple[LabelMap, tuple[float, ...]]:
+    truth = check_labels("target", target)
+    return truth, check_spacing(spacing_mm, truth.ndim)
+
+
 def all_voxels(
     target: Array,
     *,
@@ -33,12 +39,11 @@ def all_voxels(
     spacing_mm: Spacing = 1.0,
     ignore_index: int = -100,
 ) -> Mask:
-    """Every voxel: the only region in which a calibrated model is sure to score 0.
+    """Every voxel.
 
-    Dominated by easy background; small errors there hide large ones on the organ.
+    Most voxels are easy background; small errors there can hide large ones on the structures.
     """
-    truth = check_labels("target", target)
-    check_spacing(spacing_mm, truth.ndim)
+    truth, _ = _checked(target, spacing_mm)
     return np.asarray(truth != ignore_index)
 
 
@@ -49,14 +54,13 @@ def foreground(
     spacing_mm: Spacing = 1.0,
     ignore_index: int = -100,
 ) -> Mask:
-    """Voxels whose true label is not 0: the region of the NACL and SVLS papers.
+    """Voxels whose true label is not 0, the region of the NACL and SVLS papers.
 
-    It conditions on the truth: a voxel that says 70 % organ and is right 70 % of the time is organ
-    in every voxel that is kept, so a perfectly calibrated model mostly looks under-confident. Use
-    it to compare with those papers.
+    It is chosen by the truth. Of the voxels with 70 % probability for a structure, only those that
+    belong to the structure are kept, so a perfectly calibrated model mostly looks under-confident.
+    Use it to compare with those papers.
     """
-    truth = check_labels("target", target)
-    check_spacing(spacing_mm, truth.ndim)
+    truth, _ = _checked(target, spacing_mm)
     return np.asarray((truth != 0) & (truth != ignore_index))
 
 
@@ -68,13 +72,13 @@ def union(
     dilate_mm: float = 5.0,
     ignore_index: int = -100,
 ) -> Mask:
-    """Predicted or true foreground, and all that lies within `dilate_mm` of it.
+    """Predicted or true foreground, and all voxels within `dilate_mm` of it.
 
-    Keeps misses and false alarms and a rim of background, and leaves the easy background out. It
-    conditions on the truth, so a calibrated model need not score 0: where the organ turned out
-    larger than expected, the region follows it and keeps more voxels.
+    It contains misses, false positives and a margin of background, and excludes the easy
+    background. It is partly chosen by the truth, so a calibrated model need not score 0: where the
+    true structure is larger than expected, the region is larger too.
     """
-    truth = check_labels("target", target)
+    truth, spacing = _checked(target, spacing_mm)
     if labels is None:
         raise ValueError("Expected argument `labels` to be the predicted label map, but got None.")
     predicted = check_labels("labels", labels)
@@ -83,11 +87,10 @@ def union(
             f"Expected argument `labels` to have the shape of `target`, {truth.shape}, "
             f"but got {predicted.shape}."
         )
-    spacing = check_spacing(spacing_mm, truth.ndim)
-    reach = check_number("dilate_mm", dilate_mm, low=0)
+    margin = check_number("dilate_mm", dilate_mm, low=0)
     valid = truth != ignore_index
     core = valid & ((truth != 0) | (predicted != 0))
-    return np.asarray(within_mm(core, reach, spacing) & valid)
+    return np.asarray(within_mm(core, margin, spacing) & valid)
 
 
 def boundary(
@@ -98,24 +101,23 @@ def boundary(
     width_mm: float = 3.0,
     ignore_index: int = -100,
 ) -> Mask:
-    """The band around true surfaces: voxels with a differently labelled voxel within `width_mm`.
+    """The band around true surfaces: voxels with a voxel of another label within `width_mm`.
 
-    The distance is to the nearest voxel centre of another label. Surfaces between two structures
-    count like those to the background, both sides of a surface belong, and the border of the image
-    is no surface. A width below the finest spacing gives an empty region.
+    The distance is to the nearest voxel center of another label. Surfaces between two structures
+    count as well as those to the background, both sides of a surface are included, and the border
+    of the image is not a surface. A width below the finest spacing gives an empty region.
 
-    It conditions on the truth, so a calibrated model need not score 0: whatever the map says, half
-    of the voxels on either side of the true surface are organ.
+    It is chosen by the truth, so a calibrated model need not score 0: for any probability map,
+    about half of the voxels in the band belong to the structure.
     """
-    truth = check_labels("target", target)
-    spacing = check_spacing(spacing_mm, truth.ndim)
+    truth, spacing = _checked(target, spacing_mm)
     width = check_number("width_mm", width_mm, low=0, open_low=True)
     valid = truth != ignore_index
     band = np.zeros(truth.shape, dtype=bool)
     box = bounding_box(valid & (truth != _most_common(truth[valid])))
     if box is None:
         return band
-    # Outside this box there is one label only, and nothing else within reach.
+    # Outside this box there is only one label within `width`.
     box = grow(box, [int(width / s + 1e-9) for s in spacing], truth.shape)
     band[box] = _near_other_label(truth[box], valid[box], width, spacing)
     return np.asarray(band & valid)
@@ -129,7 +131,7 @@ def _most_common(labels: Array) -> int:
 
 
 def _near_other_label(truth: Array, valid: Mask, width: float, spacing: tuple[float, ...]) -> Mask:
-    """One distance transform per label, each in the label's own box; all boxes from one pass."""
+    """One distance transform per label in the box of the label; all boxes come from one pass."""
     from scipy.ndimage import find_objects
 
     band = np.zeros(truth.shape, dtype=bool)

@@ -9,24 +9,25 @@ import numpy.typing as npt
 
 from segcal.core.arrays import Array, is_tensor, to_numpy
 from segcal.core.checks import check_int, check_number
+from segcal.metrics._additive import AdditiveStatistics
 from segcal.metrics._binning import Floats, top_of
 from segcal.metrics._chunks import Chunk, iter_chunks
 from segcal.metrics._validate import Inspector
-from segcal.metrics.calibration import CalibrationBins, check_sums
+from segcal.metrics.calibration import CalibrationBins
 
 CLIP = 1e-12
 
 
-class ProperScores:
-    """Additive sums behind the Brier score and the negative log-likelihood of a stream of voxels.
+class ProperScores(AdditiveStatistics):
+    """Additive sums of the Brier score and the negative log-likelihood over a stream of voxels.
 
     Like `CalibrationBins`: constant memory, `merge` and `+` in any order.
 
     Args:
-        num_classes: K, the classes of the model.
-        clip: probabilities below it count as it in the logarithm, so that one voxel adds at most
-            −log(clip) (27.6 for 1e-12). A network can say exactly 0 in float32; its honest NLL
-            would be infinite.
+        num_classes: K, the number of classes of the model.
+        clip: lower bound of a probability in the logarithm, so that one voxel adds at most
+            −log(clip) (27.6 for 1e-12). A float32 softmax can be exactly 0; without the bound the
+            NLL would be infinite.
 
     Example:
         >>> import numpy as np
@@ -36,6 +37,9 @@ class ProperScores:
         (0.08, 0.223)
     """
 
+    _settings = ("num_classes", "clip")
+    _sums = ("voxels", "squared_error", "log_loss")
+
     def __init__(self, num_classes: int, clip: float = CLIP) -> None:
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.clip = check_number("clip", clip, low=0.0, high=1e-2, open_low=True)
@@ -44,94 +48,28 @@ class ProperScores:
         self.squared_error: Floats = np.zeros(self.num_classes)
         self.log_loss = 0.0
 
-    def update(
-        self,
-        probs: Array,
-        target: Array,
-        mask: Array | None = None,
-        *,
-        ignore_index: int = -100,
-        batched: bool | None = None,
-    ) -> "ProperScores":
-        """Add the voxels of a volume or batch; arguments and errors as `CalibrationBins.update`."""
-        fresh = ProperScores(self.num_classes, self.clip)
-        for chunk in iter_chunks(
-            probs, target, self.num_classes,
-            mask=mask, ignore_index=ignore_index, batched=batched, seen=fresh._seen,
-        ):  # fmt: skip
-            fresh.merge(score_groups(chunk, self.num_classes, 1, self.clip)[0])
-        self.merge(fresh)
-        if mask is None:
-            self._seen.warn_of_second_softmax()
-        return self
-
-    def merge(self, other: "ProperScores") -> "ProperScores":
-        """Add the sums of `other` to these; returns itself."""
-        if not isinstance(other, ProperScores):
-            raise TypeError(
-                f"Expected argument `other` to be ProperScores, but got {type(other).__name__}."
-            )
-        ours, theirs = (self.num_classes, self.clip), (other.num_classes, other.clip)
-        if ours != theirs:
+    @classmethod
+    def _empty_for(cls, state: Mapping[str, npt.NDArray[Any]]) -> "ProperScores":
+        if state["squared_error"].ndim != 1 or "clip" not in state:
             raise ValueError(
-                f"Expected argument `other` to have (num_classes, clip) = {ours}, but got {theirs}."
+                "Expected argument `state` to hold one `squared_error` per class and `clip`, but "
+                f"got {sorted(state)}."
             )
-        self.voxels += other.voxels
-        self.squared_error = self.squared_error + other.squared_error
-        self.log_loss += other.log_loss
-        self._seen.merge(other._seen)
-        return self
-
-    def __add__(self, other: "ProperScores") -> "ProperScores":
-        if not isinstance(other, ProperScores):
-            return NotImplemented
-        return ProperScores(self.num_classes, self.clip).merge(self).merge(other)
-
-    def __radd__(self, other: object) -> "ProperScores":
-        """`sum(scores)` starts from 0."""
-        if other != 0:
-            return NotImplemented
-        return ProperScores(self.num_classes, self.clip).merge(self)
+        return cls(len(state["squared_error"]), float(state["clip"]))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything, as arrays that `numpy.savez` takes; `from_state` is its inverse."""
-        return {
-            "voxels": np.array(self.voxels, dtype=np.int64),
-            "squared_error": self.squared_error.copy(),
-            "log_loss": np.array(self.log_loss),
-            "clip": np.array(self.clip),
-        }
+        """All sums and `clip` as arrays that `numpy.savez` accepts."""
+        return {**super().state(), "clip": np.array(self.clip)}
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, npt.ArrayLike]) -> "ProperScores":
-        """Scores from what `state` gave (a dict, or an opened npz file)."""
-        names = ("voxels", "squared_error", "log_loss", "clip")
-        missing = sorted(set(names) - set(state))
-        if missing:
-            raise ValueError(
-                f"Expected argument `state` to hold {missing}, but got {sorted(state)}."
-            )
-        arrays = {name: np.asarray(state[name]) for name in names}
-        for name, array in arrays.items():
-            if array.ndim != (1 if name == "squared_error" else 0):
-                raise ValueError(
-                    f"Expected `state[{name!r}]` to be a number or, for the squared "
-                    f"error, one per class, but got shape {array.shape}."
-                )
-            check_sums(f"state[{name!r}]", array)
-        if arrays["voxels"].dtype.kind not in "iu":
-            raise ValueError(
-                f"Expected `state['voxels']` to be an integer, but got {arrays['voxels'].dtype}."
-            )
-        new = cls(len(arrays["squared_error"]), float(arrays["clip"]))
-        new.voxels, new.log_loss = int(arrays["voxels"]), float(arrays["log_loss"])
-        new.squared_error = arrays["squared_error"].astype(np.float64)
-        return new
+    def count(self, chunk: Chunk) -> None:
+        """Add the voxels of a checked chunk."""
+        self.add_sums(score_sums(chunk, 1, self.clip), 0)
 
-    def __repr__(self) -> str:
-        return (
-            f"ProperScores(num_classes={self.num_classes}, clip={self.clip}, voxels={self.voxels})"
-        )
+    def add_sums(self, sums: "ScoreSums", group: int) -> None:
+        """Add the sums of one group of voxels."""
+        self.voxels += int(sums.voxels[group])
+        self.squared_error = self.squared_error + sums.squared_error[:, group]
+        self.log_loss += float(sums.log_loss[group])
 
     def brier(self) -> float:
         """Mean over voxels of Σ_k (p_k − t_k)², in [0, 2]. NaN without voxels."""
@@ -148,39 +86,41 @@ class ProperScores:
         return self.log_loss / self.voxels if self.voxels else float("nan")
 
 
-def score_groups(chunk: Chunk, num_classes: int, groups: int, clip: float) -> list[ProperScores]:
+@dataclass
+class ScoreSums:
+    """Sums over G groups of voxels: `squared_error` (K, G), `log_loss` (G,) and `voxels` (G,)."""
+
+    squared_error: npt.NDArray[Any]
+    log_loss: npt.NDArray[Any]
+    voxels: npt.NDArray[Any]
+
+    def __iadd__(self, other: "ScoreSums") -> "ScoreSums":
+        self.squared_error = self.squared_error + other.squared_error
+        self.log_loss = self.log_loss + other.log_loss
+        self.voxels = self.voxels + other.voxels
+        return self
+
+
+def score_sums(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
     """The sums of one chunk, for each group of its voxels."""
-    squared, loss, count = (
-        _score_torch(chunk, groups, clip)
-        if is_tensor(chunk.probs)
-        else _score_numpy(chunk, groups, clip)
-    )
-    out = []
-    for g in range(groups):
-        scores = ProperScores(num_classes, clip)
-        scores.voxels, scores.log_loss = int(count[g]), float(loss[g])
-        scores.squared_error = squared[:, g]
-        out.append(scores)
-    return out
+    sums = _score_torch if is_tensor(chunk.probs) else _score_numpy
+    return sums(chunk, groups, clip)
 
 
-Sums = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
-
-
-def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Sums:
-    """With hard labels Σ(p − y)² is Σp² − 2 Σp_y + n_y: p − y is never built."""
+def _score_numpy(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
+    """With hard labels Σ(p − y)² = Σp² − 2 Σp_y + n_y, so p − y is not stored."""
     probs, target = chunk.probs.astype(np.float64), chunk.target
     num_classes, n = probs.shape
     group = chunk.group
     hard = target.ndim == 1
     if hard:
-        own = probs.ravel().take(chunk.own)
+        own = probs.ravel().take(chunk.target_index)
         loss = -np.log(np.clip(own, clip, 1.0))
     else:
         loss = -(target * np.log(np.clip(probs, clip, 1.0))).sum(0)
         probs -= target
     if group is None:
-        # Not `@`: BLAS wakes its threads for it, which takes longer than the sum.
+        # Not `@`: starting the threads of BLAS takes longer than the sum.
         squared = np.einsum("kn,kn->k", probs, probs)[:, None]
         sums, count = np.array([loss.sum()]), np.array([n])
     else:
@@ -191,11 +131,11 @@ def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Sums:
         squared += (np.bincount(cell, minlength=size) - 2 * np.bincount(cell, own, size)).reshape(
             num_classes, groups
         )
-        squared = np.maximum(squared, 0.0)  # what is left of perfect voxels may be -1e-17
-    return squared, sums, count
+        squared = np.maximum(squared, 0.0)  # rounding may leave -1e-17 of perfect voxels
+    return ScoreSums(squared, sums, count)
 
 
-def _score_torch(chunk: Chunk, groups: int, clip: float) -> Sums:
+def _score_torch(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
     import torch
 
     probs, target = chunk.probs.double(), chunk.target
@@ -211,55 +151,18 @@ def _score_torch(chunk: Chunk, groups: int, clip: float) -> Sums:
     else:
         sums = rows.new_zeros(rows.shape[0], groups).index_add_(1, chunk.group, rows)
     out = to_numpy(sums)
-    return out[:-2], out[-2], out[-1]
-
-
-def brier(
-    probs: Array,
-    target: Array,
-    num_classes: int,
-    mask: Array | None = None,
-    *,
-    ignore_index: int = -100,
-    batched: bool | None = None,
-) -> float:
-    """Brier score, mean over voxels of Σ_k (p_k − t_k)² (the class sum: [0, 2]).
-
-    Mergeable: `ProperScores` adds it over batches and cases. Twice the two-class form of some
-    libraries. Arguments as `CalibrationBins.update`.
-    """
-    scores = ProperScores(num_classes)
-    scores.update(probs, target, mask, ignore_index=ignore_index, batched=batched)
-    return scores.brier()
-
-
-def nll(
-    probs: Array,
-    target: Array,
-    num_classes: int,
-    mask: Array | None = None,
-    *,
-    clip: float = CLIP,
-    ignore_index: int = -100,
-    batched: bool | None = None,
-) -> float:
-    """Negative log-likelihood, mean over voxels of −Σ_k t_k log max(p_k, clip), natural logarithm.
-
-    Mergeable: `ProperScores` adds it over batches and cases. Arguments as `CalibrationBins.update`.
-    """
-    scores = ProperScores(num_classes, clip)
-    scores.update(probs, target, mask, ignore_index=ignore_index, batched=batched)
-    return scores.nll()
+    return ScoreSums(out[:-2], out[-2], out[-1])
 
 
 @dataclass(frozen=True)
 class BrierParts:
     """Brier ≈ reliability − resolution + uncertainty, each summed over the classes.
 
-    reliability: Σ_k Σ_b n_kb/N (conf_kb − freq_kb)², the miscalibration; 0 is best.
-    resolution: Σ_k Σ_b n_kb/N (freq_kb − freq_k)², how far the bins tell voxels apart; more is
-    better.
-    uncertainty: Σ_k freq_k (1 − freq_k), the data's own, whatever the model.
+    Attributes:
+        reliability: Σ_k Σ_b n_kb/N (conf_kb − freq_kb)², the miscalibration; 0 is best.
+        resolution: Σ_k Σ_b n_kb/N (freq_kb − freq_k)², how well the bins separate the outcomes;
+            higher is better.
+        uncertainty: Σ_k freq_k (1 − freq_k), a property of the data alone.
     """
 
     reliability: float
@@ -268,17 +171,16 @@ class BrierParts:
 
     @property
     def total(self) -> float:
-        """The Brier score these parts make; exact where all probabilities of a bin are equal."""
+        """The Brier score; exact if all probabilities in a bin are equal."""
         return self.reliability - self.resolution + self.uncertainty
 
 
 def brier_parts(bins: CalibrationBins) -> BrierParts:
-    """The three parts of the Brier score, from the classwise bins; mergeable because the bins are.
+    """The three parts of the Brier score, from the classwise bins.
 
-    Binning loses what happens inside a bin: `total` differs from the Brier score by the within-bin
-    variance of p_k minus twice its covariance with the outcome, small with narrow bins. With soft
-    targets, `uncertainty` also holds the targets' own softness, which the Brier score of `brier`
-    does not count.
+    `total` differs from the Brier score by the variance of p_k within a bin minus twice its
+    covariance with the outcome, which is small for narrow bins. With soft targets, `uncertainty`
+    also contains the variance of the targets, which `ProperScores.brier` does not count.
     """
     n = bins.voxels
     if n == 0:
@@ -307,16 +209,15 @@ def adaptive_ece(
 ) -> float:
     """Calibration error over bins of equal mass, Σ_b n_b/N · |acc_b − conf_b|.
 
-    The edges are quantiles of the confidences themselves, right-closed; equal confidences share a
-    bin, so the order of voxels does not matter, and a map that saturates at 1.0 fills fewer bins
-    than asked.
+    The edges are quantiles of the confidences, right-closed. Equal confidences share a bin, so the
+    order of voxels does not matter, and a map that saturates at 1.0 has fewer than `num_bins` bins.
 
-    NOT mergeable: quantiles of two sets do not give those of their union. It keeps one confidence
-    and one outcome per voxel and sorts them; the mean over cases is not the pooled value.
+    This error is not additive: quantiles of two sets do not give those of their union. The function
+    stores one confidence and one outcome per voxel and sorts them.
 
     Args:
         label: None for the top label, or a class k for p_k against the frequency of class k.
-        num_bins: how many groups of (nearly) equal mass.
+        num_bins: number of groups of (nearly) equal mass.
         probs, target, num_classes, mask, ignore_index, batched: as `CalibrationBins.update`.
     """
     check_int("num_bins", num_bins, low=1)
@@ -353,7 +254,7 @@ def equal_mass_error(
     if n == 0:
         return float("nan")
     last = np.ceil(n * np.arange(1, num_bins + 1) / num_bins).astype(np.int64) - 1
-    # A bin ends after the last voxel that has the confidence of its quantile: ties stay together.
+    # A bin ends after the last voxel with the confidence of its quantile: ties share a bin.
     ends = np.unique(np.searchsorted(confidence, confidence[last], side="right"))
     starts = np.concatenate([[0], ends[:-1]])
     gap = confidence.astype(np.float64) - outcome

@@ -1,4 +1,4 @@
-"""Distances between surfaces: measured once, read out as HD95, HD, ASSD and surface Dice.
+"""Distances between surfaces, from which HD95, HD, ASSD and surface Dice are computed.
 
 A surface voxel is a voxel of the structure with a face neighbour outside it; beyond the image is
 outside, so a structure cut by the border has a surface there. Distances are between voxel centres.
@@ -7,6 +7,7 @@ outside, so a structure cut by the border has a surface there. Distances are bet
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -24,33 +25,32 @@ from segcal.metrics._geometry import (
     narrow,
 )
 from segcal.metrics._nn_distance import Points, nearest
-from segcal.metrics.overlap import EMPTY, check_groups, check_pair
+from segcal.metrics.overlap import EmptyPolicy, check_groups, check_pair
 
-UNITS = ("mm", "voxel")
+Units = Literal["mm", "voxel"]
 
 
 @dataclass(frozen=True)
 class SurfaceDistances:
-    """The distances between two surfaces, and what is read off them.
+    """The distances between two surfaces, and the metrics computed from them.
 
     Attributes:
         to_target: from each surface voxel of the prediction to the nearest of the truth.
         to_labels: from each surface voxel of the truth to the nearest of the prediction.
         diagonal: the diagonal of the image, the value of `empty="diagonal"`.
-        empty: what distances say where a mask is empty. Neither is defined: `"nan"` says NaN.
-            `"diagonal"` says the diagonal where one mask is empty; where both are, nothing was
-            missed, and it stays NaN. `"paper"` says 0 (and 1 for `nsd`) whenever the truth is
-            empty, even with false positives, and NaN for a missed structure.
+        empty: value of distances if a mask is empty. `"nan"` gives NaN. `"diagonal"` gives the
+            diagonal if one mask is empty, and NaN if both are. `"paper"` gives 0 (and 1 for `nsd`)
+            whenever the truth is empty, even with false positives, and NaN for a missed structure.
     """
 
     to_target: Floats
     to_labels: Floats
     diagonal: float
-    empty: str = "nan"
+    empty: EmptyPolicy = "nan"
 
     @property
     def undefined(self) -> bool:
-        """Whether a mask is empty, so that there is no distance."""
+        """Whether a mask is empty, so that no distance exists."""
         return self.to_target.size == 0 or self.to_labels.size == 0
 
     def _substitute(self) -> float:
@@ -61,7 +61,9 @@ class SurfaceDistances:
             return self.diagonal
         return math.nan
 
-    def hausdorff(self, percentile: float = 100.0, method: str = "pooled") -> float:
+    def hausdorff(
+        self, percentile: float = 100.0, method: Literal["pooled", "max"] = "pooled"
+    ) -> float:
         """A percentile of the distances; 100 is the Hausdorff distance, 95 is HD95.
 
         `"pooled"` takes it over both directions together, `"max"` takes the larger of the two
@@ -75,7 +77,7 @@ class SurfaceDistances:
             return float(np.percentile(np.concatenate([self.to_target, self.to_labels]), q))
         return float(max(np.percentile(self.to_target, q), np.percentile(self.to_labels, q)))
 
-    def hd95(self, method: str = "pooled") -> float:
+    def hd95(self, method: Literal["pooled", "max"] = "pooled") -> float:
         """The 95th percentile: `hausdorff(95, method)`."""
         return self.hausdorff(95.0, method)
 
@@ -87,24 +89,21 @@ class SurfaceDistances:
         return float(total / (self.to_target.size + self.to_labels.size))
 
     def nsd(self, tolerance: float) -> float:
-        """Normalised surface Dice: the share of both surfaces within `tolerance` of the other.
+        """Normalized surface Dice: the share of both surfaces within `tolerance` of the other.
 
         `tolerance` is in the units of the distances (mm, or voxels). Each surface voxel counts
-        once. One mask
-        empty scores 0: nothing of the other surface is near. Both empty is NaN.
+        once. The value is 0 if one mask is empty and NaN if both are.
         """
         limit = check_number("tolerance", tolerance, low=0)
         if self.empty == "paper" and self.to_labels.size == 0:
             return 1.0
         if self.undefined:
-            return math.nan if self._both_empty() else 0.0
-        # A voxel at exactly the tolerance belongs, whatever the square root's rounding.
+            both_empty = self.to_target.size == self.to_labels.size == 0
+            return math.nan if both_empty else 0.0
+        # A voxel at exactly the tolerance counts, despite the rounding of the square root.
         limit *= 1 + 1e-9
         near = int((self.to_target <= limit).sum() + (self.to_labels <= limit).sum())
         return near / (self.to_target.size + self.to_labels.size)
-
-    def _both_empty(self) -> bool:
-        return self.to_target.size == 0 and self.to_labels.size == 0
 
 
 def surface_distances(
@@ -112,8 +111,8 @@ def surface_distances(
     target: Array,
     spacing_mm: float | Sequence[float] = 1.0,
     *,
-    units: str = "mm",
-    empty: str = "nan",
+    units: Units = "mm",
+    empty: EmptyPolicy = "nan",
 ) -> SurfaceDistances:
     """Surface distances of two boolean masks of one shape, 2-D or 3-D.
 
@@ -122,7 +121,7 @@ def surface_distances(
         target: the true mask.
         spacing_mm: voxel size, one value or one per axis.
         units: `"mm"`, or `"voxel"` to ignore the spacing (as the NACL paper does).
-        empty: what to say where a mask is empty; see `SurfaceDistances`.
+        empty: value for empty masks; see `SurfaceDistances`.
 
     Example:
         >>> import numpy as np
@@ -146,12 +145,12 @@ def surface_distances(
             f"but got {masks[0].shape}."
         )
     scale = _scale(spacing_mm, units, masks[0].ndim)
-    check_choice("empty", empty, EMPTY)
+    check_choice("empty", empty, get_args(EmptyPolicy))
     boxes = [bounding_box(mask) for mask in masks]
     points = [
         _surface_points(m if b is None else m[b], b) for m, b in zip(masks, boxes, strict=True)
     ]
-    return _measure(points[0], points[1], masks[0].shape, scale, empty)
+    return _distances(points[0], points[1], masks[0].shape, scale, empty)
 
 
 def all_surface_distances(
@@ -161,30 +160,30 @@ def all_surface_distances(
     spacing_mm: float | Sequence[float] = 1.0,
     *,
     groups: Mapping[str, Sequence[int]] | None = None,
-    units: str = "mm",
-    empty: str = "nan",
+    units: Units = "mm",
+    empty: EmptyPolicy = "nan",
     ignore_index: int = -100,
 ) -> dict[str, SurfaceDistances]:
-    """Surface distances of every structure of a label map, each worked on in its own bounding box.
+    """Surface distances of every structure of a label map, each in its own bounding box.
 
     The boxes of all labels come from one pass over each map, so a hundred small structures cost
     about as much as a few. Ignored voxels belong to no structure. Arguments as `dsc` and
     `surface_distances`.
     """
-    check_choice("empty", empty, EMPTY)
+    check_choice("empty", empty, get_args(EmptyPolicy))
     named = check_groups(groups, num_classes)
     predicted = narrow(check_labels("labels", labels))
     truth = narrow(check_labels("target", target))
     scale, shape = _scale(spacing_mm, units, truth.ndim), truth.shape
     if predicted.shape == shape and not any(0 in members for members in named.values()):
-        # Around this box both maps are background: nothing to look at, and no distance changes.
+        # Outside this box both maps are background, which changes no distance.
         box = join(bounding_box(predicted != 0), bounding_box(truth != 0))
         box = box or tuple(slice(0, 0) for _ in shape)
         predicted, truth = predicted[box], truth[box]
     predicted, truth = check_pair(predicted, truth, num_classes, ignore_index)
     ignored = truth == ignore_index if truth.size and truth.min() <= ignore_index else None
     if ignored is not None and ignored.any():
-        # Label K is nobody's: an ignored voxel is outside every structure, in both maps.
+        # Label K belongs to no structure: an ignored voxel is outside all of them in both maps.
         predicted = np.where(ignored, num_classes, predicted)
         truth = np.where(ignored, num_classes, truth)
     boxes = [_boxes(array, num_classes) for array in (predicted, truth)]
@@ -196,12 +195,12 @@ def all_surface_distances(
             for k in members:
                 own = join(own, box_of[k])
             points.append(_surface_points(_members(array, members, own), own))
-        out[name] = _measure(points[0], points[1], shape, scale, empty)
+        out[name] = _distances(points[0], points[1], shape, scale, empty)
     return out
 
 
-def _scale(spacing_mm: float | Sequence[float], units: str, axes: int) -> tuple[float, ...]:
-    check_choice("units", units, UNITS)
+def _scale(spacing_mm: float | Sequence[float], units: Units, axes: int) -> tuple[float, ...]:
+    check_choice("units", units, get_args(Units))
     spacing = check_spacing(spacing_mm, axes)
     return spacing if units == "mm" else (1.0,) * axes
 
@@ -210,7 +209,7 @@ def _boxes(array: LabelMap, num_classes: int) -> list[Box | None]:
     """The bounding box of each label 0..K-1, from one pass."""
     from scipy.ndimage import find_objects
 
-    # find_objects leaves 0 out; the background is needed only where a group names it.
+    # find_objects skips label 0; the background is needed only if a group names it.
     found = find_objects(array, max_label=num_classes - 1) if array.size and num_classes > 1 else []
     boxes: list[Box | None] = [tuple(slice(0, n) for n in array.shape), *found]
     return boxes + [None] * (num_classes - len(boxes))
@@ -229,7 +228,7 @@ def _members(array: LabelMap, members: Sequence[int], box: Box | None) -> Mask:
 def _surface_points(inside: Mask, box: Box | None) -> Points:
     """(n, axes) indices in the image of the surface of a mask that was cropped to `box`.
 
-    Nothing of the mask lies beyond its box, so beyond the box is outside, as beyond the image.
+    The mask does not extend beyond its box, so everything beyond the box is outside.
     """
     if box is None:
         return np.zeros((0, inside.ndim), dtype=np.int64)
@@ -239,22 +238,22 @@ def _surface_points(inside: Mask, box: Box | None) -> Points:
         ahead[1:] &= behind[:-1]
         ahead[:-1] &= behind[1:]
         ahead[0] = ahead[-1] = False
-    # As np.argwhere, which is several times slower on sparse masks.
+    # The result of np.argwhere, which is several times slower on sparse masks.
     places = np.unravel_index(np.flatnonzero(inside & ~core), inside.shape)
     origin = np.array([s.start for s in box])
     return np.asarray(np.stack(places, axis=1) + origin)
 
 
-def _measure(
+def _distances(
     labels: Points,
     target: Points,
     shape: tuple[int, ...],
     scale: tuple[float, ...],
-    empty: str,
+    empty: EmptyPolicy,
 ) -> SurfaceDistances:
     diagonal = math.sqrt(sum((n * s) ** 2 for n, s in zip(shape, scale, strict=True)))
     if len(labels) == 0 or len(target) == 0:
-        # One distance per surface voxel, so that the sizes still tell which mask is empty.
+        # One distance per surface voxel, so that the sizes show which mask is empty.
         return SurfaceDistances(
             np.full(len(labels), np.inf), np.full(len(target), np.inf), diagonal, empty
         )

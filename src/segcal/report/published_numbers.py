@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal.core.errors import PathError
-from segcal.metrics.table import base_metric, whole_image
+from segcal.metrics import base_metric, is_whole_image
 from segcal.study.reader import Study
 from segcal.study.schema import Dataset, Method
 
@@ -34,7 +34,7 @@ class PublishedNumbers(BaseModel):
 
     def value(self, method: Method, dataset: Dataset, metric: str, region: str) -> float | None:
         """The published value; None without one for this method, dataset, metric and region."""
-        if method.paper is None or not (whole_image(metric) or region == self.region):
+        if method.paper is None or not (is_whole_image(metric) or region == self.region):
             return None
         datasets = self.methods[method.paper]
         values = datasets.get(dataset.source) or datasets.get(dataset.name) or {}

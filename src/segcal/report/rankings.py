@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from segcal.report.aggregates import Aggregates
-from segcal.stats import CaseScores, collect
-from segcal.stats.eligibility import choose_ranked
-from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
-from segcal.stats.significance import bootstrap_ranks_of, compare_of, once
+from segcal.stats import (
+    CaseScores,
+    Missing,
+    bootstrap_ranks,
+    collect,
+    compare,
+    distinct_hypotheses,
+    find_eligible,
+    mean_case_rank,
+    sum_rank,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # An undefined value becomes the worst of any method: a missed organ must not improve a rank.
-MISSING = "worst"
+MISSING: Missing = "worst"
 ALPHA = 0.05
 RESAMPLES = 1000
 # Fewer cases have no interval: a bootstrap repeats so few values that the interval is too narrow.
@@ -63,7 +70,7 @@ class Rankings:
     @property
     def family(self) -> int:
         """The number of tests that Holm's correction is over."""
-        return len(once(self.tests))
+        return len(distinct_hypotheses(self.tests))
 
     @property
     def datasets(self) -> list[str]:
@@ -101,7 +108,7 @@ class Rankings:
 def compute_rankings(aggregates: Aggregates, region: str) -> Rankings | None:
     """The ranking of the compared methods; None if fewer than two can be ranked."""
     study, rows = aggregates.study, aggregates.rows
-    chosen = choose_ranked(rows, study.compared, study.metrics, region)
+    chosen = find_eligible(rows, study.compared, study.metrics, region)
     if not chosen:
         return None
     rows = rows[rows["method"].isin(chosen.methods) & rows["dataset"].isin(chosen.datasets)]
@@ -109,15 +116,15 @@ def compute_rankings(aggregates: Aggregates, region: str) -> Rankings | None:
     scores = collect(rows, metrics=chosen.metrics, region=region, missing=MISSING)
     scores = _in_order(scores, chosen.methods)
     return Rankings(
-        scores, sum_rank_of(scores), mean_case_rank_of(scores),
-        _intervals(scores), compare_of(scores), region,
-        tuple(chosen.left_out), tuple(chosen.unpaired),
+        scores, sum_rank(scores), mean_case_rank(scores),
+        _intervals(scores), compare(scores), region,
+        tuple(chosen.incomplete), tuple(chosen.unpaired),
         study.named.method if study.named is not None else "",
     )  # fmt: skip
 
 
 def _intervals(scores: CaseScores) -> "pd.DataFrame":
-    out = bootstrap_ranks_of(scores, RESAMPLES)
+    out = bootstrap_ranks(scores, RESAMPLES)
     if min(map(len, scores.cases.values())) < FEW_CASES:
         ends = [name for name in out.columns if name.endswith(("_low", "_high"))]
         out[ends] = float("nan")

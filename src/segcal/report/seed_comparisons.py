@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.rankings import ALPHA, FEW_CASES, Rankings
-from segcal.stats import compare_crossed
-from segcal.stats.significance import once
+from segcal.stats import compare_with_random_effects, distinct_hypotheses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SeedComparisons:
-    """The rows of `segcal.stats.compare_crossed` in one region.
+    """The rows of `segcal.stats.compare_with_random_effects` in one region.
 
     False if no pair of methods has two seeds in common and enough cases.
 
@@ -35,13 +34,13 @@ class SeedComparisons:
     @property
     def family(self) -> int:
         """The number of comparisons that Holm's correction is over."""
-        return len(once(self.rows[self.rows["p_holm"].notna()]))
+        return len(distinct_hypotheses(self.rows[self.rows["p_holm"].notna()]))
 
     @property
     def repeated(self) -> set[Any]:
         """Index of rows that repeat another: a calibrator left the masks unchanged."""
         known = self.rows[self.rows["mean_difference"].notna()]
-        return set(known.index) - set(once(known).index)
+        return set(known.index) - set(distinct_hypotheses(known).index)
 
     @property
     def datasets(self) -> list[str]:
@@ -87,7 +86,7 @@ def compare_over_seeds(aggregates: Aggregates, rankings: Rankings, region: str) 
         & rows["metric"].isin(scores.metrics)
     ]
     patients = {name: dataset.patients for name, dataset in study.datasets.items()}
-    found = compare_crossed(
+    found = compare_with_random_effects(
         rows, reference=rankings.reference, metrics=scores.metrics, region=region,
         patients=patients,
     )  # fmt: skip

@@ -5,20 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from segcal.metrics.table import DIRECTIONS, base_metric
+from segcal.metrics import better_direction, is_per_structure, metric_title, metric_unit
 from segcal.report.aggregates import Number
 
 ARROWS = {"higher": "↑", "lower": "↓"}
-# Printed names of metrics, and their units.
-NAMES = {
-    "dsc": "DSC", "nsd": "NSD", "hd95": "HD95", "hd95_max": "HD95 (max)", "hd": "HD",
-    "assd": "ASSD", "ece": "ECE", "cece": "CECE", "ace": "ACE", "mce": "MCE",
-    "adaptive_ece": "adaptive ECE", "signed_gap": "signed gap", "brier": "Brier", "nll": "NLL",
-    "class_ece": "class ECE", "mean_confidence": "confidence", "mean_abs_logit": "mean |logit|",
-    "truth_ece": "true ECE", "truth_cece": "true CECE", "truth_mae": "mean |p − p*|",
-    "truth_kl": "KL(p*‖p)",
-}  # fmt: skip
-UNITS = {"_mm": "mm", "_voxel": "voxels", "nll": "nats", "truth_kl": "nats"}
 
 
 @dataclass(frozen=True)
@@ -176,13 +166,11 @@ def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str
         >>> metric_column("hd95_mm").heading, metric_column("ece").heading
         ('HD95 (mm) ↓', 'ECE ↓')
     """
-    base = base_metric(metric)
-    unit = next((u for ending, u in UNITS.items() if metric.endswith(ending)), "")
-    distance = unit in ("mm", "voxels") and base != "nsd"
-    name = title or (f"NSD {metric[4:]}" if base == "nsd" else NAMES.get(base, metric))
+    unit = metric_unit(metric)
+    distance = is_per_structure(metric) and unit in ("mm", "voxels")
     return Column(
-        key=metric, title=name, unit="" if base == "nsd" else unit, better=DIRECTIONS.get(base),
-        digits=2 if distance else 3, group=group, dataset=dataset,
+        key=metric, title=title or metric_title(metric), unit=unit,
+        better=better_direction(metric), digits=2 if distance else 3, group=group, dataset=dataset,
     )  # fmt: skip
 
 

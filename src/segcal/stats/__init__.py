@@ -1,21 +1,58 @@
-"""Statistics over tables of per-case values."""
+"""Statistics over the long table: means, ranks, intervals and tests. They need pandas."""
 
-from segcal.stats.random_effects import Crossed, compare_crossed, crossed
-from segcal.stats.ranking import CaseScores, collect, mean_case_rank, sum_rank
-from segcal.stats.significance import bootstrap_means, bootstrap_ranks, compare, holm
-from segcal.stats.summary import method_means
+from segcal.stats.eligibility import Eligible, find_eligible, ranked_methods
+from segcal.stats.long_table import REQUIRED_COLUMNS, check_cells, check_table, to_frame
+from segcal.stats.method_ranking import Ranking, rank_methods
+from segcal.stats.patients import by_patient, patients_of
+from segcal.stats.random_effects import (
+    RandomEffectsTest,
+    compare_with_random_effects,
+    two_way_random_effects,
+)
+from segcal.stats.ranking import (
+    PAPER_METRICS,
+    CaseScores,
+    Missing,
+    collect,
+    mean_case_rank,
+    sum_rank,
+)
+from segcal.stats.significance import (
+    bootstrap_means,
+    bootstrap_ranks,
+    compare,
+    distinct_hypotheses,
+    holm,
+)
+from segcal.stats.summary import means_over_seeds, method_means, summarize
 
 __all__ = [
+    "PAPER_METRICS",
+    "REQUIRED_COLUMNS",
     "CaseScores",
-    "Crossed",
+    "Eligible",
+    "Missing",
+    "RandomEffectsTest",
+    "Ranking",
     "bootstrap_means",
     "bootstrap_ranks",
+    "by_patient",
+    "check_cells",
+    "check_table",
     "collect",
     "compare",
-    "compare_crossed",
-    "crossed",
+    "compare_with_random_effects",
+    "distinct_hypotheses",
+    "find_eligible",
     "holm",
     "mean_case_rank",
+    "means_over_seeds",
     "method_means",
+    "patients_of",
+    "rank_methods",
+    "ranked_methods",
     "sum_rank",
+    "summarize",
+    "to_frame",
+    "two_way_random_effects",
 ]

@@ -1,48 +1,52 @@
-"""What remains of a difference once both seeds and cases are counted.
+"""Two-way random-effects test of a difference between methods, over seeds and cases.
 
-A test over cases asks whether *these networks* differ on new cases. A claim about methods is one
-about networks trained anew as well: seeds and cases are crossed random effects.
+A test over cases shows whether *these networks* differ on new cases. A claim about methods also
+concerns networks that are trained again: seeds and cases are crossed random effects.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_number
-from segcal.metrics.regions import REGIONS
-from segcal.metrics.table import POOLED, check_filled, check_table, direction, whole_image
-from segcal.stats.missing import refuse_duplicates
+from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, is_whole_image, ranking_direction
+from segcal.stats.long_table import check_filled, check_table, map_names
+from segcal.stats.missing import check_duplicates
 from segcal.stats.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
-from segcal.stats.significance import ask, holm_once, preferred
+from segcal.stats.significance import (
+    holm_by_hypothesis,
+    hypothesis_ids,
+    method_pairs,
+    preferred,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Differences that vary by less are equal: means of equal values may differ by rounding.
+# Differences with a smaller range are equal: means of equal values may differ by rounding.
 _EQUAL = 1e-12
 _NAN = float("nan")
 
 
 @dataclass(frozen=True)
-class Crossed:
-    """A mean difference between two methods, and how sure it is over new seeds and new cases.
+class RandomEffectsTest:
+    """A mean difference between two methods, and its uncertainty over new seeds and new cases.
 
     Attributes:
-        mean: of the differences, over seeds and cases.
+        mean: mean of the differences over seeds and cases.
         low, high: the t interval of the mean; NaN for one case.
-        p: of the t test against no difference.
-        seeds, cases: how many there are. **With one seed** `low`, `high` and `p` are of cases
-            alone, and `counts_seeds` is False: what a new seed would do, nobody knows.
-        left_out: cases that lack a value in some seed.
-        seed_share: of the squared standard error, the part that seeds cause, 0 to 1. At 0.9 more
-            cases hardly narrow the interval: more seeds do. NaN for one seed or case, or without
-            any spread.
-        seed_variance, case_variance, rest_variance: components of a single difference's variance.
+        p: p-value of the t test against no difference.
+        seeds, cases: their numbers. **With one seed** `low`, `high` and `p` are over cases alone,
+            and `counts_seeds` is False: the variance over seeds is unknown.
+        left_out: number of cases without a value in some seed.
+        seed_share: the share of the squared standard error that seeds cause, 0 to 1. At 0.9 more
+            cases hardly narrow the interval, but more seeds do. NaN for one seed or case, or
+            without any variance.
+        seed_variance, case_variance, rest_variance: components of the variance of a difference.
         freedom: Satterthwaite's degrees of freedom.
     """
 
@@ -61,31 +65,31 @@ class Crossed:
 
     @property
     def counts_seeds(self) -> bool:
-        """Whether the interval knows of the spread over seeds."""
+        """Whether the interval includes the variance over seeds."""
         return self.seeds > 1
 
 
-def crossed(
+def two_way_random_effects(
     differences: npt.ArrayLike, *, confidence: float = 0.95, strict: bool = False
-) -> Crossed:
+) -> RandomEffectsTest:
     """Two-way random effects of seeds and cases on a difference between two methods.
 
     d[s, c] = μ + seed_s + case_c + rest_sc. Analysis of variance gives the mean squares; those of
-    seeds and cases each hold the rest once, so that the squared standard error of the mean is
-    (MS_seed + MS_case − MS_rest) / (S·C), with Satterthwaite's degrees of freedom. A component that
-    comes out negative is 0, which makes the error larger; the degrees of freedom keep all three
-    mean squares, so that seeds which agree by chance do not make the interval sure of itself.
+    seeds and cases each contain the rest once, so the squared standard error of the mean is
+    (MS_seed + MS_case − MS_rest) / (S·C), with Satterthwaite's degrees of freedom. A negative
+    component is set to 0, which makes the error larger. The degrees of freedom use all three mean
+    squares, so that seeds which agree by chance do not make the interval too narrow.
 
     Args:
-        differences: (seeds, cases), method minus other; cases with a NaN are left out and counted.
-            Cases have to be independent: average those of one patient first.
-        confidence: of the interval.
-        strict: the difference must also outlast a t test over the means of seeds: `p` is the larger
-            of the two, the interval holds both. Satterthwaite's freedom is a guess from few seeds,
-            which errs most where p-values are small, as they have to be after a correction.
+        differences: (seeds, cases), method minus other; cases with a NaN are skipped and counted.
+            Cases must be independent: average those of one patient first.
+        confidence: level of the interval.
+        strict: also do a t test over the means of seeds; `p` is the larger of the two, and the
+            interval contains both. With few seeds Satterthwaite's degrees of freedom are
+            inaccurate, most of all for small p-values, which a correction requires.
 
     Example:
-        >>> found = crossed([[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]])  # two seeds that disagree
+        >>> found = two_way_random_effects([[1.0, 2.0, 3.0], [3.0, 4.0, 5.0]])  # 2 seeds, 3 cases
         >>> found.mean, round(found.seed_share, 2), round(found.p, 2)
         (3.0, 0.75, 0.14)
     """
@@ -100,22 +104,22 @@ def crossed(
     seeds, cases = d.shape
     if cases < 2:
         mean = float(d.mean()) if cases else _NAN
-        return Crossed(mean, _NAN, _NAN, _NAN, seeds, cases, left_out)
+        return RandomEffectsTest(mean, _NAN, _NAN, _NAN, seeds, cases, left_out)
     if seeds == 1:
         return _over_cases(d, confidence, left_out)
     return _two_way(d, confidence, left_out, strict)
 
 
-def _over_cases(d: Floats, confidence: float, left_out: int) -> Crossed:
-    """One seed: cases alone can be counted."""
+def _over_cases(d: Floats, confidence: float, left_out: int) -> RandomEffectsTest:
+    """One seed: a t test over cases."""
     mean, cases, variance = float(d.mean()), d.size, float(d.var(ddof=1))
     low, high, p = _t(mean, _error(d, variance / cases), cases - 1, confidence)
-    return Crossed(
+    return RandomEffectsTest(
         mean, low, high, p, 1, cases, left_out, case_variance=variance, freedom=cases - 1
     )
 
 
-def _two_way(d: Floats, confidence: float, left_out: int, strict: bool) -> Crossed:
+def _two_way(d: Floats, confidence: float, left_out: int, strict: bool) -> RandomEffectsTest:
     (seeds, cases), mean = d.shape, float(d.mean())
     by_seed, by_case = d.mean(axis=1) - mean, d.mean(axis=0) - mean
     rest = d - mean - by_seed[:, None] - by_case
@@ -134,16 +138,18 @@ def _two_way(d: Floats, confidence: float, left_out: int, strict: bool) -> Cross
     if strict:
         of_means = _t(mean, _error(d, of_seed / (seeds * cases)), seeds - 1, confidence)
         low, high, p = min(low, of_means[0]), max(high, of_means[1]), max(p, of_means[2])
-    return Crossed(mean, low, high, p, seeds, cases, left_out, share, seed, case, of_rest, freedom)
+    return RandomEffectsTest(
+        mean, low, high, p, seeds, cases, left_out, share, seed, case, of_rest, freedom
+    )
 
 
 def _error(d: Floats, squared: float) -> float:
-    """The standard error; 0 where all differences are equal but for rounding."""
+    """The standard error; 0 if all differences are equal up to rounding."""
     return math.sqrt(squared) if float(np.ptp(d)) > _EQUAL else 0.0
 
 
 def _t(mean: float, error: float, freedom: float, confidence: float) -> tuple[float, float, float]:
-    """Interval and two-sided p; without any spread the interval is the mean itself."""
+    """Interval and two-sided p; without any variance the interval is the mean."""
     from scipy.stats import t
 
     if error == 0:
@@ -152,49 +158,48 @@ def _t(mean: float, error: float, freedom: float, confidence: float) -> tuple[fl
     return mean - half, mean + half, float(2 * t.sf(abs(mean) / error, freedom))
 
 
-def compare_crossed(
+def compare_with_random_effects(
     table: "pd.DataFrame",
     *,
     reference: str | None = None,
     metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
+    region: str = DEFAULT_REGION,
     patients: Mapping[str, Mapping[str, str]] | None = None,
     confidence: float = 0.95,
     strict: bool = False,
 ) -> "pd.DataFrame":
-    """`crossed` of each dataset, metric and pair of methods, corrected by Holm over all of them.
+    """`two_way_random_effects` of each dataset, metric and pair of methods, corrected by Holm.
 
-    As `compare`, one row per dataset, metric and pair: `mean_difference` is the value of `method`
-    minus that of `other` (of absolute values, where nearer to zero is better) with `low` and
-    `high`; `better`, `p_value`, `p_holm`; `seeds`, those that both have; `cases`, the independent
-    subjects; `left_out` and `seed_share`. Beside them what a paired t test over the same cases
-    says when seeds are averaged: `low_cases`, `high_cases`, `p_cases`, `p_cases_holm`.
+    One row per dataset, metric and pair, as `compare`: `mean_difference` is the value of `method`
+    minus that of `other` (of absolute values, if values closer to zero are better) with `low` and
+    `high`; `better`, `p_value`, `p_holm`; `seeds`, the number of common seeds; `cases`, the number
+    of independent subjects; `left_out` and `seed_share`. The columns `low_cases`, `high_cases`,
+    `p_cases` and `p_cases_holm` are those of a paired t test over the same cases, with seeds
+    averaged.
 
-    The value of a case is the mean over its labels, that of a patient over its cases. A label that
-    neither method has in any seed (a structure that is not there) does not count; a case that lacks
-    any other value in a seed is left out, which flatters the method that missed it: read `left_out`
-    beside the difference. A pair with one common seed (without a column `seed` there is one) has
-    the interval of cases alone and no `p_holm`: it is not in the family. Nor are differences that
-    are all 0, and pairs that compare the same numbers (the same `question`) count once.
+    The value of a case is the mean over its labels, that of a patient the mean over its cases. A
+    label that neither method has in any seed (an absent structure) is skipped. A case that lacks
+    any other value in a seed is skipped too, which favors the method that missed it: read
+    `left_out` together with the difference. A pair with one common seed (a table without a column
+    `seed` has one) has the interval over cases alone and no `p_holm`. Holm's correction does not
+    count differences that are all 0, and counts each `hypothesis` once.
 
     Args:
-        reference: compare this method with every other; None compares every pair.
-        patients: dataset → case → patient; what is not named is a patient of its own. None takes
-            the column `patient` of the table, if it has one.
-        confidence, strict: as `crossed`.
         table, metrics, region: as `collect`.
+        reference: compare this method with every other; None compares every pair.
+        patients: dataset → case → patient; a case without an entry is a patient of its own. None
+            uses the column `patient` of the table, if there is one.
+        confidence, strict: as `two_way_random_effects`.
     """
     import pandas as pd
 
     check_choice("region", region, REGIONS)
     rows = _rows(table, metrics, region, patients)
     methods = [str(name) for name in dict.fromkeys(rows["method"])]
-    if reference is None:
-        pairs = list(combinations(methods, 2))
-    else:
-        # Its rows may all be of other metrics or regions: then nothing can be said of any pair.
+    if reference is not None:
+        # All its rows may be of other metrics or regions; its pairs then have no common seed.
         check_choice("reference", reference, [*map(str, dict.fromkeys(table["method"]))])
-        pairs = [(reference, m) for m in methods if m != reference]
+    pairs = method_pairs(methods, reference)
     out, comparisons = [], []
     for (dataset, metric), part in rows.groupby(["dataset", "metric"], sort=False):
         cells = part.groupby(["patient", "case", "label", "method", "seed"], sort=False)["value"]
@@ -204,18 +209,18 @@ def compare_crossed(
             found = _comparison(d, pair, str(metric), confidence, strict)
             found["left_out"] = left_out
             comparisons.append((str(dataset), str(metric), d))
-            where = "all" if whole_image(str(metric)) else region
+            where = "all" if is_whole_image(str(metric)) else region
             out.append({"dataset": dataset, "metric": metric, **found, "region": where})
-    questions = ask(comparisons)
-    made = pd.DataFrame(out, columns=list(_COLUMNS)).assign(question=questions)
-    made["p_holm"] = holm_once(made["p_value"].where(made["seeds"] > 1), questions)
-    made["p_cases_holm"] = holm_once(made["p_cases"].where(made["seeds"] > 0), questions)
-    return made
+    ids = hypothesis_ids(comparisons)
+    result = pd.DataFrame(out, columns=list(_COLUMNS)).assign(hypothesis=ids)
+    result["p_holm"] = holm_by_hypothesis(result["p_value"].where(result["seeds"] > 1), ids)
+    result["p_cases_holm"] = holm_by_hypothesis(result["p_cases"].where(result["seeds"] > 0), ids)
+    return result
 
 
 _COLUMNS = (
     "dataset", "metric", "method", "other", "mean_difference", "low", "high", "better", "p_value",
-    "p_holm", "question", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases",
+    "p_holm", "hypothesis", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases",
     "p_cases", "p_cases_holm", "region",
 )  # fmt: skip
 
@@ -226,7 +231,7 @@ def _rows(
     region: str,
     patients: Mapping[str, Mapping[str, str]] | None,
 ) -> "pd.DataFrame":
-    """The chosen rows of single cases with label, seed and patient; nearer to zero is smaller."""
+    """The rows to compare with label, seed and patient; absolute values if zero is best."""
     rows = check_table(table)
     if patients is not None:
         named = zip(rows["dataset"], rows["case"], strict=True)
@@ -242,24 +247,24 @@ def _rows(
     rows = rows.assign(label=rows.get("label", "all"), seed=rows.get("seed", ""))
     runs = [name for name in ("run", "seed") if name in rows.columns]
     for dataset, part in rows.groupby("dataset", sort=False):
-        refuse_duplicates(part, runs, str(dataset))
-    better = rows["metric"].map({name: direction(name) for name in names})
+        check_duplicates(part, runs, str(dataset))
+    better = map_names(rows["metric"], ranking_direction)
     return rows.assign(value=rows["value"].where(better != "zero", rows["value"].abs()))
 
 
 def _comparison(
     d: Floats, pair: tuple[str, str], metric: str, confidence: float, strict: bool
 ) -> dict[str, Any]:
-    both = crossed(d, confidence=confidence, strict=strict)
-    alone = crossed(d.mean(axis=0)[None], confidence=confidence)
-    turn = -1 if direction(metric) == "higher" else 1
+    both = two_way_random_effects(d, confidence=confidence, strict=strict)
+    alone = two_way_random_effects(d.mean(axis=0)[None], confidence=confidence)
+    sign = -1 if ranking_direction(metric) == "higher" else 1
     return {
         "method": pair[0],
         "other": pair[1],
         "mean_difference": both.mean,
         "low": both.low,
         "high": both.high,
-        "better": preferred(*pair, turn * both.mean),
+        "better": preferred(*pair, sign * both.mean),
         "p_value": both.p,
         "seeds": both.seeds if d.size else 0,
         "cases": both.cases,
@@ -271,10 +276,10 @@ def _comparison(
 
 
 def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats, int]:
-    """(seeds, patients) of the complete cases, and how many cases are not."""
+    """(seeds, patients) differences of the complete cases, and the number of incomplete cases."""
     import pandas as pd
 
-    # A seed that has rows counts, even if all of them are undefined: no network may be hidden.
+    # A seed with rows counts even if all of them are undefined, so that no network is hidden.
     seeds = [seed for seed in _of(wide, method).columns if seed in _of(wide, other).columns]
     cases = np.asarray(wide.index.get_level_values("case"))
     total = len(set(cases))
@@ -282,9 +287,9 @@ def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats,
         return np.empty((1, 0)), total
     first, second = (_of(wide, m)[seeds].to_numpy(dtype=np.float64) for m in (method, other))
     d = first - second
-    some = ~(np.isnan(first) & np.isnan(second)).all(axis=1)
-    spoilt = set(cases[some & np.isnan(d).any(axis=1)])
-    kept = some & np.array([case not in spoilt for case in cases], dtype=bool)
+    defined = ~(np.isnan(first) & np.isnan(second)).all(axis=1)
+    incomplete = set(cases[defined & np.isnan(d).any(axis=1)])
+    kept = defined & np.array([case not in incomplete for case in cases], dtype=bool)
     by_label = pd.DataFrame(d, index=wide.index)[kept]
     by_case = by_label.groupby(level=["patient", "case"], sort=False).mean()
     by_patient = by_case.groupby(level="patient", sort=False).mean()
@@ -292,5 +297,5 @@ def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats,
 
 
 def _of(wide: "pd.DataFrame", method: str) -> "pd.DataFrame":
-    """The columns of a method, one per seed; a seed may be called ""."""
+    """The columns of a method, one per seed; the name of a seed may be empty."""
     return wide.loc[:, wide.columns.get_level_values("method") == method].droplevel("method", 1)

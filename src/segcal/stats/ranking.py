@@ -1,38 +1,46 @@
-"""Ranking methods from the long table of per-case values."""
+"""Ranks of methods, from one value per case, method and metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice
-from segcal.metrics.regions import REGIONS
-from segcal.metrics.table import POOLED, base_metric, check_table, direction, whole_image
-from segcal.stats.missing import settle
+from segcal.metrics import (
+    DEFAULT_REGION,
+    POOLED,
+    REGIONS,
+    base_metric,
+    find_metric,
+    get_metric,
+    is_whole_image,
+    ranking_direction,
+)
+from segcal.stats.long_table import check_table, in_region
+from segcal.stats.missing import resolve_missing
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
+Missing = Literal["raise", "worst", "drop_case"]
 PAPER_METRICS = ("dsc", "hd95", "ece", "cece")
-MISSING = ("raise", "worst", "drop_case")
 
 
 @dataclass(frozen=True)
 class CaseScores:
-    """One value per dataset, case, method and metric; labels and seeds averaged.
+    """One value per dataset, case, method and metric: the mean over labels and seeds.
 
     Attributes:
         methods, metrics: the names along the last two axes of `values`.
         cases: the cases of each dataset, along the first axis.
-        values: dataset -> (cases, methods, metrics). NaN only where no method has a value of a
-            case.
-        costs: the same, less is better: each value of the table was turned by its metric's
-            direction before any was averaged, so that errors of opposite sign do not cancel.
-        undefined: dataset -> (methods, metrics), how many values were missing, NaN or infinite.
-        region, missing: what the scores were collected with.
+        values: dataset → (cases, methods, metrics). NaN only if no method has a value in a case.
+        costs: as `values`, but lower is better. The direction of a metric is applied to each value
+            of the table before any mean, so that errors of opposite sign do not cancel.
+        undefined: dataset → (methods, metrics), the number of missing, NaN and infinite values.
+        region, missing: the options of `collect`.
     """
 
     methods: list[str]
@@ -42,59 +50,64 @@ class CaseScores:
     costs: dict[str, Floats]
     undefined: dict[str, npt.NDArray[np.int64]]
     region: str
-    missing: str
+    missing: Missing
 
     @property
     def total_undefined(self) -> int:
-        """How many values of the table were missing, NaN or infinite."""
+        """The number of missing, NaN and infinite values."""
         return sum(int(counts.sum()) for counts in self.undefined.values())
 
     def region_of(self, metric: str) -> str:
-        """Where a metric was measured: some are of the whole image."""
-        return "all" if whole_image(metric) else self.region
+        """The region of a metric; "all" for metrics of the whole image."""
+        return "all" if is_whole_image(metric) else self.region
 
-    def undefined_by_method(self) -> npt.NDArray[np.int64]:
-        """(methods,): the counts of `undefined`, over all datasets and metrics."""
-        return np.asarray(sum(counts.sum(axis=1) for counts in self.undefined.values()))
+    def source_columns(self) -> dict[str, Any]:
+        """Columns of a table with one row per method that describe where its values come from."""
+        return {
+            "metrics": " ".join(self.metrics),
+            "region": self.region,
+            "missing": self.missing,
+            "undefined": np.asarray(sum(n.sum(axis=1) for n in self.undefined.values())),
+        }
 
 
 def collect(
     table: "pd.DataFrame",
     *,
     metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
-    missing: str = "raise",
+    region: str = DEFAULT_REGION,
+    missing: Missing = "raise",
 ) -> CaseScores:
     """One value per dataset, case, method and metric from the long table.
 
-    Values of several seeds or runs of a method are averaged, then those of the labels of a case. A
-    run need not hold every case (in a cross-validation it holds one fold). A value that is NaN or
-    infinite, or that a method has in no run, must not make the mean better by leaving it, so
-    `missing` decides first what becomes of it:
+    Values are averaged over the seeds or runs of a method, then over the labels of a case. A run
+    need not contain every case (in a cross-validation it contains one fold). A value that is NaN or
+    infinite, or that a method has in no run, must not improve a mean by its absence, so `missing`
+    decides what happens to it:
 
-    - `"raise"`: a ValueError that names the first.
+    - `"raise"`: a ValueError names the first one.
     - `"worst"`: it becomes the worst value that any method has for this dataset, metric and label.
-      Distances are also undefined where nothing is there and nothing was found, which is no
-      mistake. The DSC of the same row tells (it is 1 there): where that holds for all methods, the
-      label of that case is left out; where others raised a false alarm, the method that was right
-      gets the best value instead. Calibration that is undefined for all methods (no voxel in the
-      region) is left out.
-    - `"drop_case"`: the case is left out, for every method and metric.
+      Distances are also undefined if a structure is neither present nor predicted, which is
+      correct. The DSC of the same row is 1 in that case. If this holds for all methods, the label
+      of the case is skipped; if other methods have a false positive, the correct method gets the
+      best value instead. Calibration that is undefined for all methods (no voxel in the region) is
+      skipped.
+    - `"drop_case"`: the case is skipped for every method and metric.
 
     Args:
-        table: the long table; see `check_table` for columns that may be absent. Rows of case
-            "pooled" are no case and are left out.
-        metrics: names in the column `metric`. `"hd95"` stands for `"hd95_mm"` or `"hd95_voxel"`,
-            whichever the table holds; the same for other distances.
-        region: where calibration metrics were measured. Segmentation metrics and errors against
-            true probabilities are of the whole image.
+        table: the long table; see `check_table` for optional columns. Rows of case "pooled" are
+            skipped.
+        metrics: names in the column `metric`. `"hd95"` finds `"hd95_mm"` or `"hd95_voxel"`,
+            whichever the table contains; the same for other distances.
+        region: where calibration was measured. Metrics of the whole image do not depend on it.
+        missing: what happens to undefined values, see above.
     """
-    check_choice("missing", missing, MISSING)
+    check_choice("missing", missing, get_args(Missing))
     check_choice("region", region, REGIONS)
     table = check_table(table)
     table = table[table["case"] != POOLED]
     if table.empty:
-        raise ValueError(f"Expected rows of single cases, but all are of case {POOLED!r}.")
+        raise ValueError(f"the table has only rows of case {POOLED!r}, and none of single cases")
     names = resolve_metrics(metrics, list(dict.fromkeys(table["metric"])))
     chosen = select_rows(table, names, region)
     scores = CaseScores(
@@ -104,7 +117,9 @@ def collect(
     for dataset, part in chosen.groupby("dataset", sort=False):
         key = str(dataset)
         _check_complete(part, key, scores.methods, names)
-        cells = settle(part, overlap[overlap["dataset"] == key], key, scores.methods, missing)
+        cells = resolve_missing(
+            part, overlap[overlap["dataset"] == key], key, scores.methods, missing
+        )
         cases = list(dict.fromkeys(cells.costs.index.get_level_values("case")))
 
         def stack(each: "pd.DataFrame", cases: list[str] = cases) -> Floats:
@@ -118,40 +133,41 @@ def collect(
     return scores
 
 
-def resolve_metrics(metrics: Sequence[str] | str, there: list[str]) -> list[str]:
-    """The names as the table has them."""
-    asked = [metrics] if isinstance(metrics, str) else list(metrics)
-    if not asked:
-        raise ValueError("Expected argument `metrics` to name some metric, but got none.")
+def resolve_metrics(metrics: Sequence[str] | str, existing: list[str]) -> list[str]:
+    """The names of the requested metrics in the table, each rankable and named once."""
+    requested = [metrics] if isinstance(metrics, str) else list(metrics)
+    if not requested:
+        raise ValueError("Expected argument `metrics` to name at least one metric, but got none.")
     out = []
-    for metric in asked:
-        direction(metric)
-        found = [m for m in there if base_metric(m) == metric]
+    for name in requested:
+        if name in existing and find_metric(name) is None:
+            raise ValueError(
+                f"metric {name!r} cannot be ranked: it is not registered, so it is unknown whether "
+                "higher or lower is better; register it, or pass its import path "
+                "package.module:Object"
+            )
+        key = get_metric(name).key if ":" in name else name
+        ranking_direction(key)
+        found = [m for m in existing if base_metric(m) == key]
         if len(found) > 1:
             raise ValueError(
-                f"Expected argument `metrics` to say which of {', '.join(map(repr, found))} is "
-                f"meant, but got {metric!r}."
+                f"metric {name!r} is ambiguous: the table contains {', '.join(found)}; name one"
             )
-        out.append(found[0] if found else metric)
-    twice = sorted({m for m in out if out.count(m) > 1})
+        out.append(found[0] if found else key)
+    twice = [m for m in out if out.count(m) > 1]
     if twice:
-        raise ValueError(
-            f"Expected argument `metrics` to name each metric once, but got {twice[0]!r} twice."
-        )
+        raise ValueError(f"metric {twice[0]!r} is given twice")
     return out
 
 
 def select_rows(table: "pd.DataFrame", metrics: list[str], region: str) -> "pd.DataFrame":
-    table = table[table["metric"].isin(metrics)]
-    if "region" in table.columns:
-        measured = table["metric"].map(lambda metric: "all" if whole_image(metric) else region)
-        table = table[table["region"] == measured]
+    """The rows of these metrics in a region; a ValueError names a metric without rows."""
+    table = in_region(table[table["metric"].isin(metrics)], region)
+    existing = set(table["metric"])
     for metric in metrics:
-        if metric not in set(table["metric"]):
-            where = "" if whole_image(metric) else f" in region {region!r}"
-            raise ValueError(
-                f"Expected column `metric` to hold {metric!r}{where}, but got no such row."
-            )
+        if metric not in existing:
+            where = "" if is_whole_image(metric) else f" in region {region!r}"
+            raise ValueError(f"the table has no rows of metric {metric!r}{where}")
     return table
 
 
@@ -161,19 +177,19 @@ def _check_complete(
     for method in methods:
         if method not in set(part["method"]):
             raise ValueError(
-                f"Expected every method to have rows of every dataset, but {method!r} has none of "
-                f"{dataset!r}."
+                f"method {method!r} has no rows of dataset {dataset!r}; every method needs rows "
+                "of every dataset"
             )
     for metric in metrics:
         if part.loc[part["metric"] == metric, "value"].notna().sum() == 0:
             raise ValueError(
-                f"Expected every dataset to have values of every metric, but {dataset!r} has none "
-                f"of {metric!r}."
+                f"dataset {dataset!r} has no value of metric {metric!r}; every dataset needs "
+                "values of every metric"
             )
 
 
 def rank(costs: npt.NDArray[Any], axis: int) -> Floats:
-    """Ranks from 1 (least cost); ties share their mean rank. A NaN makes its whole slice NaN.
+    """Ranks from 1 (lowest cost); ties share their mean rank. A NaN makes its whole slice NaN.
 
     Costs that differ by less than 1e-12 tie: means of equal values may differ by rounding.
     """
@@ -187,25 +203,18 @@ def mean_costs(scores: CaseScores, dataset: str) -> Floats:
     return np.asarray(np.nanmean(scores.costs[dataset], axis=0))
 
 
-def sum_rank(
-    table: "pd.DataFrame",
-    *,
-    metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
-    missing: str = "raise",
-) -> "pd.DataFrame":
-    """Rank methods on the mean of each dataset and metric, and add the ranks.
+def case_ranks(scores: CaseScores, dataset: str) -> Floats:
+    """(cases, methods): the mean over metrics of the rank of a method in a case."""
+    return np.asarray(np.nanmean(rank(scores.costs[dataset], axis=1), axis=2))
+
+
+def sum_rank(scores: CaseScores) -> "pd.DataFrame":
+    """Rank methods by the mean of each dataset and metric, and add the ranks.
 
     Returns one row per method, best first: a column `dataset/metric` with each rank, `sum_rank`,
-    and what it rests on: `region`, `missing` and `undefined` (values of the method). Arguments as
-    `collect`. A metric whose direction is "zero" is ranked by the mean of its absolute values.
+    and the columns `metrics`, `region`, `missing` and `undefined` (number of undefined values of
+    the method). A metric whose best value is zero is ranked by the mean of its absolute values.
     """
-    scores = collect(table, metrics=metrics, region=region, missing=missing)
-    return sum_rank_of(scores)
-
-
-def sum_rank_of(scores: CaseScores) -> "pd.DataFrame":
-    """`sum_rank` of collected scores."""
     import pandas as pd
 
     columns = {}
@@ -215,43 +224,17 @@ def sum_rank_of(scores: CaseScores) -> "pd.DataFrame":
             columns[f"{dataset}/{metric}"] = ranks[:, i]
     out = pd.DataFrame(columns, index=pd.Index(scores.methods, name="method"))
     out["sum_rank"] = out.sum(axis=1)
-    out = out.assign(**provenance(scores))
+    out = out.assign(**scores.source_columns())
     return out.sort_values("sum_rank", kind="stable").reset_index()
 
 
-def provenance(scores: CaseScores) -> dict[str, Any]:
-    """What a table with one row per method rests on."""
-    return {
-        "region": scores.region,
-        "missing": scores.missing,
-        "undefined": scores.undefined_by_method(),
-    }
-
-
-def case_ranks(scores: CaseScores, dataset: str) -> Floats:
-    """(cases, methods): in each case the mean over metrics of a method's rank."""
-    return np.asarray(np.nanmean(rank(scores.costs[dataset], axis=1), axis=2))
-
-
-def mean_case_rank(
-    table: "pd.DataFrame",
-    *,
-    metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
-    missing: str = "raise",
-) -> "pd.DataFrame":
-    """Rank methods in each case on each metric; the mean over metrics, then over cases.
+def mean_case_rank(scores: CaseScores) -> "pd.DataFrame":
+    """Rank methods in each case by each metric; the mean over metrics, then over cases.
 
     Returns one row per method, best first: a column `dataset/mean_case_rank` each,
-    `mean_case_rank` over all cases of all datasets (so a dataset weighs by its cases), and
-    `region`, `missing`, `undefined` as `sum_rank`. Arguments as `collect`.
+    `mean_case_rank` over all cases of all datasets (so a dataset is weighted by its cases), and the
+    last columns of `sum_rank`.
     """
-    scores = collect(table, metrics=metrics, region=region, missing=missing)
-    return mean_case_rank_of(scores)
-
-
-def mean_case_rank_of(scores: CaseScores) -> "pd.DataFrame":
-    """`mean_case_rank` of collected scores."""
     import pandas as pd
 
     ranks = {dataset: case_ranks(scores, dataset) for dataset in scores.costs}
@@ -260,5 +243,5 @@ def mean_case_rank_of(scores: CaseScores) -> "pd.DataFrame":
         index=pd.Index(scores.methods, name="method"),
     )
     out["mean_case_rank"] = np.concatenate(list(ranks.values())).mean(axis=0)
-    out = out.assign(**provenance(scores))
+    out = out.assign(**scores.source_columns())
     return out.sort_values("mean_case_rank", kind="stable").reset_index()

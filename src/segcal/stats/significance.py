@@ -1,4 +1,4 @@
-"""How sure a ranking is: paired tests between methods, and bootstrap intervals over cases."""
+"""Uncertainty of a ranking: paired tests between methods, and bootstrap intervals over cases."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,13 +10,10 @@ import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_int, check_number
 from segcal.stats.ranking import (
-    PAPER_METRICS,
     CaseScores,
     Floats,
     case_ranks,
-    collect,
     mean_costs,
-    provenance,
     rank,
 )
 
@@ -43,24 +40,24 @@ def holm(p_values: npt.ArrayLike) -> Floats:
     return out
 
 
-def holm_once(p_values: npt.ArrayLike, questions: Ints) -> Floats:
-    """Holm's correction where a question that is asked twice counts once; see `ask`.
+def holm_by_hypothesis(p_values: npt.ArrayLike, hypotheses: Ints) -> Floats:
+    """Holm's correction in which rows with the same hypothesis count once; see `hypothesis_ids`.
 
-    What asks nothing (question 0) is no test and keeps p = 1, what has no p-value has none after.
+    A row without a difference (hypothesis 0) is not a test and has p = 1. NaN stays NaN.
     """
     p = np.asarray(p_values, dtype=np.float64)
     corrected: Floats = np.where(np.isnan(p), np.nan, 1.0)
-    tested = (questions > 0) & ~np.isnan(p)
-    _, first, which = np.unique(questions[tested], return_index=True, return_inverse=True)
+    tested = (hypotheses > 0) & ~np.isnan(p)
+    _, first, which = np.unique(hypotheses[tested], return_index=True, return_inverse=True)
     corrected[tested] = holm(p[tested][first])[which]
     return corrected
 
 
-def ask(comparisons: Sequence[tuple[str, str, Floats]]) -> Ints:
-    """A number for what each comparison (dataset, metric, differences) asks, whoever comes first.
+def hypothesis_ids(comparisons: Sequence[tuple[str, str, Floats]]) -> Ints:
+    """A number for the hypothesis of each comparison (dataset, metric, differences).
 
-    Comparisons of the same numbers have the same: a calibrator that leaves every mask as it was has
-    the Dice of its network. 0 where no case differs.
+    Comparisons of the same numbers, in either order of the methods, share a number: a calibrator
+    that changes no mask has the Dice of its network. The number is 0 if no case differs.
     """
     known = {b"": 0}
     return np.array([known.setdefault(_key(*each), len(known)) for each in comparisons], np.int64)
@@ -68,68 +65,59 @@ def ask(comparisons: Sequence[tuple[str, str, Floats]]) -> Ints:
 
 def _key(dataset: str, metric: str, differences: Floats) -> bytes:
     rounded = np.round(np.ravel(differences), 12)
-    found = rounded[np.nonzero(rounded)]
-    if not found.size:
+    nonzero = rounded[np.nonzero(rounded)]
+    if not nonzero.size:
         return b""
-    turned: bytes = (rounded * np.sign(found[0]) + 0.0).tobytes()  # no negative zeros
-    return f"{dataset}/{metric}/{differences.shape}/".encode() + turned
+    oriented: bytes = (rounded * np.sign(nonzero[0]) + 0.0).tobytes()  # no negative zeros
+    return f"{dataset}/{metric}/{differences.shape}/".encode() + oriented
 
 
-def once(comparisons: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `compare` or `compare_crossed` that ask something, each question once."""
-    return comparisons[comparisons["question"] > 0].drop_duplicates("question")
+def distinct_hypotheses(comparisons: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows of a comparison table that are tests, each hypothesis once."""
+    return comparisons[comparisons["hypothesis"] > 0].drop_duplicates("hypothesis")
 
 
-def compare(
-    table: "pd.DataFrame",
-    *,
-    reference: str | None = None,
-    metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
-    missing: str = "raise",
-) -> "pd.DataFrame":
-    """Paired Wilcoxon signed-rank tests over cases, corrected by Holm over all that are returned.
+def method_pairs(methods: Sequence[str], reference: str | None) -> list[tuple[str, str]]:
+    """Every pair, or each pair of the reference with another method."""
+    if reference is None:
+        return list(combinations(methods, 2))
+    return [(reference, method) for method in methods if method != reference]
+
+
+def compare(scores: CaseScores, reference: str | None = None) -> "pd.DataFrame":
+    """Paired Wilcoxon signed-rank tests over cases, corrected by Holm over all rows returned.
 
     One row per dataset, metric and pair: `mean_difference` is the mean over cases of the value of
-    `method` minus that of `other`; `better` names the one the metric's direction prefers;
-    `p_value`, `p_holm`, and `cases`; `region`, `missing`, and `undefined`, the values that both
-    lacked together. Pairs without any difference have p = 1 and are no test; pairs that compare the
-    same numbers (masks that a calibrator left as they were) have the same `question` and count once
-    for Holm's correction. A reference chosen because it is the best on the same cases flatters
-    itself: the p-values then do not account for the choice.
+    `method` minus that of `other`; `better` names the method that the direction of the metric
+    favors; `p_value`, `p_holm` and `cases`; `region`, `missing`, and `undefined`, the number of
+    undefined values of both. A pair without any difference has p = 1 and is not a test. Pairs that
+    compare the same numbers (masks that a calibrator did not change) have the same `hypothesis` and
+    count once in Holm's correction. The p-values do not account for a reference that was chosen
+    because it is the best on the same cases.
 
     Args:
+        scores: the result of `collect`.
         reference: compare this method with every other; None compares every pair.
-        table, metrics, region, missing: as `collect`.
     """
-    scores = collect(table, metrics=metrics, region=region, missing=missing)
-    return compare_of(scores, reference)
-
-
-def compare_of(scores: CaseScores, reference: str | None = None) -> "pd.DataFrame":
-    """`compare` of collected scores."""
     import pandas as pd
 
-    if reference is None:
-        pairs = list(combinations(scores.methods, 2))
-    else:
+    if reference is not None:
         check_choice("reference", reference, scores.methods)
-        pairs = [(reference, m) for m in scores.methods if m != reference]
     rows = [
         _comparison(scores, dataset, i, method, other)
         for dataset in scores.values
         for i in range(len(scores.metrics))
-        for method, other in pairs
+        for method, other in method_pairs(scores.methods, reference)
     ]
-    questions = ask([(row["dataset"], row["metric"], row.pop("differences")) for row in rows])
-    out = pd.DataFrame(rows, columns=list(_COMPARISON)).assign(question=questions)
-    out["p_holm"] = holm_once(out["p_value"], questions)
+    hypotheses = hypothesis_ids([(r["dataset"], r["metric"], r.pop("differences")) for r in rows])
+    out = pd.DataFrame(rows, columns=list(_COMPARISON)).assign(hypothesis=hypotheses)
+    out["p_holm"] = holm_by_hypothesis(out["p_value"], hypotheses)
     return out
 
 
 _COMPARISON = (
     "dataset", "metric", "method", "other", "mean_difference", "better", "p_value", "p_holm",
-    "question", "cases", "region", "missing", "undefined",
+    "hypothesis", "cases", "region", "missing", "undefined",
 )  # fmt: skip
 
 
@@ -139,16 +127,16 @@ def _comparison(
     pair = [scores.methods.index(method), scores.methods.index(other)]
     values, costs = scores.values[dataset][:, pair, i], scores.costs[dataset][:, pair, i]
     kept = ~np.isnan(costs).any(axis=1)
-    edge = costs[kept, 0] - costs[kept, 1]
+    difference = costs[kept, 0] - costs[kept, 1]
     return {
         "dataset": dataset,
         "metric": scores.metrics[i],
         "method": method,
         "other": other,
         "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
-        "better": preferred(method, other, _mean(edge)),
-        "p_value": _wilcoxon(edge),
-        "differences": edge,
+        "better": preferred(method, other, _mean(difference)),
+        "p_value": _wilcoxon(difference),
+        "differences": difference,
         "cases": int(kept.sum()),
         "region": scores.region_of(scores.metrics[i]),
         "missing": scores.missing,
@@ -160,54 +148,39 @@ def _mean(values: Floats) -> float:
     return float(values.mean()) if values.size else float("nan")
 
 
-def preferred(method: str, other: str, edge: float) -> str:
-    """Which of the two a difference in costs (method minus other) is in favour of."""
-    if not abs(edge) >= 1e-12:  # NaN prefers nobody
+def preferred(method: str, other: str, cost_difference: float) -> str:
+    """The method that a difference in costs (method minus other) favors."""
+    if not abs(cost_difference) >= 1e-12:  # also true for NaN
         return "neither"
-    return method if edge < 0 else other
+    return method if cost_difference < 0 else other
 
 
 def _wilcoxon(difference: Floats) -> float:
     from scipy.stats import wilcoxon
 
-    difference = np.round(difference, 12)  # what ties in the ranks is no difference here
+    difference = np.round(difference, 12)  # as in the ranks
     if not difference.any():
         return 1.0
     with warnings.catch_warnings():
-        # Older scipy says so where pairs without a difference leave it no exact distribution.
+        # Older scipy warns if pairs without a difference leave few values.
         warnings.filterwarnings("ignore", "Sample size too small", UserWarning)
         return float(wilcoxon(difference).pvalue)
 
 
 def bootstrap_means(
-    table: "pd.DataFrame",
-    *,
-    metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
-    missing: str = "raise",
-    resamples: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    scores: CaseScores, resamples: int = 2000, confidence: float = 0.95, seed: int = 0
 ) -> "pd.DataFrame":
     """Percentile intervals of the mean of each dataset, metric and method, resampling cases.
 
-    Returns `dataset, metric, method, mean, low, high, cases, region, missing, undefined`. The same
-    resamples serve every method. One case tells nothing of the spread: the interval is NaN.
+    Returns `dataset, metric, method, mean, low, high, cases, region, missing, undefined`. All
+    methods use the same resamples. The interval of a single case is NaN.
 
     Args:
+        scores: the result of `collect`.
         resamples: how many times the cases of each dataset are drawn with replacement.
-        confidence: of the interval.
-        seed: of the draws; the same seed gives the same table.
-        table, metrics, region, missing: as `collect`.
+        confidence: level of the interval.
+        seed: seed of the draws; the same seed gives the same table.
     """
-    scores = collect(table, metrics=metrics, region=region, missing=missing)
-    return bootstrap_means_of(scores, resamples, confidence, seed)
-
-
-def bootstrap_means_of(
-    scores: CaseScores, resamples: int = 2000, confidence: float = 0.95, seed: int = 0
-) -> "pd.DataFrame":
-    """`bootstrap_means` of collected scores."""
     import pandas as pd
 
     draws = _Draws(scores, resamples, confidence, seed)
@@ -234,30 +207,16 @@ def bootstrap_means_of(
 
 
 def bootstrap_ranks(
-    table: "pd.DataFrame",
-    *,
-    metrics: Sequence[str] | str = PAPER_METRICS,
-    region: str = "foreground",
-    missing: str = "raise",
-    resamples: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    scores: CaseScores, resamples: int = 2000, confidence: float = 0.95, seed: int = 0
 ) -> "pd.DataFrame":
     """Percentile intervals of sum-rank and mean-case-rank, resampling cases in each dataset.
 
-    Returns per method, best sum-rank first: `sum_rank, sum_rank_low, sum_rank_high` and the same of
-    `mean_case_rank`; `region`, `missing` and `undefined` as `sum_rank`; and `dropped_draws`, how
-    many resamples drew no case that has some metric, and were left out of the interval of sum-rank.
-    Where a dataset has one case only, the intervals are NaN. Arguments as `bootstrap_means`.
+    Returns one row per method, best sum-rank first: `sum_rank, sum_rank_low, sum_rank_high` and the
+    same of `mean_case_rank`; `dropped_draws`, the number of resamples without any case that has
+    some metric, which are not used for the interval of sum-rank; and the last columns of
+    `sum_rank`. If a dataset has only one case, the intervals are NaN. Arguments as
+    `bootstrap_means`.
     """
-    scores = collect(table, metrics=metrics, region=region, missing=missing)
-    return bootstrap_ranks_of(scores, resamples, confidence, seed)
-
-
-def bootstrap_ranks_of(
-    scores: CaseScores, resamples: int = 2000, confidence: float = 0.95, seed: int = 0
-) -> "pd.DataFrame":
-    """`bootstrap_ranks` of collected scores."""
     import pandas as pd
 
     draws = _Draws(scores, resamples, confidence, seed)
@@ -280,12 +239,12 @@ def bootstrap_ranks_of(
         low, high = draws.interval(drawn)
         out[f"{name}_low"], out[f"{name}_high"] = (low, high) if known else (np.nan, np.nan)
     out["dropped_draws"] = int(np.isnan(sum_draws).any(axis=1).sum())
-    out = out.assign(**provenance(scores))
+    out = out.assign(**scores.source_columns())
     return out.sort_values("sum_rank", kind="stable", ignore_index=True)
 
 
 class _Draws:
-    """How often each resample draws each case: a matrix, so that all means are one product."""
+    """How often each resample draws each case, as a matrix: all means are one product."""
 
     def __init__(self, scores: CaseScores, resamples: int, confidence: float, seed: int) -> None:
         check_int("resamples", resamples, low=1)
@@ -299,14 +258,14 @@ class _Draws:
         }
 
     def means(self, dataset: str, values: npt.NDArray[Any]) -> Floats:
-        """(resamples, …): means over drawn cases of values (cases, …); NaN does not count."""
+        """(resamples, …): means over drawn cases of values (cases, …), without NaN."""
         times = self.times[dataset].astype(np.float64)
-        there = ~np.isnan(values)
-        total = np.tensordot(times, np.where(there, values, 0.0), axes=1)
-        count = np.tensordot(times, there.astype(np.float64), axes=1)
+        defined = ~np.isnan(values)
+        total = np.tensordot(times, np.where(defined, values, 0.0), axes=1)
+        count = np.tensordot(times, defined.astype(np.float64), axes=1)
         return np.asarray(np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0))
 
     def interval(self, drawn: Floats) -> tuple[Floats, Floats]:
-        """Low and high quantile over the draws that have a value; every column has some."""
+        """Low and high quantile over the draws without NaN."""
         low, high = np.nanquantile(drawn, [self.tail, 1 - self.tail], axis=0)
         return low, high

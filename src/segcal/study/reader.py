@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
-from segcal.metrics.table import COLUMNS, check_filled, exactly
-from segcal.stats.eligibility import ranked_methods
+from segcal.core.errors import PathError
+from segcal.metrics import REGIONS, base_metric
+from segcal.stats import ranked_methods
+from segcal.study.cases_table import empty_cases_table, read_cases_table
 from segcal.study.reference import Named, find_named
 from segcal.study.schema import Dataset, Method, Run, StudyFile
 
@@ -76,7 +78,7 @@ class Study:
 
     @property
     def compared(self) -> list[str]:
-        """Methods that are ranked; see `segcal.stats.eligibility.ranked_methods`."""
+        """Methods that are ranked; see `segcal.stats.ranked_methods`."""
         return ranked_methods({name: method.group for name, method in self.methods.items()})
 
     @property
@@ -151,51 +153,13 @@ def _check(path: Path) -> StudyFile:
 
 
 def _read_rows(path: Path) -> "pd.DataFrame":
-    """The long table with names as strings; no file or an empty one is a study without rows."""
-    import pandas as pd
-
+    """The long table; a missing or empty file is a study without rows."""
     if not path.is_file() or path.stat().st_size == 0:
-        return pd.DataFrame({name: pd.Series(dtype=object) for name in COLUMNS}).astype(
-            {"value": float}
-        )
-    _check_end(path)
+        return empty_cases_table()
     try:
-        # Names such as "001" or "NA" are names, not numbers or gaps.
-        table: pd.DataFrame = pd.read_csv(
-            path,
-            dtype={**dict.fromkeys(COLUMNS[:-1], "category")},
-            keep_default_na=False,
-            na_values={"value": ["", "nan", "NaN"]},
-            **exactly(),
-        )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"Expected {path} to be a CSV table, but got: {error}") from error
-    lost = [name for name in COLUMNS if name not in table.columns]
-    if lost:
-        raise ValueError(
-            f"Expected {path} to have the columns {', '.join(COLUMNS)}, but {lost[0]} is missing."
-        )
-    for name in ("method", "dataset", "case", "label", "region", "metric"):
-        check_filled(table[name], str(path))
-    values = pd.to_numeric(table["value"], errors="coerce")
-    wrong = values.isna() & table["value"].notna()
-    if wrong.any():
-        raise ValueError(
-            f"Expected column `value` of {path} to hold numbers, but got "
-            f"{table['value'][wrong].iloc[0]!r}."
-        )
-    table["value"] = values.astype(float).replace([float("inf"), float("-inf")], float("nan"))
-    return table
-
-
-def _check_end(path: Path) -> None:
-    """A table whose last line does not end was cut off: its last value may be another number."""
-    content = path.read_bytes()
-    if not content.endswith((b"\n", b"\r")):
-        raise ValueError(
-            f"Expected {path} to end with a whole line, but row {content.count(10)} is cut off; "
-            f"{_AGAIN}."
-        )
+        return read_cases_table(path)
+    except PathError as error:
+        raise PathError(path, error.problem, _AGAIN) from error
 
 
 def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
@@ -213,8 +177,6 @@ def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
 
 
 def _regions(table: "pd.DataFrame") -> tuple[str, ...]:
-    from segcal.metrics import REGIONS
-
     there = set(table.loc[table["metric"] == "ece", "region"])
     return tuple(name for name in REGIONS if name in there)
 
@@ -224,8 +186,6 @@ def _metrics(asked: tuple[str, ...], there: set[str]) -> tuple[str, ...]:
 
     A study told to use "hd95_mm" whose rows are in voxels shows what the rows hold.
     """
-    from segcal.metrics.table import base_metric
-
     out: list[str] = []
     for metric in asked:
         same = [name for name in sorted(there) if base_metric(name) == base_metric(metric)]

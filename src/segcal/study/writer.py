@@ -17,10 +17,9 @@ from segcal.core.files import atomic_path, write_json
 from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
 from segcal.evaluation import read_evaluation
-from segcal.metrics.table import read_table
-from segcal.stats import collect
-from segcal.stats.eligibility import choose_ranked, ranked_methods
-from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
+from segcal.stats import bootstrap_ranks, collect, find_eligible, ranked_methods
+from segcal.study.cases_table import read_cases_table
+from segcal.study.ranks import write_ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,13 +233,13 @@ class Study:
 
     def table(self) -> pd.DataFrame:
         """The long table of all finished runs."""
-        return read_table(self.folder / "cases.csv")
+        return read_cases_table(self.folder / "cases.csv")
 
     def rank(self) -> None:
         """ranks.csv: sum-rank and mean-case-rank, as the report has them.
 
-        `segcal.stats.eligibility` decides who is ranked by what. Missing
-        values count as the worst; see `segcal.metrics.collect`. Whatever is wrong costs the ranking
+        `segcal.stats.find_eligible` decides what is ranked. Missing
+        values count as the worst; see `segcal.stats.collect`. Whatever is wrong costs the ranking
         and nothing else: `not_ranked` says it then.
         """
         try:
@@ -249,12 +248,11 @@ class Study:
             self.ranks, self.not_ranked = None, str(error)
             (self.folder / "ranks.csv").unlink(missing_ok=True)  # It would be of other rows.
             return
-        with atomic_path(self.folder / "ranks.csv") as draft:
-            self.ranks.to_csv(draft, index=False)
+        write_ranks(self.folder / "ranks.csv", self.ranks)
 
     def _rank(self) -> pd.DataFrame:
         table = self.table()
-        chosen = choose_ranked(table, self.ranked, self.metrics, self.plan.region)
+        chosen = find_eligible(table, self.ranked, self.metrics, self.plan.region)
         if len(chosen.methods) < 2:
             raise ValueError("fewer than two methods have rows of every dataset")
         if not chosen.metrics:
@@ -263,10 +261,7 @@ class Study:
             table[table["method"].isin(chosen.methods) & table["dataset"].isin(chosen.datasets)],
             metrics=chosen.metrics, region=self.plan.region, missing="worst",
         )  # fmt: skip
-        sums = sum_rank_of(scores)[["method", "sum_rank", "region", "missing", "undefined"]]
-        cases = mean_case_rank_of(scores)[["method", "mean_case_rank"]]
-        ranks = sums.merge(cases, on="method").sort_values("sum_rank", kind="stable")
-        return ranks.assign(metrics=" ".join(chosen.metrics))
+        return bootstrap_ranks(scores)
 
 
 def named_late(plan: Plan, study: Path) -> bool:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from segcal.data import PreparedCase
 from segcal.data.loaders import free_bytes
-from segcal.metrics.overlap import check_groups, dsc_of
-from segcal.metrics.stacked import stacked_bins
+from segcal.metrics import CalibrationBins, check_groups, dsc_from_confusion
 from segcal.models import predict_logits
 from segcal.training.loss_meter import NonFiniteLossError
 
@@ -157,12 +156,17 @@ class Validator:
             )
         probs, classes = logits.softmax(0), self.num_classes
         # First, for it refuses labels that the network has no class for.
-        bins = stacked_bins(probs, stack.target, stack.lengths, stack.target > 0)
+        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths, stack.target > 0)
         pairs = (stack.owner * classes + stack.target) * classes + probs.argmax(0)
         counts = torch.bincount(pairs.flatten(), minlength=len(bins) * classes**2)
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
         return [
-            CaseScore(name, dsc_of(table, self.groups), one.ece(), one.cece())
+            CaseScore(
+                name,
+                {key: dsc_from_confusion(table, labels) for key, labels in self.groups.items()},
+                one.ece(),
+                one.cece(),
+            )
             for name, table, one in zip(stack.names, tables, bins, strict=True)
         ]
 

@@ -3,13 +3,13 @@
 import math
 from typing import TYPE_CHECKING
 
-from segcal.metrics.table import DIRECTIONS, SEGMENTATION, base_metric
+from segcal.metrics import base_metric, better_direction, is_per_structure
 from segcal.report.context import Context
 from segcal.report.rankings import ALPHA, Rankings
 from segcal.report.seed_comparisons import seed_count, significant, significant_over_cases_only
 from segcal.report.table_model import metric_column
 from segcal.report.text import count, join
-from segcal.stats.significance import once
+from segcal.stats import distinct_hypotheses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,9 +67,9 @@ def best_of_datasets(context: Context) -> list[str]:
 def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
     """The best and the worst of the printed values; equal ones are named together."""
     name, digits = metric_column(metric).title, metric_column(metric).digits
-    if base_metric(metric) not in SEGMENTATION:
+    if not is_per_structure(metric):
         name += f" in region “{context.region}”"
-    pick = (max, min) if DIRECTIONS[base_metric(metric)] == "higher" else (min, max)
+    pick = (max, min) if better_direction(metric) == "higher" else (min, max)
     best, worst = (choose(values.values()) for choose in pick)
     if best == worst:
         who = (
@@ -127,7 +127,7 @@ def significance(context: Context) -> list[str]:
         return []
     tests, reference = ranks.tests, ranks.reference
     mine = tests[(tests["method"] == reference) | (tests["other"] == reference)]
-    tested = once(mine)
+    tested = distinct_hypotheses(mine)
     others = [m for m in ranks.scores.methods if m != reference]
     metrics = [metric_column(m).title for m in ranks.scores.metrics if m in set(tested["metric"])]
     same = [metric_column(m).title for m in ranks.scores.metrics if m not in set(tested["metric"])]
@@ -170,7 +170,7 @@ def seed_variance(context: Context) -> list[str]:
     comparisons = context.seed_comparisons.get(context.region)
     if not comparisons:
         return []
-    rows, reference = once(comparisons.judged), comparisons.reference
+    rows, reference = distinct_hypotheses(comparisons.judged), comparisons.reference
     found = rows[[significant(row) for _, row in rows.iterrows()]]
     won = int((found["better"] == reference).sum())
     over_cases = int((rows["p_cases_holm"] < ALPHA).sum())

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.metric_samples import ellipsoid, random_case
+from helpers.metric_samples import brier, ellipsoid, nll, random_case
 from segcal.metrics import (
     CalibrationBins,
     all_surface_distances,
-    brier,
     dsc,
-    nll,
     surface_distances,
 )
 

@@ -5,17 +5,10 @@ import pandas as pd
 import pytest
 from scipy.stats import wilcoxon
 
-from segcal.metrics import DIRECTIONS, check_table, summarize
-from segcal.metrics.table import direction
-from segcal.stats import (
-    bootstrap_means,
-    bootstrap_ranks,
-    collect,
-    compare,
-    holm,
-    mean_case_rank,
-    sum_rank,
-)
+from segcal import stats
+from segcal.metrics import METRICS as REGISTRY
+from segcal.metrics import Metric, better_direction, ranking_direction
+from segcal.stats import check_table, collect, holm, summarize
 from segcal.stats.significance import preferred
 
 METRICS = ("dsc", "hd95", "ece", "cece")
@@ -30,6 +23,32 @@ PAPER = {
     "MbLS": ".836 5.75 .046 .041  .827 2.99 .103 .081  .838 7.94 .127 .095",
     "NACL": ".868 4.88 .033 .031  .854 2.55 .048 .061  .850 5.78 .112 .097",
 }
+
+
+def sum_rank(table: pd.DataFrame, **options) -> pd.DataFrame:
+    return stats.sum_rank(collect(table, **options))
+
+
+def mean_case_rank(table: pd.DataFrame, **options) -> pd.DataFrame:
+    return stats.mean_case_rank(collect(table, **options))
+
+
+def compare(table: pd.DataFrame, reference: str | None = None, **options) -> pd.DataFrame:
+    return stats.compare(collect(table, **options), reference)
+
+
+def bootstrap(function, table: pd.DataFrame, **options) -> pd.DataFrame:
+    names = ("resamples", "confidence", "seed")
+    draws = {name: options.pop(name) for name in names if name in options}
+    return function(collect(table, **options), **draws)
+
+
+def bootstrap_means(table: pd.DataFrame, **options) -> pd.DataFrame:
+    return bootstrap(stats.bootstrap_means, table, **options)
+
+
+def bootstrap_ranks(table: pd.DataFrame, **options) -> pd.DataFrame:
+    return bootstrap(stats.bootstrap_ranks, table, **options)
 
 
 def paper_table() -> pd.DataFrame:
@@ -80,33 +99,59 @@ def test_ranks_by_hand_with_ties() -> None:
 
 @pytest.mark.parametrize(
     "metric",
-    [m for m, better in DIRECTIONS.items() if better]
+    [m for m in REGISTRY if better_direction(m)]
     + ["hd95_mm", "hd95_voxel", "hd95_max_mm", "hd_mm", "assd_voxel", "nsd_2mm", "nsd_1.5voxel"],
 )
 def test_the_direction_of_every_metric(metric: str) -> None:
     values = {"a": [-0.1, -0.1], "b": [0.5, 0.5], "c": [-0.9, -0.9]}
     table = make_table(values, metric)
-    best = {"higher": "b", "lower": "c", "zero": "a"}[direction(metric)]
+    best = {"higher": "b", "lower": "c", "zero": "a"}[ranking_direction(metric)]
     for function in (sum_rank, mean_case_rank):
         assert function(table, metrics=[metric], region="all")["method"][0] == best
 
 
-def test_nobody_is_ranked_by_what_the_data_decide() -> None:
+def test_descriptive_metrics_cannot_be_ranked() -> None:
     table = make_table({"a": [0.1], "b": [0.2]}, "brier_uncertainty")
-    with pytest.raises(ValueError, match="'brier_uncertainty', which describes the data"):
+    with pytest.raises(ValueError, match="brier_uncertainty is descriptive"):
         sum_rank(table, metrics=["brier_uncertainty"], region="all")
 
 
 def test_units_are_part_of_the_name_and_never_mix() -> None:
-    millimetres = make_table({"a": [1.0], "b": [2.0]}, "hd95_mm")
+    millimeters = make_table({"a": [1.0], "b": [2.0]}, "hd95_mm")
     voxels = make_table({"a": [5.0], "b": [3.0]}, "hd95_voxel")
-    assert sum_rank(millimetres, metrics=["hd95"])["d/hd95_mm"].tolist() == [1, 2]
-    both = pd.concat([millimetres, voxels])
-    with pytest.raises(ValueError, match="which of 'hd95_mm', 'hd95_voxel' is meant, but got 'hd9"):
+    assert sum_rank(millimeters, metrics=["hd95"])["d/hd95_mm"].tolist() == [1, 2]
+    both = pd.concat([millimeters, voxels])
+    with pytest.raises(ValueError, match=r"'hd95' is ambiguous.*hd95_mm, hd95_voxel"):
         sum_rank(both, metrics=["hd95"])
     assert sum_rank(both, metrics=["hd95_voxel"])["method"].tolist() == ["b", "a"]
-    with pytest.raises(ValueError, match="but got hd95_cm"):
-        check_table(millimetres.assign(metric="hd95_cm"))
+
+
+def test_rows_of_an_unregistered_metric_are_ignored_until_requested() -> None:
+    known = make_table({"a": [0.8, 0.7], "b": [0.6, 0.5]})
+    table = pd.concat([known, make_table({"a": [1.0, 2.0], "b": [3.0, 4.0]}, "unknown_metric")])
+    assert sum_rank(table, metrics=["dsc"])["method"].tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="'unknown_metric' cannot be ranked: it is not registered"):
+        sum_rank(table, metrics=["unknown_metric"])
+
+
+@pytest.mark.parametrize(("better", "best"), [("higher", "b"), ("lower", "c"), ("zero", "a")])
+def test_a_registered_metric_is_ranked_by_its_direction(
+    better: str, best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REGISTRY, "_objects", dict(REGISTRY._objects))
+    REGISTRY.register("mine", Metric("mine", "mine", float, better, "structure"))
+    table = make_table({"a": [-0.1, -0.1], "b": [0.5, 0.5], "c": [-0.9, -0.9]}, "mine")
+    for function in (sum_rank, mean_case_rank):
+        assert function(table, metrics=["mine"])["method"][0] == best
+
+
+BY_PATH = Metric("by_path", "by path", float, "lower", "structure")
+
+
+def test_a_metric_is_requested_by_its_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY, "_objects", dict(REGISTRY._objects))
+    table = make_table({"a": [2.0, 2.0], "b": [1.0, 1.0]}, "by_path")
+    assert sum_rank(table, metrics=[f"{__name__}:BY_PATH"])["method"].tolist() == ["b", "a"]
 
 
 def test_signed_errors_do_not_cancel_before_they_are_ranked() -> None:
@@ -185,7 +230,7 @@ def test_the_region_selects_calibration_rows_only() -> None:
     edge = sum_rank(table, metrics=metrics, region="boundary").set_index("method")
     assert edge.loc["a", "d/ece"] == 2
     assert edge.loc["a", "d/dsc"] == 2
-    with pytest.raises(ValueError, match="'ece' in region 'union', but got no such row"):
+    with pytest.raises(ValueError, match="no rows of metric 'ece' in region 'union'"):
         sum_rank(table, metrics=metrics, region="union")
 
 
@@ -204,7 +249,7 @@ def overlaps(last_a: float, last_b: float) -> pd.DataFrame:
 
 def test_missing_values_are_refused_by_default() -> None:
     with pytest.raises(
-        ValueError, match=r"got 3 in dataset 'd': the first is 'hd95' of label '1', "
+        ValueError, match=r"3 values .* in dataset 'd', the first is 'hd95' of label '1', "
     ):
         collect(holey(), metrics=["hd95"])
     with pytest.raises(ValueError, match="method 'a'"):
@@ -239,17 +284,17 @@ def test_drop_case_drops_it_for_all() -> None:
     scores = collect(table, metrics=["hd95", "dsc"], missing="drop_case")
     assert scores.cases["d"] == ["c0"]
     assert scores.values["d"].shape == (1, 2, 2)
-    with pytest.raises(ValueError, match="some complete case"):
+    with pytest.raises(ValueError, match="no case without missing values"):
         collect(holey()[lambda t: t["case"] != "c0"], metrics=["hd95"], missing="drop_case")
 
 
 def test_absent_rows_are_missing_values() -> None:
     table = make_table({"a": [0.5, 0.6], "b": [0.7, 0.8]}).drop(index=1)
-    with pytest.raises(ValueError, match="got 1 in dataset 'd'"):
+    with pytest.raises(ValueError, match=r"1 values .* in dataset 'd'"):
         collect(table, metrics=["dsc"])
     assert collect(table, metrics=["dsc"], missing="drop_case").cases["d"] == ["c0"]
     extra = make_table({"a": [0.5]}).assign(dataset="e")
-    with pytest.raises(ValueError, match="'b' has none of 'e'"):
+    with pytest.raises(ValueError, match="'b' has no rows of dataset 'e'"):
         collect(pd.concat([table, extra]), metrics=["dsc"], missing="worst")
 
 
@@ -265,7 +310,7 @@ def test_a_metric_missing_in_one_case_for_all_leaves_the_other_metrics() -> None
 
 def test_a_metric_that_a_case_lacks_for_all_is_missing() -> None:
     table = pd.concat([holey()[lambda t: t["case"] == "c0"], overlaps(0.5, 0.5)])
-    with pytest.raises(ValueError, match=r"got 4 in dataset 'd': the first is 'hd95' .*case 'c1'"):
+    with pytest.raises(ValueError, match=r"4 values .*, the first is 'hd95' .*case 'c1'"):
         collect(table, metrics=["hd95", "dsc"])
     assert collect(table, metrics=["hd95", "dsc"], missing="drop_case").cases["d"] == ["c0"]
 
@@ -273,14 +318,14 @@ def test_a_metric_that_a_case_lacks_for_all_is_missing() -> None:
 def test_a_metric_that_a_dataset_lacks_is_named() -> None:
     table = pd.concat([overlaps(0.5, 0.5), overlaps(0.5, 0.5).assign(dataset="e"), holey()])
     for lacking in (table, pd.concat([table, holey().assign(dataset="e", value=np.nan)])):
-        with pytest.raises(ValueError, match="but 'e' has none of 'hd95'"):
+        with pytest.raises(ValueError, match="'e' has no value of metric 'hd95'"):
             collect(lacking, metrics=["dsc", "hd95"], missing="worst")
 
 
 @pytest.mark.filterwarnings("error")
 def test_infinite_values_are_undefined() -> None:
     table = make_table({"a": [1.0, np.inf], "b": [2.0, 9.0]}, "hd95")
-    with pytest.raises(ValueError, match="got 1 in dataset 'd'"):
+    with pytest.raises(ValueError, match=r"1 values .* in dataset 'd'"):
         collect(table, metrics=["hd95"])
     scores = collect(table, metrics=["hd95"], missing="worst")
     assert scores.values["d"][..., 0].tolist() == [[1, 2], [9, 9]]
@@ -290,7 +335,7 @@ def test_infinite_values_are_undefined() -> None:
     bootstrap_means(table, metrics=["hd95"], missing="worst", resamples=20)
 
 
-def test_nan_prefers_nobody() -> None:
+def test_nan_favors_neither_method() -> None:
     assert preferred("a", "b", float("nan")) == "neither"
 
 
@@ -342,7 +387,7 @@ def test_pooled_rows_are_no_case() -> None:
     pooled = make_table({"a": [0.9], "b": [0.1]}).assign(case="pooled")
     assert collect(pd.concat([table, pooled]), metrics=["dsc"]).cases["d"] == ["c0", "c1"]
     assert summarize(pd.concat([table, pooled]))["count"].tolist() == [2, 2]
-    with pytest.raises(ValueError, match="rows of single cases"):
+    with pytest.raises(ValueError, match="none of single cases"):
         collect(pooled, metrics=["dsc"])
 
 
@@ -356,10 +401,10 @@ def test_datasets_may_have_any_name() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metrics": ["dsc", "dsc"]}, "each metric once, but got 'dsc' twice"),
-        ({"metrics": []}, "`metrics` to name some metric"),
+        ({"metrics": ["dsc", "dsc"]}, "'dsc' is given twice"),
+        ({"metrics": []}, "`metrics` to name at least one metric"),
         ({"missing": "ignore"}, "`missing` to be one of 'raise', 'worst', 'drop_case'"),
-        ({"metrics": ["dice"]}, "`metrics` to be one of"),
+        ({"metrics": ["dcs"]}, "no metric is named 'dcs'. Did you mean 'dsc'"),
         ({"region": "edge"}, "`region` to be one of"),
     ],
 )
@@ -370,21 +415,19 @@ def test_wrong_options(options: dict, message: str) -> None:
 
 def test_wrong_tables() -> None:
     table = make_table({"a": [0.5], "b": [0.6]})
-    with pytest.raises(ValueError, match="table to have a column `case`"):
+    with pytest.raises(ValueError, match="table: has no column `case`"):
         check_table(table.drop(columns="case"))
-    with pytest.raises(ValueError, match="to have rows, but got none"):
+    with pytest.raises(ValueError, match="table: has no rows"):
         check_table(table[:0])
-    with pytest.raises(ValueError, match=r"`value` of x.csv to hold numbers, but got 'high'"):
+    with pytest.raises(ValueError, match=r"x.csv: column `value` .* row 1 holds 'high'"):
         check_table(table.assign(value="high"), "x.csv")
-    with pytest.raises(ValueError, match=r"column `metric` of table .* but got dice"):
-        check_table(table.assign(metric="dice"))
-    with pytest.raises(ValueError, match="column `method` of table to be filled, but row 2"):
+    with pytest.raises(ValueError, match="column `method` is empty in row 2"):
         check_table(table.assign(method=["a", None]))
     for name in ("method", "label", "region"):
         for blank in ("", " ", np.nan):
-            with pytest.raises(ValueError, match=f"column `{name}` of table .* but row 2 is empty"):
+            with pytest.raises(ValueError, match=f"column `{name}` is empty in row 2"):
                 check_table(table.assign(**{name: ["a", blank]}))
-    with pytest.raises(ValueError, match="but got several for method 'a'"):
+    with pytest.raises(ValueError, match="several rows have method 'a'"):
         collect(pd.concat([table, table]), metrics=["dsc"])
 
 

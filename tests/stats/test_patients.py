@@ -1,14 +1,11 @@
-"""Patients in the place of cases."""
+"""Patients instead of cases."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import wilcoxon
 
-from segcal.stats import collect
-from segcal.stats.patients import by_patient, patients_of
-from segcal.stats.ranking import mean_case_rank_of, sum_rank_of
-from segcal.stats.significance import compare_of
+from segcal.stats import by_patient, collect, compare, mean_case_rank, patients_of, sum_rank
 
 
 def scores_of(values: dict[str, dict[str, float]], metric: str = "dsc"):
@@ -28,17 +25,17 @@ def test_each_patient_has_the_mean_of_its_cases() -> None:
     a = {"p1_a": 0.9, "p1_b": 0.8, "p1_c": 0.7, "p2_a": 0.5, "p3_a": 0.4}
     b = {"p1_a": 0.8, "p1_b": 0.7, "p1_c": 0.6, "p2_a": 0.6, "p3_a": 0.5}
     scores = scores_of({"a": a, "b": b})
-    assert mean_case_rank_of(scores)["method"][0] == "a"
+    assert mean_case_rank(scores)["method"][0] == "a"
     found = by_patient(scores, {"d": patients_of(scores.cases["d"], r"p\d")})
     assert found.cases == {"d": ["p1", "p2", "p3"]}
     np.testing.assert_allclose(found.values["d"][:, :, 0], [[0.8, 0.7], [0.5, 0.6], [0.4, 0.5]])
     np.testing.assert_allclose(found.costs["d"], -found.values["d"])
-    ranks = mean_case_rank_of(found)
+    ranks = mean_case_rank(found)
     assert ranks["method"].tolist() == ["b", "a"]
     np.testing.assert_allclose(ranks["mean_case_rank"], [4 / 3, 5 / 3])
     # The mean over all cases is a's (.66 to .64), that over patients b's (.567 to .6).
-    assert sum_rank_of(scores)["method"][0] == "a"
-    assert sum_rank_of(found)["method"][0] == "b"
+    assert sum_rank(scores)["method"][0] == "a"
+    assert sum_rank(found)["method"][0] == "b"
 
 
 def test_tests_count_patients() -> None:
@@ -46,7 +43,7 @@ def test_tests_count_patients() -> None:
     cases = [f"p{i // 2:02d}_{i % 2}" for i in range(20)]
     a, b = (dict(zip(cases, rng.random(20), strict=True)) for _ in range(2))
     scores = by_patient(scores_of({"a": a, "b": b}), {"d": patients_of(cases, r"(p\d+)_")})
-    (row,) = compare_of(scores).to_dict("records")
+    (row,) = compare(scores).to_dict("records")
     difference = np.array([a[c] - b[c] for c in cases]).reshape(10, 2).mean(1)
     assert row["cases"] == 10
     assert row["mean_difference"] == pytest.approx(difference.mean())
@@ -60,7 +57,7 @@ def test_signed_errors_of_one_patient_do_not_cancel_in_its_cost() -> None:
     assert found.costs["d"].item() == pytest.approx(0.2)
 
 
-def test_who_is_not_named_stays_alone_and_what_nobody_has_is_left_out() -> None:
+def test_unnamed_cases_stay_alone_and_undefined_values_are_skipped() -> None:
     scores = scores_of({"a": {"x": 0.5, "y": 0.7, "z": 0.1}, "b": {"x": 0.6, "y": 0.8, "z": 0.2}})
     scores.values["d"][0] = scores.costs["d"][0] = np.nan  # no method has a value of x
     found = by_patient(scores, {"d": {"x": "p", "y": "p"}})
@@ -73,7 +70,7 @@ def test_who_is_not_named_stays_alone_and_what_nobody_has_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("(", "`patient` to be a regular expression, but got '\\('"), ("s", "'s' is not in 'p1_a'")],
+    [("(", r"'\(' is not a regular expression"), ("s", "'s' does not match case 'p1_a'")],
 )
 def test_wrong_patterns(pattern: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -81,5 +78,5 @@ def test_wrong_patterns(pattern: str, message: str) -> None:
 
 
 def test_a_group_that_took_no_part_names_the_pattern() -> None:
-    with pytest.raises(ValueError, match="finds no patient in 'case7'"):
+    with pytest.raises(ValueError, match="matches an empty name in case 'case7'"):
         patients_of(["case7"], r"(p\d+)?")

@@ -1,4 +1,4 @@
-"""Volumes counted together are those counted one by one."""
+"""`CalibrationBins.per_volume` equals `update` of each volume."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import torch
 
 from helpers.metric_samples import random_case
 from segcal.metrics import CalibrationBins
-from segcal.metrics.stacked import stacked_bins
 
 LENGTHS = [3, 0, 1, 4]
 DEVICE_KINDS = [
@@ -32,7 +31,9 @@ def test_each_volume_has_its_own(kind: str, space: tuple[int, ...], masked: bool
     arrays = [probs, target, mask]
     if kind != "numpy":
         arrays = [torch.from_numpy(array).to(kind) for array in arrays]  # type: ignore[misc]
-    found = stacked_bins(arrays[0], arrays[1], LENGTHS, arrays[2] if masked else None, num_bins=7)
+    found = CalibrationBins.per_volume(
+        arrays[0], arrays[1], LENGTHS, arrays[2] if masked else None, num_bins=7
+    )
     assert len(found) == len(LENGTHS)
     ends = np.cumsum(LENGTHS)
     for bins, start, end in zip(found, ends - LENGTHS, ends, strict=True):
@@ -48,9 +49,9 @@ def test_each_volume_has_its_own(kind: str, space: tuple[int, ...], masked: bool
     assert len({bins.ece() for bins in found}) == len(LENGTHS)
 
 
-def test_volumes_go_on_counting_by_themselves() -> None:
+def test_volumes_can_be_updated_separately() -> None:
     probs, target, _ = stack(4)
-    first, _, second, _ = stacked_bins(probs, target, LENGTHS)
+    first, _, second, _ = CalibrationBins.per_volume(probs, target, LENGTHS)
     before = second.state()
     first.update(probs[:, :3], target[:3], batched=False)
     assert first.voxels == 24
@@ -60,12 +61,12 @@ def test_volumes_go_on_counting_by_themselves() -> None:
 def test_refusals() -> None:
     probs, target, mask = stack(4)
     with pytest.raises(ValueError, match=r"`lengths` to add up to 8, .* but got 7"):
-        stacked_bins(probs, target, [3, 4])
+        CalibrationBins.per_volume(probs, target, [3, 4])
     with pytest.raises(ValueError, match="`lengths`"):
-        stacked_bins(probs, target, [9, -1])
+        CalibrationBins.per_volume(probs, target, [9, -1])
     with pytest.raises(ValueError, match="`num_bins`"):
-        stacked_bins(probs, target, LENGTHS, num_bins=0)
+        CalibrationBins.per_volume(probs, target, LENGTHS, num_bins=0)
     with pytest.raises(ValueError, match="`mask`"):
-        stacked_bins(probs, target, LENGTHS, mask[1:])
+        CalibrationBins.per_volume(probs, target, LENGTHS, mask[1:])
     with pytest.raises(ValueError, match="logits"):
-        stacked_bins(9 * probs, target, LENGTHS)
+        CalibrationBins.per_volume(9 * probs, target, LENGTHS)

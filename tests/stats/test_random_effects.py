@@ -7,8 +7,15 @@ import pandas as pd
 import pytest
 from scipy.stats import f_oneway, t, ttest_1samp
 
-from segcal.stats import Crossed, compare, compare_crossed, crossed, holm
-from segcal.stats.significance import once
+from segcal.stats import (
+    RandomEffectsTest,
+    collect,
+    compare,
+    compare_with_random_effects,
+    distinct_hypotheses,
+    holm,
+    two_way_random_effects,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -26,7 +33,7 @@ def draw(
 
 
 def test_by_hand() -> None:
-    found = crossed([[1, 2, 3], [3, 6, 3]])
+    found = two_way_random_effects([[1, 2, 3], [3, 6, 3]])
     assert found.mean == 3
     # Seed means 2 and 4: 3·(1 + 1) = 6 over 1. Case means 2, 4, 3: 2·(1 + 1 + 0) = 4 over 2.
     # The rest: [[0, −1, 1], [0, 1, −1]], sum of squares 4 over 2.
@@ -47,7 +54,7 @@ def test_against_the_analysis_of_variance_outside(shape: tuple[int, int]) -> Non
     """scipy's one-way F gives the mean squares of seeds and of cases; least squares the rest."""
     d = draw(*shape, seed=2.0)[0] + 0.3
     seeds, cases = shape
-    found = crossed(d)
+    found = two_way_random_effects(d)
     within = d - d.mean(axis=1, keepdims=True)
     of_seed = f_oneway(*d).statistic * (within**2).sum() / (d.size - seeds)
     within = d - d.mean(axis=0)
@@ -72,7 +79,7 @@ def test_against_the_analysis_of_variance_outside(shape: tuple[int, int]) -> Non
 @pytest.mark.parametrize(("seeds", "cases", "seed"), [(3, 20, 0.0), (3, 20, 0.7), (5, 30, 1.5)])
 def test_no_difference_is_rarely_called_one(seeds: int, cases: int, seed: float) -> None:
     many = draw(seeds, cases, seed=seed, times=1000)
-    found = [crossed(d) for d in many]
+    found = [two_way_random_effects(d) for d in many]
     counted = np.mean([each.p < 0.05 for each in found])
     alone = np.mean([ttest_1samp(d.mean(axis=0), 0).pvalue < 0.05 for d in many])
     assert 0.01 < counted < 0.08
@@ -82,16 +89,18 @@ def test_no_difference_is_rarely_called_one(seeds: int, cases: int, seed: float)
 
 @pytest.mark.parametrize("seeds", [2, 3])
 def test_strict_holds_its_level_where_few_seeds_disagree(seeds: int) -> None:
-    """Small p-values of few seeds are too small by far; the means of seeds know better."""
+    """Small p-values of few seeds are too small by far; a test over the means of seeds is not."""
     many = draw(seeds, 40, seed=1.0, times=1500)
-    plain, strict = (np.array([crossed(d, strict=how).p for d in many]) for how in (False, True))
+    plain, strict = (
+        np.array([two_way_random_effects(d, strict=how).p for d in many]) for how in (False, True)
+    )
     assert (strict >= plain).all()
     assert np.mean(plain < 0.005) > 0.015
     assert np.mean(strict < 0.005) < 0.012
     assert np.mean(strict < 0.05) < 0.07
     d = many[0]
     over_means = ttest_1samp(d.mean(axis=1), 0)
-    found, usual = crossed(d, strict=True), crossed(d)
+    found, usual = two_way_random_effects(d, strict=True), two_way_random_effects(d)
     assert found.p == pytest.approx(max(over_means.pvalue, usual.p))
     low, high = over_means.confidence_interval()
     assert (found.low, found.high) == pytest.approx((min(low, usual.low), max(high, usual.high)))
@@ -99,21 +108,21 @@ def test_strict_holds_its_level_where_few_seeds_disagree(seeds: int) -> None:
 
 def test_a_true_difference_is_found() -> None:
     many = draw(5, 30, seed=0.2, times=200) + 1.5
-    assert np.mean([crossed(d).p < 0.05 for d in many]) > 0.95
+    assert np.mean([two_way_random_effects(d).p < 0.05 for d in many]) > 0.95
 
 
 def test_more_cases_do_not_help_where_seeds_disagree() -> None:
-    few, many = (crossed(draw(3, cases, seed=3.0)[0]) for cases in (10, 1000))
+    few, many = (two_way_random_effects(draw(3, cases, seed=3.0)[0]) for cases in (10, 1000))
     assert many.seed_share > 0.99
     assert many.high - many.low > 0.3 * (few.high - few.low)
-    agreeing = crossed(draw(3, 1000, seed=0.0)[0])
+    agreeing = two_way_random_effects(draw(3, 1000, seed=0.0)[0])
     assert agreeing.seed_share < 0.5
     assert agreeing.high - agreeing.low < 0.1 * (many.high - many.low)
 
 
 def test_components_below_zero_are_zero_and_never_narrow_the_interval() -> None:
     d = np.array([[1.0, 2.0, 4.0, 3.0], [2.0, 1.0, 3.0, 4.0]])  # seed means are equal
-    found = crossed(d)
+    found = two_way_random_effects(d)
     assert found.seed_variance == 0
     assert found.seed_share == 0
     alone = ttest_1samp(d.mean(axis=0), 0)
@@ -123,51 +132,53 @@ def test_components_below_zero_are_zero_and_never_narrow_the_interval() -> None:
 
 def test_one_seed_counts_cases_alone_and_says_so() -> None:
     d = RNG.normal(0.3, 1, 12)
-    found = crossed(d[None])
+    found = two_way_random_effects(d[None])
     outside = ttest_1samp(d, 0)
     assert not found.counts_seeds
     assert (found.seeds, found.cases) == (1, 12)
     assert found.p == pytest.approx(outside.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(outside.confidence_interval()))
     assert math.isnan(found.seed_share)
-    assert crossed(np.stack([d, d + 1])).counts_seeds
+    assert two_way_random_effects(np.stack([d, d + 1])).counts_seeds
 
 
 def test_limits() -> None:
-    one_case = crossed([[1.0], [2.0]])
+    one_case = two_way_random_effects([[1.0], [2.0]])
     assert one_case.mean == 1.5
     assert math.isnan(one_case.low)
     assert math.isnan(one_case.p)
-    nothing = crossed([[float("nan")], [1.0]])
+    nothing = two_way_random_effects([[float("nan")], [1.0]])
     assert (nothing.cases, nothing.left_out) == (0, 1)
     assert math.isnan(nothing.mean)
-    equal = crossed([[0.1] * 3] * 2)
+    equal = two_way_random_effects([[0.1] * 3] * 2)
     assert equal.low == equal.high == pytest.approx(0.1)
     assert equal.p == 0
     assert math.isnan(equal.seed_share)
-    assert crossed(np.zeros((2, 3))).p == 1
-    assert crossed(np.zeros((1, 3))).p == 1
+    assert two_way_random_effects(np.zeros((2, 3))).p == 1
+    assert two_way_random_effects(np.zeros((1, 3))).p == 1
     # Equal in every case: only seeds differ, and a t test over seeds is what remains.
     d = np.array([[0.1], [0.2], [0.4]]) + np.zeros((3, 5))
-    assert crossed(d).p == pytest.approx(ttest_1samp([0.1, 0.2, 0.4], 0).pvalue)
-    assert crossed(d).seed_share == pytest.approx(1)
+    assert two_way_random_effects(d).p == pytest.approx(ttest_1samp([0.1, 0.2, 0.4], 0).pvalue)
+    assert two_way_random_effects(d).seed_share == pytest.approx(1)
 
 
 def test_cases_with_a_gap_are_left_out_and_counted() -> None:
     d = draw(3, 6, seed=1.0)[0]
     holed = np.insert(d, 2, [0.5, float("nan"), 9.0], axis=1)
-    assert crossed(holed) == Crossed(**{**vars(crossed(d)), "left_out": 1})
+    expected = vars(two_way_random_effects(d)) | {"left_out": 1}
+    assert two_way_random_effects(holed) == RandomEffectsTest(**expected)
 
 
 def test_confidence_is_of_the_interval() -> None:
     d = draw(3, 6, seed=1.0)[0]
-    wide, narrow = crossed(d, confidence=0.99), crossed(d, confidence=0.5)
+    wide = two_way_random_effects(d, confidence=0.99)
+    narrow = two_way_random_effects(d, confidence=0.5)
     assert wide.low < narrow.low < wide.mean < narrow.high < wide.high
     assert wide.p == narrow.p
     with pytest.raises(ValueError, match="`confidence`"):
-        crossed(d, confidence=1.5)
+        two_way_random_effects(d, confidence=1.5)
     with pytest.raises(ValueError, match=r"`differences` to have the shape \(seeds, cases\)"):
-        crossed([1.0, 2.0])
+        two_way_random_effects([1.0, 2.0])
 
 
 # Tables.
@@ -193,18 +204,19 @@ def by_hand(table: pd.DataFrame, method: str, other: str, unit: str, metric: str
     return np.asarray((each[method] - each[other]).unstack(unit))
 
 
-METRICS = ["dsc", "ece"]
+GAP = {"metrics": "signed_gap", "region": "foreground"}
+OPTIONS = {"metrics": ["dsc", "ece"], "region": "foreground"}
 
 
 def test_each_method_against_a_reference_with_patients_and_holm() -> None:
     table = make_table()
-    out = compare_crossed(table, reference="b", metrics=METRICS)
+    out = compare_with_random_effects(table, reference="b", **OPTIONS)
     assert out[["metric", "method", "other"]].to_numpy().tolist() == [
         ["dsc", "b", "a"], ["dsc", "b", "c"], ["ece", "b", "a"], ["ece", "b", "c"],
     ]  # fmt: skip
     for _, row in out.iterrows():
         d = by_hand(table, "b", row["other"], "patient", row["metric"])
-        expected = crossed(d)
+        expected = two_way_random_effects(d)
         assert row["mean_difference"] == pytest.approx(expected.mean)
         assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
         assert (row["p_value"], row["seed_share"]) == pytest.approx(
@@ -219,18 +231,23 @@ def test_each_method_against_a_reference_with_patients_and_holm() -> None:
 
 
 @pytest.mark.parametrize("reference", ["b", None])
-def test_the_same_question_counts_once(reference: str | None) -> None:
+def test_the_same_hypothesis_counts_once(reference: str | None) -> None:
     """`c2` has the masks of `c` and another confidence, as after a calibrator."""
     table = make_table()
     twin = table[table["method"] == "c"].assign(method="c2")
     twin["value"] += np.where(twin["metric"] == "ece", RNG.normal(size=len(twin)) / 50, 0.0)
-    for test in (compare_crossed, compare):
-        alone = test(table, reference=reference, metrics=METRICS)
-        out = test(pd.concat([table, twin]), reference=reference, metrics=METRICS)
-        assert len(once(alone)) == len(alone)
+
+    def over_cases(table: pd.DataFrame, reference: str | None, **options: object) -> pd.DataFrame:
+        return compare(collect(table, **options), reference)
+
+    for test in (compare_with_random_effects, over_cases):
+        options = {"reference": reference, **OPTIONS}
+        alone = test(table, **options)
+        out = test(pd.concat([table, twin]), **options)
+        assert len(distinct_hypotheses(alone)) == len(alone)
         pair = out[["method", "other"]].agg(set, axis=1)
         same = (out["metric"] == "dsc") & pair.apply(lambda both: "c2" in both)
-        assert once(out).index.tolist() == out.index[~same].tolist()
+        assert distinct_hypotheses(out).index.tolist() == out.index[~same].tolist()
         rest = out[~same]
         assert rest["p_holm"].tolist() == pytest.approx(holm(rest["p_value"]).tolist())
         for row in out[same].itertuples():
@@ -247,47 +264,49 @@ def test_the_same_question_counts_once(reference: str | None) -> None:
 
 def test_every_argument_changes_the_table() -> None:
     table = make_table()
-    base = compare_crossed(table, metrics=METRICS)
+    base = compare_with_random_effects(table, **OPTIONS)
     assert base[["method", "other"]].to_numpy().tolist()[:3] == [["a", "b"], ["a", "c"], ["b", "c"]]
-    assert len(compare_crossed(table, metrics=METRICS, reference="a")) == 4
-    assert len(compare_crossed(table, metrics="dsc")) == 3
-    strict = compare_crossed(table, metrics=METRICS, strict=True)
+    assert len(compare_with_random_effects(table, **OPTIONS, reference="a")) == 4
+    assert len(compare_with_random_effects(table, metrics="dsc")) == 3
+    strict = compare_with_random_effects(table, **OPTIONS, strict=True)
     assert (strict["p_value"] >= base["p_value"]).all()
     assert (strict["p_value"] > base["p_value"]).any()
     assert strict["p_cases"].equals(base["p_cases"])
-    narrow = compare_crossed(table, metrics=METRICS, confidence=0.5)
+    narrow = compare_with_random_effects(table, **OPTIONS, confidence=0.5)
     assert (narrow["high"] - narrow["low"] < base["high"] - base["low"]).all()
-    alone = compare_crossed(table, metrics=METRICS, patients={})
+    alone = compare_with_random_effects(table, **OPTIONS, patients={})
     assert set(alone["cases"]) == {12}
     assert set(base["cases"]) == {6}
     named = {"d": {f"p{i}_{j}": f"p{i}" for i in range(6) for j in range(2)}}
-    from_names = compare_crossed(table.drop(columns="patient"), metrics=METRICS, patients=named)
+    from_names = compare_with_random_effects(
+        table.drop(columns="patient"), **OPTIONS, patients=named
+    )
     pd.testing.assert_frame_equal(from_names, base)
     pd.testing.assert_frame_equal(
-        compare_crossed(table.drop(columns="patient"), metrics=METRICS), alone
+        compare_with_random_effects(table.drop(columns="patient"), **OPTIONS), alone
     )
     with pytest.raises(ValueError, match="in region 'boundary'"):
-        compare_crossed(table, metrics=METRICS, region="boundary")
+        compare_with_random_effects(table, metrics=["dsc", "ece"], region="boundary")
     with pytest.raises(ValueError, match="`reference` to be one of 'a', 'b', 'c'"):
-        compare_crossed(table, metrics=METRICS, reference="z")
+        compare_with_random_effects(table, **OPTIONS, reference="z")
 
 
 def test_gaps_of_some_leave_the_case_and_gaps_of_all_the_label() -> None:
     table = make_table().query("metric == 'dsc'").assign(metric="hd95_mm")
     more = pd.concat([table, table.assign(label="2", value=table["value"] + 1)])
-    whole = compare_crossed(more, metrics="hd95", reference="a")
+    whole = compare_with_random_effects(more, metrics="hd95", reference="a")
     absent = more.copy()
     absent.loc[(absent["label"] == "2") & (absent["case"] == "p0_0"), "value"] = float("inf")
-    found = compare_crossed(absent, metrics="hd95", reference="a")
+    found = compare_with_random_effects(absent, metrics="hd95", reference="a")
     assert found["left_out"].tolist() == [0, 0]
     assert found["cases"].tolist() == [6, 6]
     missed = more.copy()
     where = (missed["label"] == "2") & (missed["case"] == "p0_0") & (missed["method"] == "b")
     missed.loc[where & (missed["seed"] == 1), "value"] = float("nan")
-    found = compare_crossed(missed, metrics="hd95", reference="a")
+    found = compare_with_random_effects(missed, metrics="hd95", reference="a")
     assert found["left_out"].tolist() == [1, 0]
     assert found["cases"].tolist() == [6, 6]  # the other case of the patient speaks for it
-    left = compare_crossed(more[more["case"] != "p0_0"], metrics="hd95", reference="a")
+    left = compare_with_random_effects(more[more["case"] != "p0_0"], metrics="hd95", reference="a")
     assert found["mean_difference"][0] == pytest.approx(left["mean_difference"][0])
     assert found["mean_difference"][0] != pytest.approx(whole["mean_difference"][0])
 
@@ -295,7 +314,7 @@ def test_gaps_of_some_leave_the_case_and_gaps_of_all_the_label() -> None:
 def test_a_seed_that_failed_everywhere_is_not_hidden() -> None:
     table = make_table().query("metric == 'dsc'").assign(metric="hd95_mm")
     table.loc[(table["method"] == "b") & (table["seed"] == 1), "value"] = float("nan")
-    out = compare_crossed(table, metrics="hd95", reference="a").set_index("other")
+    out = compare_with_random_effects(table, metrics="hd95", reference="a").set_index("other")
     assert out["left_out"].to_dict() == {"b": 12, "c": 0}
     assert math.isnan(out.loc["b", "mean_difference"])
 
@@ -303,12 +322,12 @@ def test_a_seed_that_failed_everywhere_is_not_hidden() -> None:
 def test_seeds_that_only_one_method_has_do_not_count() -> None:
     table = make_table()
     table = table[~((table["method"] == "c") & (table["seed"] > 0))]
-    out = compare_crossed(table, metrics="dsc", reference="a").set_index("other")
+    out = compare_with_random_effects(table, metrics="dsc", reference="a").set_index("other")
     assert out["seeds"].to_dict() == {"b": 3, "c": 1}
     assert math.isnan(out.loc["c", "p_holm"])
     assert out.loc["c", "p_value"] == out.loc["c", "p_cases"]
     assert out.loc["b", "p_holm"] == out.loc["b", "p_value"]  # a family of one
-    plain = compare_crossed(table.drop(columns="seed").drop_duplicates(
+    plain = compare_with_random_effects(table.drop(columns="seed").drop_duplicates(
         ["method", "case", "metric"]), metrics="dsc", reference="a")  # fmt: skip
     assert set(plain["seeds"]) == {1}
     assert plain["p_holm"].isna().all()
@@ -318,7 +337,7 @@ def test_methods_without_a_common_case_have_no_difference() -> None:
     table = make_table()
     first = table["case"].isin(["p0_0", "p1_0", "p2_0"])
     table = table[(table["method"] == "a") == first]
-    out = compare_crossed(table, metrics="dsc", reference="a")
+    out = compare_with_random_effects(table, metrics="dsc", reference="a")
     assert out["mean_difference"].isna().all()
     assert out["better"].tolist() == ["neither", "neither"]
     assert out["cases"].tolist() == [0, 0]
@@ -329,14 +348,14 @@ def test_methods_without_a_common_case_have_no_difference() -> None:
 def test_nearer_to_zero_is_better_and_pooled_rows_and_duplicates_do_not_enter() -> None:
     table = make_table().query("metric == 'ece'").assign(metric="signed_gap")
     table.loc[table["method"] == "b", "value"] *= -1.2
-    out = compare_crossed(table, metrics="signed_gap", reference="b").set_index("other")
+    out = compare_with_random_effects(table, **GAP, reference="b").set_index("other")
     assert (out["mean_difference"] > 0).all()
     assert out["better"].to_dict() == {"a": "a", "c": "c"}
     pooled = table[table["case"] == "p0_0"].assign(case="pooled", patient="pooled", value=99.0)
-    both = compare_crossed(pd.concat([table, pooled]), metrics="signed_gap", reference="b")
+    both = compare_with_random_effects(pd.concat([table, pooled]), **GAP, reference="b")
     pd.testing.assert_frame_equal(both.set_index("other"), out)
-    with pytest.raises(ValueError, match="Expected one row per method, run, seed"):
-        compare_crossed(pd.concat([table, table.head(1)]), metrics="signed_gap")
+    with pytest.raises(ValueError, match="several rows have method"):
+        compare_with_random_effects(pd.concat([table, table.head(1)]), **GAP)
 
 
 def test_a_case_without_a_patient_is_refused() -> None:
@@ -347,5 +366,5 @@ def test_a_case_without_a_patient_is_refused() -> None:
         ],
         columns=["method", "seed", "dataset", "case", "metric", "value", "patient"],
     )  # fmt: skip
-    with pytest.raises(ValueError, match="column `patient` of table to be filled"):
-        compare_crossed(table, metrics="dsc", reference="a")
+    with pytest.raises(ValueError, match="column `patient` is empty in row 1"):
+        compare_with_random_effects(table, metrics="dsc", reference="a")

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from segcal.cli import rank as cli_rank
+from segcal.core.errors import PathError
+from segcal.study.ranks import RANK_COLUMNS, check_ranking_folder
 
 FILES = {
     "ranks.csv",
@@ -34,8 +35,8 @@ def write_cases(path: Path, hole: bool = False) -> Path:
             for metric, region in (
                 ("dsc", "all"),
                 ("hd95", "all"),
-                ("ece", "foreground"),
-                ("cece", "foreground"),
+                ("ece", "all"),
+                ("cece", "all"),
             ):
                 value = rng.random() * 0.1 + (1 - i if metric == "dsc" else i)
                 rows.append(("r", method, 0, "d", case, "1", region, metric, value))
@@ -53,10 +54,11 @@ def test_rank_prints_and_writes(tmp_path: Path) -> None:
     done = segcal("rank", cases, "--out", out)
     assert done.returncode == 0, done.stderr
     assert "sum rank" in done.stdout
-    assert "region foreground" in done.stdout
+    assert "region all" in done.stdout
     assert "0 values missing" in done.stdout
     assert {p.name for p in out.iterdir()} == FILES
     table = pd.read_csv(out / "ranks.csv")
+    assert tuple(table.columns) == RANK_COLUMNS
     assert table["method"].tolist() == ["good", "bad"]
     assert table["sum_rank"].tolist() == [4, 8]
     beside = segcal("rank", cases, "--metric", "dsc", "--resamples", 10, "--seed", 3)
@@ -77,7 +79,8 @@ def test_some_methods_are_ranked_alone(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rank.json").read_text())["methods"] == ["good", "bad"]
     wrong = segcal("rank", cases, "--method", "god")
     assert wrong.returncode == 2
-    assert "`method` to be one of 'good', 'bad', 'between', but got 'god'" in wrong.stderr
+    assert "--method" in wrong.stderr
+    assert "Did you mean 'good'" in wrong.stderr
 
 
 def test_tables_of_several_runs_are_joined(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_tables_of_several_runs_are_joined(tmp_path: Path) -> None:
         rows.to_csv(files[-1], index=False)
     without = segcal("rank", *files)
     assert without.returncode == 2
-    assert "Expected argument `out` (--out) beside several tables" in without.stderr
+    assert without.stderr == "segcal: --out is required when several tables are given\n"
     out = tmp_path / "ranks"
     for _ in range(2):  # again: they are of the same files
         done = segcal("rank", *files, "--out", out)
@@ -97,24 +100,37 @@ def test_tables_of_several_runs_are_joined(tmp_path: Path) -> None:
         assert pd.read_csv(out / "ranks.csv")["sum_rank"].tolist() == [4, 8]
     other = segcal("rank", files[0], "--out", out)
     assert other.returncode == 2
-    assert "tables made from another file" in other.stderr
+    assert "was computed from" in other.stderr
+    assert "--overwrite" in other.stderr
     twice = segcal("rank", *files, files[0], "--out", out)
     assert twice.returncode == 2
-    assert "to be of different runs, but more than one has dsc of bad in case 001" in twice.stderr
+    assert "dsc of method bad in case 001" in twice.stderr
 
 
-def test_tables_that_noted_their_one_file_as_a_name_are_known(tmp_path: Path) -> None:
-    cases = write_cases(tmp_path / "cases.csv")
-    assert segcal("rank", cases).returncode == 0
-    source = json.loads((tmp_path / "rank.json").read_text()) | {"cases": "cases.csv"}
-    (tmp_path / "rank.json").write_text(json.dumps(source))
-    assert segcal("rank", cases).returncode == 0
+def test_several_tables_must_have_the_same_columns(tmp_path: Path) -> None:
+    first = write_cases(tmp_path / "first.csv")
+    second = tmp_path / "second.csv"
+    pd.read_csv(first, dtype=str).drop(columns="seed").to_csv(second, index=False)
+    done = segcal("rank", first, second, "--out", tmp_path / "out")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{second}: has no column `seed`" in done.stderr
+    assert str(first) in done.stderr
+
+
+def test_rows_of_an_unknown_metric_do_not_prevent_a_ranking(tmp_path: Path) -> None:
+    table = pd.read_csv(write_cases(tmp_path / "known.csv"), dtype=str)
+    cases = tmp_path / "cases.csv"
+    pd.concat([table, table[:2].assign(metric="dice_of_mine")]).to_csv(cases, index=False)
+    assert segcal("rank", cases, "--resamples", 10).returncode == 0
+    requested = segcal("rank", cases, "--metric", "dice_of_mine")
+    assert (requested.returncode, requested.stderr.count("\n")) == (2, 1)
+    assert "'dice_of_mine' cannot be ranked" in requested.stderr
 
 
 def test_a_file_that_is_missing_is_named_before_old_tables(tmp_path: Path) -> None:
     assert segcal("rank", write_cases(tmp_path / "cases.csv")).returncode == 0
     missing = segcal("rank", tmp_path / "nope.csv")
-    assert missing.stderr == f"segcal: {tmp_path / 'nope.csv'}: No such file or directory\n"
+    assert missing.stderr.startswith(f"segcal: {tmp_path / 'nope.csv'}: does not exist")
     assert missing.returncode == 2
 
 
@@ -122,45 +138,44 @@ def test_patients_are_counted_where_they_are_named(tmp_path: Path) -> None:
     cases = write_cases(tmp_path / "cases.csv")
     done = segcal("rank", cases, "--patient", r"^00(1|2|\d)", "--metric", "dsc")
     assert done.returncode == 0, done.stderr
-    assert "4 patients in the place of cases" in done.stdout
+    assert "4 patients instead of cases" in done.stdout
     done = segcal("rank", cases, "--patient", "^0", "--metric", "dsc")
     assert done.returncode == 0, done.stderr
     assert set(pd.read_csv(tmp_path / "means.csv")["cases"]) == {1}
     assert json.loads((tmp_path / "rank.json").read_text())["patient"] == "^0"
     wrong = segcal("rank", cases, "--patient", "x")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
-    assert "`patient` to match every case, but 'x' is not in '001'" in wrong.stderr
+    assert "--patient 'x' does not match case '001'" in wrong.stderr
 
 
 def test_the_input_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     for name in FILES:
         for folder in (tmp_path, tmp_path / "x" / ".."):
-            with pytest.raises(ValueError, match="argument `out`"):
-                cli_rank._check_folder([tmp_path / name], folder, overwrite=True)
+            with pytest.raises(PathError, match="is the input"):
+                check_ranking_folder(folder, [tmp_path / name], overwrite=True)
     cases = write_cases(tmp_path / "ranks.csv")
     before = cases.read_text()
     done = segcal("rank", cases, "--overwrite")
     assert done.returncode == 2
-    assert "argument `out`" in done.stderr
+    assert "is the input" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert cases.read_text() == before
     assert segcal("rank", cases, "--out", tmp_path / "out").returncode == 0
 
 
-def test_tables_of_another_input_are_replaced_only_when_told(tmp_path: Path) -> None:
+def test_tables_of_another_input_are_replaced_only_with_overwrite(tmp_path: Path) -> None:
     one, other = write_cases(tmp_path / "one.csv"), write_cases(tmp_path / "other.csv")
     assert segcal("rank", one, "--resamples", 10).returncode == 0
     assert segcal("rank", one, "--resamples", 10).returncode == 0
     done = segcal("rank", other, "--resamples", 10)
     assert done.returncode == 2
-    assert "argument `out`" in done.stderr
     assert "from one.csv" in done.stderr
     assert segcal("rank", other, "--resamples", 10, "--overwrite").returncode == 0
     assert json.loads((tmp_path / "rank.json").read_text())["cases"] == ["other.csv"]
 
 
-def test_tables_are_whole_when_piped_and_say_what_they_are(tmp_path: Path) -> None:
+def test_tables_are_complete_when_piped_and_name_their_source(tmp_path: Path) -> None:
     cases = write_cases(tmp_path / "a_name_that_is_long.csv", hole=True)
     done = segcal("rank", cases, "--missing", "worst")
     assert done.returncode == 0, done.stderr
@@ -182,7 +197,7 @@ def test_a_method_alone_and_wrong_metrics(tmp_path: Path) -> None:
     assert pd.read_csv(tmp_path / "comparisons.csv").empty
     done = segcal("rank", cases, "--metric", "dsc", "--metric", "dsc")
     assert done.returncode == 2
-    assert "'dsc' twice" in done.stderr
+    assert "'dsc' is given twice" in done.stderr
 
 
 def test_missing_values_need_a_policy(tmp_path: Path) -> None:
@@ -202,9 +217,9 @@ def test_missing_values_need_a_policy(tmp_path: Path) -> None:
     [
         ("method,dataset,case,value\na,d,1,0.5\n", ["cases.csv", "column `metric`"]),
         ("method,dataset,case,metric,value\na,d,1,dsc,high\n", ["cases.csv", "`value`", "'high'"]),
-        ("method,dataset,case,metric,value\na,d,1,dice,1\n", ["cases.csv", "`metric`", "dice"]),
         ("method,dataset,case,metric,value\n", ["cases.csv", "rows"]),
         ("method,dataset,case,metric,value\n,d,1,dsc,1\n", ["cases.csv", "`method`", "row 1"]),
+        ("method,dataset,case,metric,value\na,d,1,dsc,1", ["cases.csv", "cut off"]),
         ("", ["cases.csv", "CSV"]),
         ('a,b\n"1,2\n3,4,5\n', ["cases.csv", "CSV"]),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.metrics import CalibrationBins, ProperScores, measure
+from segcal.metrics import CalibrationBins, ProperScores, voxel_statistics
 
 
 def volume(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def test_one_pass_is_two(kind: str) -> None:
     mask = np.random.default_rng(1).random(target.shape) < 0.7
     if kind == "torch":
         probs, target, mask = (torch.from_numpy(a) for a in (probs, target, mask))  # type: ignore[assignment]
-    both = measure(probs, target, 3, mask, num_bins=7, clip=1e-6)
+    both = voxel_statistics(probs, target, 3, mask, num_bins=7, clip=1e-6)
     bins = CalibrationBins(3, 7).update(probs, target, mask)
     scores = ProperScores(3, 1e-6).update(probs, target, mask)
     for name, value in bins.state().items():
@@ -29,19 +29,19 @@ def test_one_pass_is_two(kind: str) -> None:
 
 
 def test_they_add_up() -> None:
-    parts = [measure(*volume(seed), 3) for seed in range(3)]
+    parts = [voxel_statistics(*volume(seed), 3) for seed in range(3)]
     total = sum(parts)
     whole = [np.concatenate(arrays, -1) for arrays in zip(*map(volume, range(3)), strict=True)]
-    expected = measure(*whole, 3)
+    expected = voxel_statistics(*whole, 3)
     assert total.bins.ece() == pytest.approx(expected.bins.ece(), abs=1e-12)
     assert total.scores.brier() == pytest.approx(expected.scores.brier(), abs=1e-12)
     with pytest.raises(TypeError):
         parts[0] + 1  # type: ignore[operator]
 
 
-def test_a_second_softmax_is_said() -> None:
+def test_a_second_softmax_is_warned_of() -> None:
     probs, target = volume(0)
     unsure = np.exp(probs) / np.exp(probs).sum(0)
     many = [np.tile(a, 4) for a in (unsure, target)]
     with pytest.warns(UserWarning, match="second softmax"):
-        measure(*many, 3)
+        voxel_statistics(*many, 3)

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from segcal.metrics import POOLED, Row, to_frame
-from segcal.stats import method_means
+from segcal.metrics import POOLED, Row
+from segcal.stats import method_means, to_frame
 
 
 def rows() -> pd.DataFrame:

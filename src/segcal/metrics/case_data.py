@@ -1,0 +1,283 @@
+"""One case as metrics see it: its arrays, and what several metrics share, computed once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from segcal.core.arrays import Array, is_tensor, to_numpy
+from segcal.metrics._binning import empty_tables, tally, top_label, top_of
+from segcal.metrics._chunks import Chunk, iter_chunks, native_array
+from segcal.metrics._geometry import LabelMap, Mask, check_labels, check_spacing
+from segcal.metrics._validate import Inspector
+from segcal.metrics.calibration import CalibrationBins
+from segcal.metrics.options import CaseOptions
+from segcal.metrics.overlap import check_groups, confusion
+from segcal.metrics.regions import REGIONS
+from segcal.metrics.scores import CLIP, ProperScores, ScoreSums, equal_mass_error, score_sums
+from segcal.metrics.surface import SurfaceDistances, all_surface_distances
+from segcal.metrics.voxel_statistics import VoxelStatistics
+
+
+@dataclass(frozen=True)
+class CaseData:
+    """One case, the argument of a metric with the scope "image".
+
+    Attributes:
+        probs: (K, *S) after softmax, numpy or torch, as given to `evaluate_case`.
+        target: true labels (*S), numpy.
+        labels: predicted labels (*S), numpy.
+        spacing_mm: voxel size along each axis.
+        groups: name of each structure → its labels.
+        options: how metrics are computed.
+        ignore_index: label of voxels in `target` that are not counted.
+        logits: (K, *S), or None.
+        true_probs: true probabilities (K, *S) where they are known, or None.
+    """
+
+    probs: Array
+    target: LabelMap
+    labels: LabelMap
+    spacing_mm: tuple[float, ...]
+    groups: dict[str, tuple[int, ...]]
+    options: CaseOptions
+    ignore_index: int = -100
+    logits: Array | None = None
+    true_probs: Array | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """K, the number of classes of the model."""
+        return int(self.probs.shape[0])
+
+    @cached_property
+    def confusion(self) -> npt.NDArray[np.int64]:
+        """(K, K) counts of voxels by true (row) and predicted (column) label."""
+        return confusion(self.labels, self.target, self.num_classes, ignore_index=self.ignore_index)
+
+    @cached_property
+    def surface_distances(self) -> dict[str, SurfaceDistances]:
+        """Surface distances of each structure."""
+        return all_surface_distances(
+            self.labels, self.target, self.num_classes, self.spacing_mm,
+            groups=self.groups, units=self.options.units, empty=self.options.empty,
+            ignore_index=self.ignore_index,
+        )  # fmt: skip
+
+    @cached_property
+    def masks(self) -> dict[str, Mask]:
+        """The voxels of each region."""
+        settings = {
+            "union": {"dilate_mm": self.options.dilate_mm},
+            "boundary": {"width_mm": self.options.width_mm},
+        }
+        return {
+            name: REGIONS[name](
+                self.target,
+                labels=self.labels,
+                spacing_mm=self.spacing_mm,
+                ignore_index=self.ignore_index,
+                **settings.get(name, {}),
+            )
+            for name in self.options.regions
+        }
+
+    @cached_property
+    def counts(self) -> "RegionCounts":
+        """Statistics of all regions, from one pass over the probabilities."""
+        return count_regions(self)
+
+    @cached_property
+    def true_bins(self) -> CalibrationBins:
+        """Calibration against the true probabilities, over all voxels."""
+        soft: Array = self.normalized_true_probs
+        if is_tensor(self.probs):
+            import torch
+
+            soft = torch.from_numpy(soft).to(self.probs.device)
+        bins = CalibrationBins(self.num_classes, self.options.num_bins)
+        return bins.update(self.probs, soft, batched=False)
+
+    @cached_property
+    def normalized_true_probs(self) -> npt.NDArray[np.float32]:
+        """`true_probs` with the sum 1 in every voxel; stored half precision loses it."""
+        true = np.asarray(to_numpy(self.true_probs), dtype=np.float32)
+        return np.asarray(true / true.sum(0, keepdims=True))
+
+
+@dataclass(frozen=True)
+class RegionData(VoxelStatistics):
+    """One region of a case, the argument of a metric with the scope "region".
+
+    Attributes:
+        bins: calibration statistics of the region.
+        scores: sums of the Brier score and the negative log-likelihood.
+        name: name of the region.
+        case: the case.
+    """
+
+    name: str
+    case: CaseData
+
+    @property
+    def mask(self) -> Mask:
+        """The voxels of the region, boolean (*S)."""
+        return self.case.masks[self.name]
+
+    def adaptive_ece(self) -> float:
+        """Calibration error over bins of equal mass."""
+        counts, bit = self.case.counts, self.case.options.regions.index(self.name)
+        inside = (counts.region_bits & np.uint8(1 << bit)) != 0
+        return equal_mass_error(
+            counts.confidence[inside], counts.correct[inside], self.case.options.num_bins
+        )
+
+
+@dataclass(frozen=True)
+class StructureData:
+    """One structure of a case, the argument of a metric with the scope "structure".
+
+    Attributes:
+        name: name of the structure.
+        labels: the labels that form it.
+        case: the case.
+    """
+
+    name: str
+    labels: tuple[int, ...]
+    case: CaseData
+
+    @property
+    def predicted(self) -> Mask:
+        """The predicted mask (*S), without ignored voxels."""
+        valid = self.case.target != self.case.ignore_index
+        return np.asarray(np.isin(self.case.labels, self.labels) & valid)
+
+    @property
+    def target(self) -> Mask:
+        """The true mask (*S)."""
+        return np.isin(self.case.target, self.labels)
+
+    @property
+    def spacing_mm(self) -> tuple[float, ...]:
+        """Voxel size along each axis."""
+        return self.case.spacing_mm
+
+    @property
+    def distances(self) -> SurfaceDistances:
+        """Distances between the predicted and the true surface."""
+        return self.case.surface_distances[self.name]
+
+
+def make_case_data(
+    probs: Array,
+    target: Array,
+    spacing_mm: float | Sequence[float],
+    *,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    options: CaseOptions,
+    ignore_index: int = -100,
+    logits: Array | None = None,
+    true_probs: Array | None = None,
+) -> CaseData:
+    """Check the arguments of `evaluate_case` and predict the labels."""
+    truth = check_labels("target", target)
+    spacing = check_spacing(spacing_mm, truth.ndim)
+    for name, array in {"probs": probs, "logits": logits, "true_probs": true_probs}.items():
+        if array is None and name != "probs":
+            continue
+        checked = native_array(name, array)
+        if tuple(checked.shape[1:]) != truth.shape or len(checked) != len(probs):
+            raise ValueError(
+                f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
+                f"shape of `target`, but got {tuple(checked.shape)}."
+            )
+    probs = native_array("probs", probs)
+    return CaseData(
+        probs, truth, predicted_labels(probs), spacing, check_groups(groups, int(probs.shape[0])),
+        options, ignore_index, logits, true_probs,
+    )  # fmt: skip
+
+
+def predicted_labels(probs: Array) -> npt.NDArray[Any]:
+    """The class with the largest probability, (K, *S) -> (*S); ties go to the smaller class."""
+    if getattr(probs, "is_cuda", False):
+        return to_numpy(probs.max(dim=0)[1])
+    return top_label(to_numpy(probs))[1]
+
+
+@dataclass(frozen=True)
+class RegionCounts:
+    """Statistics of each region, and the voxels sorted by confidence.
+
+    Attributes:
+        statistics: bins and scores by region.
+        confidence: (n,) largest probability of each voxel, in ascending order.
+        correct: (n,) whether the predicted class of the voxel is true.
+        region_bits: (n,) bit i is set if the voxel is in region i.
+    """
+
+    statistics: dict[str, VoxelStatistics]
+    confidence: npt.NDArray[Any]
+    correct: npt.NDArray[np.bool_]
+    region_bits: npt.NDArray[np.uint8]
+
+
+def count_regions(case: CaseData) -> RegionCounts:
+    """One pass over the probabilities for all regions.
+
+    Each voxel has a code, the set of regions that contain it. Voxels are counted by code, and a
+    region adds up the codes that contain it.
+    """
+    num_classes, num_bins, regions = case.num_classes, case.options.num_bins, case.options.regions
+    code = np.zeros(case.target.shape, np.uint8)
+    for bit, name in enumerate(regions):
+        code |= case.masks[name].astype(np.uint8) << np.uint8(bit)
+    codes = 1 << len(regions)
+    tables = empty_tables(codes, num_classes, num_bins)
+    sums = ScoreSums(np.zeros((num_classes, codes)), np.zeros(codes), np.zeros(codes, np.int64))
+    seen, voxels = Inspector(num_classes), _SortedVoxels([], [], [])
+    for chunk in iter_chunks(
+        case.probs, case.target, num_classes, group=code, label=case.labels,
+        ignore_index=case.ignore_index, batched=False, seen=seen,
+    ):  # fmt: skip
+        tables += tally(chunk, num_bins, codes)
+        sums += score_sums(chunk, codes, CLIP)
+        voxels.add(chunk)
+    seen.warn_of_second_softmax()
+    statistics = {}
+    for bit, name in enumerate(regions):
+        bins, scores = CalibrationBins(num_classes, num_bins), ProperScores(num_classes, CLIP)
+        for group in range(codes):
+            if group >> bit & 1:
+                bins.merge(CalibrationBins.from_tables(tables, group))
+                scores.add_sums(sums, group)
+        statistics[name] = VoxelStatistics(bins, scores)
+    return RegionCounts(statistics, *voxels.sorted())
+
+
+@dataclass
+class _SortedVoxels:
+    """Confidence, correctness and regions of each voxel, collected chunk by chunk."""
+
+    confidence: list[npt.NDArray[Any]]
+    correct: list[npt.NDArray[np.bool_]]
+    region_bits: list[npt.NDArray[np.uint8]]
+
+    def add(self, chunk: Chunk) -> None:
+        confidence, label = top_of(chunk)
+        self.confidence.append(to_numpy(confidence))
+        self.correct.append(to_numpy(label == chunk.target))
+        self.region_bits.append(to_numpy(chunk.group).astype(np.uint8))
+
+    def sorted(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+        """All voxels by ascending confidence."""
+        if not self.confidence:
+            return np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8)
+        confidence = np.concatenate(self.confidence)
+        order = np.argsort(confidence)
+        correct, bits = np.concatenate(self.correct), np.concatenate(self.region_bits)
+        return confidence[order], correct[order], bits[order]

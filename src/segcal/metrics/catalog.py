@@ -1,0 +1,104 @@
+"""The metrics of segcal. To add one, write a function and one `Metric` in the list below."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from segcal.core.arrays import to_numpy
+from segcal.metrics.case_data import CaseData, RegionData, StructureData
+from segcal.metrics.overlap import dsc_from_confusion
+from segcal.metrics.registry import METRICS, Metric
+from segcal.metrics.scores import brier_parts
+
+# Lower bound of a predicted probability in the Kullback-Leibler divergence.
+_KL_CLIP = 1e-7
+
+
+def dice(structure: StructureData) -> float:
+    """Dice similarity coefficient."""
+    case = structure.case
+    return dsc_from_confusion(case.confusion, structure.labels, case.options.empty)
+
+
+def surface_dice(structure: StructureData) -> float:
+    """Share of both surfaces within the tolerance of the other."""
+    return structure.distances.nsd(structure.case.options.nsd_tolerance_mm)
+
+
+def mean_abs_logits(case: CaseData) -> npt.NDArray[np.float64]:
+    """(K,): mean over the voxels of each true class of mean_k |logit_k|; NaN without a voxel."""
+    logits: Any = case.logits
+    size = to_numpy(abs(logits).mean(0)).ravel()
+    labels = case.target.ravel()
+    valid = (labels >= 0) & (labels < case.num_classes)
+    if not valid.all():
+        size, labels = size[valid], labels[valid]
+    total = np.bincount(labels, weights=size, minlength=case.num_classes)
+    count = np.bincount(labels, minlength=case.num_classes)
+    return np.asarray(
+        np.divide(total, count, out=np.full(case.num_classes, np.nan), where=count > 0)
+    )
+
+
+def mean_abs_error(case: CaseData) -> float:
+    """Mean absolute difference between predicted and true probabilities."""
+    difference = _float32(case.probs) - case.normalized_true_probs
+    return float(np.abs(difference).mean(dtype=np.float64))
+
+
+def kl_divergence(case: CaseData) -> float:
+    """Mean over voxels of the Kullback-Leibler divergence of the true from the predicted."""
+    true = case.normalized_true_probs
+    ratio = np.log(np.maximum(true, _KL_CLIP)) - np.log(np.maximum(_float32(case.probs), _KL_CLIP))
+    return float((true * ratio).sum(0).mean(dtype=np.float64))
+
+
+def _float32(probs: Any) -> npt.NDArray[np.float32]:
+    return to_numpy(probs).astype(np.float32, copy=False)
+
+
+_structure = partial(Metric, scope="structure", default=True)
+_distance = partial(_structure, better="lower", suffix="unit")
+_calibration = partial(Metric, scope="region", additive=True, default=True)
+_image = partial(Metric, scope="image", default=True)
+_against_truth = partial(_image, better="lower", requires="true_probs")
+
+_BUILT_IN = (
+    _structure("dsc", "DSC", dice, "higher"),
+    _structure("nsd", "NSD", surface_dice, "higher", suffix="tolerance"),
+    _distance("hd95", "HD95", lambda s: s.distances.hd95()),
+    _distance("hd95_max", "HD95 (max)", lambda s: s.distances.hd95("max")),
+    _distance("hd", "HD", lambda s: s.distances.hausdorff()),
+    _distance("assd", "ASSD", lambda s: s.distances.assd()),
+    _calibration("ece", "ECE", lambda r: r.bins.ece(), "lower"),
+    _calibration("cece", "CECE", lambda r: r.bins.cece(), "lower"),
+    _calibration("ace", "ACE", lambda r: r.bins.ace(), "lower"),
+    _calibration("mce", "MCE", lambda r: r.bins.mce(), "lower"),
+    _calibration("adaptive_ece", "adaptive ECE", RegionData.adaptive_ece, "lower", additive=False),
+    _calibration("signed_gap", "signed gap", lambda r: r.bins.signed_gap(), "zero"),
+    _calibration("brier", "Brier", lambda r: r.scores.brier(), "lower"),
+    _calibration(
+        "brier_reliability", "Brier reliability", lambda r: brier_parts(r.bins).reliability, "lower"
+    ),
+    _calibration(
+        "brier_resolution", "Brier resolution", lambda r: brier_parts(r.bins).resolution, "higher"
+    ),
+    _calibration(
+        "brier_uncertainty", "Brier uncertainty", lambda r: brier_parts(r.bins).uncertainty, None
+    ),
+    _calibration("nll", "NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
+    _calibration("class_ece", "class ECE", lambda r: r.bins.classwise_ece(), "lower"),
+    _calibration(
+        "class_signed_gap", "class signed gap", lambda r: r.bins.classwise_signed_gap(), "zero"
+    ),
+    _calibration("mean_confidence", "confidence", lambda r: r.bins.mean_confidence(), None),
+    _image("mean_abs_logit", "mean |logit|", mean_abs_logits, None, requires="logits"),
+    _against_truth("truth_ece", "true ECE", lambda c: c.true_bins.ece()),
+    _against_truth("truth_cece", "true CECE", lambda c: c.true_bins.cece()),
+    _against_truth("truth_mae", "mean |p − p*|", mean_abs_error),
+    _against_truth("truth_kl", "KL(p*‖p)", kl_divergence, unit="nats"),
+)
+for _metric in _BUILT_IN:
+    METRICS.register(_metric.key, _metric)

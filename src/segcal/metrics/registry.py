@@ -1,0 +1,217 @@
+"""Metrics by name: what each measures, which direction is better, how it is read off a case.
+
+Rankings, `--fail-if`, tables, reports and the wrappers for torchmetrics and MONAI take these facts
+from the registry `METRICS`. A metric is one function and one `Metric` object:
+
+    def false_negatives(structure: StructureData) -> float:
+        missed = structure.target & ~structure.predicted
+        return float(missed.sum()) / max(int(structure.target.sum()), 1)
+
+    METRICS.register(
+        "fnr", Metric("fnr", "false negatives", false_negatives, "lower", "structure")
+    )
+
+A metric of another package is registered through the entry point group `segcal.metrics`, or is
+requested by its import path `package.module:Object`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from segcal.core.checks import check_choice
+from segcal.metrics.options import CaseOptions
+from segcal.registry import Registry
+
+Better = Literal["higher", "lower", "zero"]
+Scope = Literal["structure", "region", "image"]
+Suffix = Literal["none", "unit", "tolerance"]
+Requirement = Literal["logits", "true_probs"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a case.
+
+    Attributes:
+        key: its name in rows, in options and on the command line, such as "ece".
+        title: its name in tables and figures.
+        read: computes the value. Its argument depends on `scope`: a `StructureData`, a
+            `RegionData` or a `CaseData`. It returns a number, NaN where the metric is undefined,
+            or, for the scopes "region" and "image", an array with one number per class.
+        better: "higher" or "lower" values, or values closer to "zero". None for a metric that
+            describes the data or the model and cannot be ranked.
+        scope: "structure" for a value per structure of the whole image, "region" for a value in
+            each region of `REGIONS`, "image" for a value of the whole image.
+        unit: its unit in tables. The unit of a distance is given by `CaseOptions.units`.
+        suffix: what rows append to the key: "unit" for a distance ("hd95_mm", "hd95_voxel"),
+            "tolerance" for the tolerance of a surface Dice ("nsd_2mm").
+        additive: whether `read` uses only `bins` and `scores` of its region. Such a metric can be
+            pooled over cases, and is available in torchmetrics and MONAI.
+        requires: an input without which the metric is skipped.
+        default: whether it is computed without being requested in `CaseOptions.metrics`.
+    """
+
+    key: str
+    title: str
+    read: Callable[[Any], Any]
+    better: Better | None
+    scope: Scope
+    unit: str = ""
+    suffix: Suffix = "none"
+    additive: bool = False
+    requires: Requirement | None = None
+    default: bool = False
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w+", self.key):
+            raise ValueError(
+                "Expected argument `key` to consist of letters, digits and underscores, "
+                f"but got {self.key!r}."
+            )
+        check_choice("scope", self.scope, get_args(Scope))
+        check_choice("suffix", self.suffix, get_args(Suffix))
+        if self.better is not None:
+            check_choice("better", self.better, get_args(Better))
+        if self.additive and self.scope != "region":
+            raise ValueError("Expected argument `scope` to be 'region' for an additive metric.")
+
+    def row_name(self, options: CaseOptions) -> str:
+        """Its name in rows.
+
+        Example:
+            >>> find_metric("hd95").row_name(CaseOptions())
+            'hd95_mm'
+        """
+        if self.suffix == "tolerance":
+            return f"{self.key}_{options.nsd_tolerance_mm:g}mm"
+        return f"{self.key}_{options.units}" if self.suffix == "unit" else self.key
+
+    def is_measured(self, options: CaseOptions) -> bool:
+        """Whether these options allow the metric: a tolerance in mm needs distances in mm."""
+        return self.suffix != "tolerance" or options.units == "mm"
+
+
+METRICS: Registry[Metric] = Registry(
+    "metric", "segcal.metrics", lambda thing: isinstance(thing, Metric), "a segcal.metrics.Metric"
+)
+
+_WITH_UNIT = re.compile(r"(\w+)_(mm|voxel)")
+_WITH_TOLERANCE = re.compile(r"(\w+)_(\d+(?:\.\d+)?(?:mm|voxel))")
+_UNIT_TITLES = {"mm": "mm", "voxel": "voxels"}
+
+
+def find_metric(name: str) -> Metric | None:
+    """The registered metric of a row's name, with or without unit or tolerance; None if unknown.
+
+    Example:
+        >>> [find_metric(name).key for name in ("hd95_mm", "nsd_1.5mm", "ece")]
+        ['hd95', 'nsd', 'ece']
+    """
+    return _split(name)[0]
+
+
+def _split(name: str) -> tuple[Metric | None, str]:
+    """The metric and the suffix of a row's name."""
+    if name in METRICS:
+        return METRICS.get(name), ""
+    patterns: dict[Suffix, re.Pattern[str]] = {"unit": _WITH_UNIT, "tolerance": _WITH_TOLERANCE}
+    for suffix, pattern in patterns.items():
+        match = pattern.fullmatch(name)
+        if match and match[1] in METRICS and METRICS.get(match[1]).suffix == suffix:
+            return METRICS.get(match[1]), match[2]
+    return None, ""
+
+
+def get_metric(name: str) -> Metric:
+    """The metric with this name, or at this import path, which is then registered by its key.
+
+    Raises:
+        ValueError: there is no such metric; the message gives the nearest name.
+    """
+    found = find_metric(name)
+    if found is None:
+        found = METRICS.get(name)
+        METRICS.register(found.key, found)
+    return found
+
+
+def default_metrics() -> list[Metric]:
+    """The metrics that are computed without being requested, in the order of registration."""
+    return [metric for metric in map(METRICS.get, METRICS) if metric.default]
+
+
+def base_metric(name: str) -> str:
+    """The key of a row's name; the name itself if the metric is not registered.
+
+    Example:
+        >>> base_metric("hd95_mm"), base_metric("nsd_1.5mm"), base_metric("unknown_mm")
+        ('hd95', 'nsd', 'unknown_mm')
+    """
+    found = find_metric(name)
+    return found.key if found else name
+
+
+def better_direction(name: str) -> Better | None:
+    """Which values are better; None for a descriptive metric and for one not registered.
+
+    Example:
+        >>> better_direction("nsd_2mm"), better_direction("mean_confidence")
+        ('higher', None)
+    """
+    found = find_metric(name)
+    return found.better if found else None
+
+
+def ranking_direction(name: str) -> Better:
+    """Which values are better.
+
+    Raises:
+        ValueError: the metric is not registered, or is descriptive.
+    """
+    better = get_metric(name).better
+    if better is None:
+        raise ValueError(f"{name} is descriptive and cannot be ranked")
+    return better
+
+
+def is_whole_image(name: str) -> bool:
+    """Whether a metric is of the whole image, so that its rows have the region "all".
+
+    Example:
+        >>> is_whole_image("hd95_mm"), is_whole_image("truth_ece"), is_whole_image("ece")
+        (True, True, False)
+    """
+    found = find_metric(name)
+    return found is not None and found.scope != "region"
+
+
+def is_per_structure(name: str) -> bool:
+    """Whether a metric has a value for each structure, as DSC and distances have."""
+    found = find_metric(name)
+    return found is not None and found.scope == "structure"
+
+
+def metric_title(name: str) -> str:
+    """The name of a metric in tables and figures.
+
+    Example:
+        >>> metric_title("nsd_2mm"), metric_title("hd95_mm"), metric_title("unknown")
+        ('NSD 2mm', 'HD95', 'unknown')
+    """
+    metric, suffix = _split(name)
+    if metric is None:
+        return name
+    return f"{metric.title} {suffix}" if suffix and metric.suffix == "tolerance" else metric.title
+
+
+def metric_unit(name: str) -> str:
+    """The unit of a metric in tables and figures; "" without one.
+
+    Example:
+        >>> metric_unit("hd95_voxel"), metric_unit("nll"), metric_unit("nsd_2mm")
+        ('voxels', 'nats', '')
+    """
+    metric, suffix = _split(name)
+    return _UNIT_TITLES.get(suffix, metric.unit) if metric else ""

@@ -1,0 +1,65 @@
+"""Calibration and proper scores of the same voxels, from one pass over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segcal.core.arrays import Array
+from segcal.metrics._chunks import iter_chunks
+from segcal.metrics._validate import Inspector
+from segcal.metrics.calibration import CalibrationBins
+from segcal.metrics.scores import CLIP, ProperScores
+
+
+@dataclass(frozen=True)
+class VoxelStatistics:
+    """`bins` for calibration errors and `scores` for Brier and NLL, of the same voxels.
+
+    Both are additive, and so are these: `a + b`, `sum(many)`.
+    """
+
+    bins: CalibrationBins
+    scores: ProperScores
+
+    def __add__(self, other: VoxelStatistics) -> VoxelStatistics:
+        if not isinstance(other, VoxelStatistics):
+            return NotImplemented
+        return VoxelStatistics(self.bins + other.bins, self.scores + other.scores)
+
+    def __radd__(self, other: object) -> VoxelStatistics:
+        """`sum(many)` starts from 0."""
+        return self if other == 0 else NotImplemented
+
+
+def voxel_statistics(
+    probs: Array,
+    target: Array,
+    num_classes: int,
+    mask: Array | None = None,
+    *,
+    num_bins: int = 15,
+    clip: float = CLIP,
+    ignore_index: int = -100,
+    batched: bool | None = None,
+) -> VoxelStatistics:
+    """`CalibrationBins` and `ProperScores` of one volume or batch, which is read once.
+
+    Arguments and errors as `CalibrationBins.update`.
+
+    Example:
+        >>> import numpy as np
+        >>> found = voxel_statistics(np.array([[0.2], [0.8]]), np.array([1]), num_classes=2)
+        >>> round(found.bins.ece(), 3), round(found.scores.nll(), 3)
+        (0.2, 0.223)
+    """
+    found = VoxelStatistics(CalibrationBins(num_classes, num_bins), ProperScores(num_classes, clip))
+    seen = Inspector(num_classes)
+    for chunk in iter_chunks(
+        probs, target, num_classes,
+        mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
+    ):  # fmt: skip
+        found.bins.count(chunk)
+        found.scores.count(chunk)
+    if mask is None:
+        seen.warn_of_second_softmax()
+    return found

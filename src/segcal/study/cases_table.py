@@ -1,0 +1,135 @@
+"""`cases.csv`, the long table: one line per value of a case, with the columns of `Row`.
+
+Evaluations, audits and studies write it; `segcal rank` and `segcal report` read it. A compressed
+table, `cases.csv.gz`, is read in the same way.
+"""
+
+import csv
+import io
+import zlib
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segcal.core.errors import PathError
+from segcal.core.files import write_text
+from segcal.metrics import COLUMNS, Row
+from segcal.stats import check_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def write_cases_table(path: Path, rows: Iterable[Row]) -> None:
+    """Write rows to `path`; the file is complete or not there."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(map(attrgetter(*COLUMNS), rows))
+    write_text(path, text.getvalue())
+
+
+def read_cases_table(path: Path | str, *, required: Sequence[str] = COLUMNS) -> "pd.DataFrame":
+    """The rows of a table, each number exactly as it was written.
+
+    Columns of names have the dtype `category` of strings: "001" and "NA" are names, not a number
+    and a missing value. Pass `observed=True` to `groupby`. Infinite values become NaN.
+
+    Args:
+        path: a CSV file, or a compressed one (.csv.gz).
+        required: columns that must be present; `segcal.stats.REQUIRED_COLUMNS` for tables from
+            other tools.
+
+    Raises:
+        PathError: the file is missing, cut off, not a table, or lacks a column, a name or a number.
+    """
+    import pandas as pd
+
+    path = Path(path)
+    try:
+        _check_complete(path)
+        table: pd.DataFrame = pd.read_csv(
+            path,
+            dtype=dict.fromkeys(COLUMNS[:-1], str),
+            keep_default_na=False,
+            na_values={"value": ["", "nan", "NaN"]},
+            **_exact_numbers(),
+        )
+    except FileNotFoundError as error:
+        raise PathError(path, "does not exist", "check the path") from error
+    except OSError as error:
+        raise PathError(path, f"cannot be read ({error.strerror or error})") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise PathError(path, f"is not a CSV table ({error})") from error
+    except (EOFError, zlib.error) as error:
+        raise PathError(path, f"is damaged ({error})", "copy it again") from error
+    try:
+        table["value"] = check_cells(table, path, required)
+    except ValueError as error:
+        raise PathError(path, str(error).removeprefix(f"{path}: ")) from error
+    return _categorical(table)
+
+
+def read_cases_tables(
+    paths: Sequence[Path], *, required: Sequence[str] = COLUMNS
+) -> "pd.DataFrame":
+    """The rows of several tables of different runs; see `read_cases_table`.
+
+    Raises:
+        PathError: a table cannot be read, has other columns than the first, or repeats a row.
+    """
+    import pandas as pd
+
+    tables = [read_cases_table(path, required=required) for path in paths]
+    if len(tables) == 1:
+        return tables[0]
+    for path, table in zip(paths, tables, strict=True):
+        different = set(table.columns) ^ set(tables[0].columns)
+        if different:
+            name = min(different)
+            has, lacks = (path, paths[0]) if name in table.columns else (paths[0], path)
+            raise PathError(
+                lacks, f"has no column `{name}`, but {has} has", "rank tables with the same columns"
+            )
+    # A column whose tables have different names loses its categories.
+    table = _categorical(pd.concat(tables, ignore_index=True))
+    twice = table.duplicated([name for name in table.columns if name != "value"])
+    if twice.any():
+        row = table[twice].iloc[0]
+        raise ValueError(
+            f"{', '.join(map(str, paths))}: several of these tables have {row['metric']} of method "
+            f"{row['method']} in case {row['case']}; give each run once"
+        )
+    return table
+
+
+def empty_cases_table() -> "pd.DataFrame":
+    """A table without rows, for a study in which no run is finished."""
+    import pandas as pd
+
+    names = dict.fromkeys(COLUMNS[:-1], "category")
+    return pd.DataFrame(columns=list(COLUMNS)).astype({**names, "value": float})
+
+
+def _categorical(table: "pd.DataFrame") -> "pd.DataFrame":
+    """Columns of names as categories. `read_csv` would turn the category "001" into a number."""
+    names = [name for name in COLUMNS[:-1] if name in table.columns]
+    return table.astype(dict.fromkeys(names, "category"))
+
+
+def _check_complete(path: Path) -> None:
+    """Raise if the last line does not end: its number may have lost digits."""
+    if path.suffix == ".gz" or path.stat().st_size == 0:
+        return
+    with path.open("rb") as stream:
+        stream.seek(-1, io.SEEK_END)
+        if stream.read(1) not in (b"\n", b"\r"):
+            raise PathError(path, "is cut off in its last line", "copy or write it again")
+
+
+def _exact_numbers() -> dict[str, Any]:
+    """pandas 2 may change the last digits of a number; pandas 3 does not and has no such option."""
+    import pandas as pd
+
+    return {"float_precision": "round_trip"} if pd.__version__ < "3" else {}

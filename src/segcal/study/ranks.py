@@ -1,0 +1,105 @@
+"""`ranks.csv` and the other tables of a ranking, with `rank.json`, which describes their source.
+
+`ranks.csv` has one row per method, best first. `segcal rank`, `segcal benchmark` and `segcal audit`
+write it, all with the columns `RANK_COLUMNS`.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segcal.core.errors import PathError
+from segcal.core.files import staged_files, write_json, write_text
+from segcal.stats import Ranking
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RANK_COLUMNS = (
+    "method", "sum_rank", "sum_rank_low", "sum_rank_high",
+    "mean_case_rank", "mean_case_rank_low", "mean_case_rank_high", "dropped_draws",
+    "metrics", "region", "missing", "undefined",
+)  # fmt: skip
+_TABLES = ("ranks", "sum_rank", "mean_case_rank", "means", "comparisons")
+_SOURCE = "rank.json"
+
+
+def write_ranks(path: Path, ranks: "pd.DataFrame") -> None:
+    """Write `ranks.csv` from the result of `segcal.stats.bootstrap_ranks`."""
+    write_text(path, ranks[list(RANK_COLUMNS)].to_csv(index=False))
+
+
+def read_ranks(path: Path) -> "pd.DataFrame":
+    """The table of a `ranks.csv`; methods are strings."""
+    import pandas as pd
+
+    ranks: pd.DataFrame = pd.read_csv(
+        path,
+        dtype={"method": str},
+        keep_default_na=False,
+        na_values={name: [""] for name in RANK_COLUMNS[1:8]},
+    )
+    missing = [name for name in RANK_COLUMNS if name not in ranks.columns]
+    if missing:
+        raise PathError(path, f"has no column `{missing[0]}`", "rank the study again")
+    return ranks
+
+
+def write_ranking(
+    folder: Path, ranking: Ranking, cases: Sequence[Path], options: dict[str, Any]
+) -> None:
+    """Write all tables of a ranking and `rank.json`; either all files are replaced or none.
+
+    Args:
+        folder: where to write; created if missing.
+        ranking: the tables.
+        cases: the tables of cases that were ranked.
+        options: further entries of `rank.json`.
+    """
+    scores = ranking.scores
+    source = {
+        "cases": [os.path.relpath(path, folder) for path in cases],
+        "methods": scores.methods,
+        "metrics": scores.metrics,
+        "region": scores.region,
+        "missing": scores.missing,
+        "undefined": scores.total_undefined,
+        **options,
+    }
+    with staged_files(folder) as draft:
+        for name, table in ranking.tables.items():
+            table.to_csv(draft / f"{name}.csv", index=False)
+        write_ranks(draft / "ranks.csv", ranking.ranks)
+        write_json(draft / _SOURCE, source)
+
+
+def check_ranking_folder(folder: Path, cases: Sequence[Path], overwrite: bool) -> None:
+    """Raise if a ranking of `cases` must not be written to `folder`.
+
+    The input is never overwritten; tables of another input are overwritten only on request.
+    """
+    written = [folder / name for name in (*(f"{table}.csv" for table in _TABLES), _SOURCE)]
+    inputs = {path.resolve() for path in cases}
+    for path in written:
+        if path.resolve() in inputs:
+            raise PathError(path, "is the input and would be overwritten", "choose another --out")
+    existing = [path for path in written if path.exists()]
+    if not existing or overwrite:
+        return
+    source = _source_of(folder)
+    if {(folder / name).resolve() for name in source} != inputs:
+        raise PathError(
+            existing[0],
+            f"was computed from {', '.join(source) or 'an unknown table'}",
+            "pass --overwrite to replace it, or choose another --out",
+        )
+
+
+def _source_of(folder: Path) -> list[str]:
+    try:
+        names = json.loads((folder / _SOURCE).read_text(encoding="utf-8"))["cases"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
