@@ -1,4 +1,4 @@
-# Everything a contributor needs: `make test` and `make demo` set up .venv by themselves.
+# Commands for contributors. `make test` and `make demo` create .venv if it is missing.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,26 +11,27 @@ STUDY ?= segcal-study
 
 test: lint types pytest
 
-# torch goes first and alone, so that the pinned build is there before another package asks for any.
+# torch is installed first, so that no other package pulls in another build of it.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --editable examples/plugin
 	touch $@
 
-# Generated data, five losses, a report; a few minutes on two cores.
+# Generated data, five losses, a report; takes a few minutes on two cores.
 demo: $(STAMP)
 	$(BIN)/segcal demo --out $(DEMO)
 
-# Nine methods, five seeds, then the variants of NACL, on your copy of ACDC, and the nine with three
-# seeds on Hippocampus if you have it; begun again it goes on.
+# The published study: nine methods with five seeds and the variants of NACL on ACDC, and nine methods
+# with three seeds on Hippocampus if it is given. Running it again resumes it.
 #   make study ACDC=path/to/ACDC/training [HIPPOCAMPUS=path/to/Task04_Hippocampus] [STUDY=folder]
 #     [JOBS=n] [OPTIONS='--set train.epochs=1']
 BENCHMARK = $(BIN)/segcal benchmark --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
 study: $(STAMP)
 	@test -d '$(ACDC)' || { echo 'make study ACDC=path/to/ACDC/training'; exit 2; }
-	@test -z '$(HIPPOCAMPUS)' -o -d '$(HIPPOCAMPUS)' || { echo '$(HIPPOCAMPUS): is no folder'; exit 2; }
+	@test -z '$(HIPPOCAMPUS)' -o -d '$(HIPPOCAMPUS)' || { echo '$(HIPPOCAMPUS): no such folder'; exit 2; }
 	$(BIN)/segcal prepare acdc --source '$(ACDC)' --out $(STUDY)/data --dtype uint8
 	$(BENCHMARK) examples/acdc_study.yaml --out $(STUDY)/acdc --data acdc=$(STUDY)/data
 	$(BENCHMARK) examples/acdc_variants.yaml --out $(STUDY)/acdc_variants --data acdc=$(STUDY)/data
@@ -42,6 +43,7 @@ endif
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -52,7 +54,7 @@ pytest: $(STAMP)
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
-# Numbers and tables with the oldest numpy, pandas and scipy, in an environment of its own.
+# Metrics and tables with the oldest supported numpy, pandas and scipy, in a separate environment.
 oldest: OLD := $(VENV)-oldest
 oldest:
 	$(PYTHON) -m venv $(OLD)

@@ -1,8 +1,8 @@
-"""One random slice from a prepared set against its NIfTI volume; the cost of a resident epoch.
+"""Time to read a random slice from a prepared set and from NIfTI; time of a resident epoch.
 
     python benchmarks/bench_data.py --source DIR/acdc/training
 
-Without --source a set of NIfTI volumes is written from phantoms and used instead.
+Without --source, NIfTI volumes of phantoms are written and used.
 """
 
 import argparse
@@ -19,21 +19,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _common import environment, time_median, write_results
 
 from segcal.data import (
-    PhantomSpec,
+    AcdcSource,
+    FolderSource,
     PreparedDataset,
     ResidentLoader,
     SliceDataset,
     StreamLoader,
-    plan_source,
     prepare,
 )
-from segcal.data.phantom import make_case
+from segcal.data.dataset import _open_cached
+from segcal.data.phantom import PhantomSpec, make_case
 
 
 def phantom_files(root: Path) -> Path:
-    """A folder set of NIfTI volumes of ACDC's size."""
-    spec = PhantomSpec(size=224, slices=10, cases=12)
-    for index in range(spec.cases):
+    """A folder of NIfTI volumes of the size of ACDC."""
+    spec = PhantomSpec(size=224, slices=10)
+    for index in range(12):
         case = make_case(spec, index)
         for kind, array in (("images", case.image[0]), ("labels", case.label)):
             (root / kind).mkdir(parents=True, exist_ok=True)
@@ -45,7 +46,7 @@ def phantom_files(root: Path) -> Path:
 def readers(
     dataset: PreparedDataset, source: Path
 ) -> tuple[Callable[[], object], Callable[[], object], Callable[[], object]]:
-    """Read an image slice and its label: cached file handle, fresh handle, NIfTI volume."""
+    """Functions that read an image slice and its label: open file, newly opened file, NIfTI."""
     rng = np.random.default_rng(0)
     cases = list(dataset)
 
@@ -58,9 +59,7 @@ def readers(
         return case.image_slice(z), case.label_slice(z)
 
     def prepared_cold() -> object:
-        from segcal.data import dataset as module
-
-        module._arrays.clear()
+        _open_cached.cache_clear()
         return prepared()
 
     def nifti() -> object:
@@ -76,17 +75,17 @@ def main() -> None:
     parser.add_argument("--source", type=Path, help="an ACDC training folder")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--results", type=Path)
-    asked = parser.parse_args()
-    # One thread: the batches are small, and a second one waits for the machine's other work.
+    options = parser.parse_args()
+    # One thread: the batches are small, and other work on the machine would delay a second one.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        source = asked.source or phantom_files(Path(scratch) / "nifti")
-        plan = plan_source("acdc" if asked.source else "folder", source, dtype="uint8")
-        dataset = prepare(plan, Path(scratch) / "out", workers=2).dataset
-        rows = measure(dataset, source, asked.device)
-    name = f"data_{torch.device(asked.device).type}.json"
-    path = asked.results or Path(__file__).parent / "results" / name
-    payload = {"environment": environment(), "set": plan.name, "cases": len(plan.makers)} | rows
+        folder = options.source or phantom_files(Path(scratch) / "nifti")
+        source = AcdcSource(folder) if options.source else FolderSource(folder)
+        dataset = prepare(source, Path(scratch) / "out", dtype="uint8", workers=2).dataset
+        rows = measure(dataset, folder, options.device)
+    name = f"data_{torch.device(options.device).type}.json"
+    path = options.results or Path(__file__).parent / "results" / name
+    payload = {"environment": environment(), "set": dataset.info.name, "cases": len(dataset)} | rows
     write_results(path, payload)
     for key, value in rows.items():
         if isinstance(value, dict):

@@ -1,9 +1,10 @@
-"""Fits on 50 million voxels in bounded memory, and each method beside netcal on one sample.
+"""Fits on 50 million voxels in bounded memory; comparisons with netcal and scipy on one sample.
 
     python benchmarks/bench_posthoc.py [--voxels 50000000] [--out FILE]
+    python benchmarks/bench_posthoc.py --one optimizers     # Newton's method against scipy
 
-Every fit runs in a process of its own, whose peak memory is the fit's. Cases are generated one at a
-time, as files would be read, so no process ever holds all voxels.
+Every fit runs in a separate process, so its peak memory is that of the fit. Cases are generated one
+at a time, as files would be read, so no process ever holds all voxels.
 """
 
 import argparse
@@ -23,11 +24,11 @@ CLASSES = 4
 CASE = (50, 100, 100)  # half a million voxels
 TRUE_TEMPERATURE = 2.5
 SAMPLE = 1_000_000
-METHODS = ("temperature", "vector", "dirichlet", "matrix", "local")
+METHODS = ("temperature", "vector", "dirichlet", "matrix")
 
 
 class Cases:
-    """Calibrated logits times the true temperature, made anew in every pass; float32."""
+    """Calibrated logits times the true temperature, generated again in every pass; float32."""
 
     def __init__(self, voxels: int) -> None:
         self.count = max(voxels // int(np.prod(CASE)), 1)
@@ -52,13 +53,13 @@ def peak_mib() -> float:
 
 
 def fit_many(method: str, voxels: int, sampled: bool) -> dict[str, Any]:
-    """One fit on generated cases; in the process of `--one`."""
+    """One fit on generated cases."""
     from segcal.posthoc import make_calibrator
 
     cases = Cases(voxels)
     next(iter(cases))  # the memory of one case is the generator's, not the fit's
     start_mib = peak_mib()
-    making = time_once(lambda: [None for _ in cases])
+    generating = time_once(lambda: [None for _ in cases])
     calibrator = make_calibrator(method)
     start = time.perf_counter()
     calibrator.fit(cases, max_voxels=SAMPLE if sampled else None)
@@ -71,7 +72,7 @@ def fit_many(method: str, voxels: int, sampled: bool) -> dict[str, Any]:
         "used": report.used,
         "mode": "sample" if sampled else "stream",
         "seconds": seconds,
-        "seconds_to_generate_one_pass": making,
+        "seconds_to_generate_one_pass": generating,
         "iterations": report.iterations,
         "peak_mib": peak_mib(),
         "peak_mib_before": start_mib,
@@ -86,7 +87,7 @@ def sample_rows(size: int) -> tuple[Any, Any]:
 
 
 def fit_beside(size: int, repeats: int) -> list[dict[str, Any]]:
-    """The same sample, already in memory, for each method and for netcal."""
+    """Each method and netcal on the same sample in memory."""
     from netcal.scaling import TemperatureScaling as Netcal
 
     from segcal.posthoc import make_calibrator
@@ -125,6 +126,122 @@ def fit_beside(size: int, repeats: int) -> list[dict[str, Any]]:
     return out
 
 
+class Problem:
+    """The objective of one method on one sample, and the optimizers to compare."""
+
+    def __init__(self, method: str, logits: Any, target: Any) -> None:
+        from segcal.posthoc import Sample, make_calibrator
+
+        self.calibrator: Any = make_calibrator(method)
+        sample = Sample(max_voxels=2 * len(target), space=self.calibrator.space)
+        self.voxels = sample.add((logits, target)).select()
+        self.lower, self.upper = self.calibrator._limits(CLASSES)
+        self.start = self.calibrator._identity(CLASSES)
+        self.penalty = np.broadcast_to(self.calibrator._penalty(CLASSES), self.start.shape)
+        self.passes = 0
+
+    def second_order(self, theta: Any) -> tuple[float, Any, Any]:
+        self.passes += 1
+        value, gradient, hessian = self.calibrator._mean(theta, self.voxels)
+        return (
+            value + float(self.penalty @ theta**2),
+            gradient + 2 * self.penalty * theta,
+            hessian + np.diag(2 * self.penalty),
+        )
+
+    def first_order(self, theta: Any) -> tuple[float, Any]:
+        """Without the Hessian, which L-BFGS-B does not need."""
+        self.passes += 1
+        value = total = 0.0
+        gradient = np.zeros(len(theta))
+        for rows, labels, weights in self.voxels.blocks():
+            logits = self.calibrator._logits(theta, rows)
+            logits = logits - logits.max(0)
+            e = np.exp(logits)
+            normalizer, index = e.sum(0), np.arange(len(labels))
+            value += float(weights @ (np.log(normalizer) - logits[labels, index]))
+            residual = e / normalizer
+            residual[labels, index] -= 1
+            residual *= weights
+            if len(theta) == 1:
+                gradient += (residual * rows).sum()
+            elif len(theta) == 2 * CLASSES:
+                gradient += np.concatenate([(residual * rows).sum(1), residual.sum(1)])
+            else:
+                inputs = np.concatenate([rows, np.ones((1, rows.shape[1]))])
+                gradient += (residual @ inputs.T).ravel()
+            total += float(weights.sum())
+        return (
+            value / total + float(self.penalty @ theta**2),
+            gradient / total + 2 * self.penalty * theta,
+        )
+
+    def newton(self) -> Any:
+        from segcal.posthoc._newton import minimize
+
+        return minimize(self.second_order, self.start, self.lower, self.upper).theta
+
+    def lbfgs(self) -> Any:
+        from scipy.optimize import minimize
+
+        return minimize(
+            self.first_order, self.start, jac=True, method="L-BFGS-B",
+            bounds=list(zip(self.lower, self.upper, strict=True)),
+            options={"maxiter": 5000, "maxfun": 5000, "ftol": 1e-15, "gtol": 1e-9},
+        ).x  # fmt: skip
+
+    def trust(self) -> Any:
+        from scipy.optimize import Bounds, minimize
+
+        memory: dict[bytes, Any] = {}
+
+        def cached(theta: Any) -> Any:
+            key = theta.tobytes()
+            if key not in memory:
+                memory.clear()
+                memory[key] = self.second_order(theta)
+            return memory[key]
+
+        return minimize(
+            lambda theta: cached(theta)[:2], self.start, jac=True,
+            hess=lambda theta: cached(theta)[2], method="trust-constr",
+            bounds=Bounds(self.lower, self.upper, keep_feasible=True),
+            options={"gtol": 1e-9, "xtol": 1e-12, "maxiter": 500},
+        ).x  # fmt: skip
+
+
+def compare_optimizers(size: int, repeats: int) -> list[dict[str, Any]]:
+    """Newton's method against scipy, on a sample in memory; separable labels end at the bounds."""
+    import scipy.optimize  # noqa: F401  its import is not measured
+
+    logits, target = sample_rows(size)
+    out = []
+    for labels, truth in (("drawn", target), ("separable", logits.argmax(0))):
+        for method in METHODS:
+            problem = Problem(method, logits, truth)
+            runs = {
+                "newton": problem.newton,
+                "L-BFGS-B": problem.lbfgs,
+                "trust-constr": problem.trust,
+            }
+            times: dict[str, list[float]] = {name: [] for name in runs}
+            for _ in range(repeats):  # interleaved, so that a busy machine affects all alike
+                for name, run in runs.items():
+                    times[name].append(time_once(run))
+            best = problem.newton()
+            for name, run in runs.items():
+                problem.passes = 0
+                theta = run()
+                row = {"labels": labels, "method": method, "optimizer": name}
+                ratio = float(np.median(times[name]) / np.median(times["newton"]))
+                row |= {"time_relative_to_newton": ratio, "passes": problem.passes}
+                value, least = problem.second_order(theta)[0], problem.second_order(best)[0]
+                row |= {"nll_above_newton": value - least}
+                row |= {"max_parameter_difference": float(np.abs(theta - best).max())}
+                out.append({**row, **summary(times[name])})
+    return out
+
+
 def in_own_process(*arguments: object) -> Any:
     done = subprocess.run(
         [sys.executable, __file__, *map(str, arguments)], stdout=subprocess.PIPE, text=True,
@@ -136,36 +253,47 @@ def in_own_process(*arguments: object) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--voxels", type=int, default=50_000_000)
-    parser.add_argument("--beside", type=int, default=500_000, help="voxels beside netcal")
+    parser.add_argument(
+        "--beside",
+        type=int,
+        default=500_000,
+        help="voxels of the comparisons with netcal and scipy",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "posthoc_cpu.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one == "beside":
-        print(json.dumps(fit_beside(asked.beside, asked.repeats)))
+    options = parser.parse_args()
+    if options.one == "beside":
+        print(json.dumps(fit_beside(options.beside, options.repeats)))
         return
-    if asked.one:
-        print(json.dumps(fit_many(asked.one, asked.voxels, not asked.stream)))
+    if options.one == "optimizers":
+        print(json.dumps(compare_optimizers(options.beside, options.repeats), indent=1))
+        return
+    if options.one:
+        print(json.dumps(fit_many(options.one, options.voxels, not options.stream)))
         return
     large = []
     for method in METHODS:
-        large.append(in_own_process("--one", method, "--voxels", asked.voxels))
+        large.append(in_own_process("--one", method, "--voxels", options.voxels))
         print(large[-1], flush=True)
-    for voxels in (asked.voxels // 10, asked.voxels):
+    for voxels in (options.voxels // 10, options.voxels):
         large.append(in_own_process("--one", "temperature", "--voxels", voxels, "--stream"))
         print(large[-1], flush=True)
-    beside = in_own_process("--one", "beside", "--beside", asked.beside, "--repeats", asked.repeats)
-    for row in beside:
+    size = ("--beside", options.beside, "--repeats", options.repeats)
+    beside = in_own_process("--one", "beside", *size)
+    optimizers = in_own_process("--one", "optimizers", *size)
+    for row in (*beside, *optimizers):
         print(row, flush=True)
     write_results(
-        asked.out,
+        options.out,
         {
-            "what": f"fits on {asked.voxels:,} voxels, K = {CLASSES}, true temperature "
-            f"{TRUE_TEMPERATURE}; and on {asked.beside:,} voxels beside netcal",
+            "what": f"fits on {options.voxels:,} voxels, K = {CLASSES}, true temperature "
+            f"{TRUE_TEMPERATURE}; and on {options.beside:,} voxels, with netcal and scipy",
             "environment": environment(),
             "large": large,
-            "beside": {"voxels": asked.beside, "rows": beside},
+            "beside": {"voxels": options.beside, "rows": beside},
+            "optimizers": {"voxels": options.beside, "rows": optimizers},
         },
     )
 

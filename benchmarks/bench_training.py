@@ -1,16 +1,16 @@
-"""A training step of the paper's U-Net on a GPU: plain PyTorch beside segcal, stage by stage.
+"""Time of a training step of the paper's U-Net on a GPU: plain PyTorch and segcal, by stage.
 
 python benchmarks/bench_training.py [--steps N] [--size 192] [--batch 16] [--losses nacl ce_dice]
                                     [--only "plain PyTorch, TF32" "segcal (nacl)"]
 
-Both train on the same generated slices, 16 × 1 × 192 × 192 by default. The baseline is what one
-writes by hand: TF32, eager, F.cross_entropy, torch's Adam, and all slices already on the GPU, so
-that no loader flatters the comparison; with a DataLoader it stands below.
-segcal is its own loop: resident batches, bf16, channels_last, fused losses and Adam, the network
-compiled, whole steps replayed as one CUDA graph. Beside them stand segcal with one part switched
-off at a time. Whole steps are timed by the clock over many steps with one wait at the end; stages
-by events around each of them, in a second pass of steps that are not replayed. Writes
-results/training_cuda.json and prints a Markdown table.
+Both train on the same generated slices, 16 × 1 × 192 × 192 by default. The baseline is a typical
+hand-written loop: TF32, eager, F.cross_entropy, torch's Adam. Its slices are already on the GPU, so
+that the comparison does not depend on a loader; a variant with a DataLoader is measured as well.
+segcal uses its own loop: resident batches, bf16, channels_last, fused losses and Adam, a compiled
+network, whole steps replayed as one CUDA graph. Further rows switch off one of these at a time.
+Whole steps are timed with the wall clock over many steps and one synchronization at the end; stages
+with CUDA events, in a second pass without replay. Writes results/training_cuda.json and prints a
+Markdown table.
 """
 
 import argparse
@@ -29,13 +29,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from segcal.config import TrainConfig, check_config
-from segcal.data import Batch, PhantomSpec, ResidentLoader, open_dataset, plan_phantom, prepare
-from segcal.losses.base import add_up
+from segcal.data import Batch, PhantomSource, ResidentLoader, open_dataset, prepare
+from segcal.losses import add_up
 from segcal.models import UNet
-from segcal.training.cuda_graph import CapturedStep
+from segcal.training.build import build_state
+from segcal.training.cuda_graph import CudaGraphStep
 from segcal.training.device import make_fabric, numerics, resolve
 from segcal.training.loss_meter import CHECK_EVERY
-from segcal.training.state import Job, build_job, seed_step
+from segcal.training.state import TrainingState
 
 STAGES = ("data", "forward", "loss", "backward", "step")
 WARMUP = 30
@@ -53,12 +54,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
-    """The loop one writes by hand, on the slices that segcal's loader holds."""
-    loader = job.loader
+def plain_stages(state: TrainingState, *, tf32: bool, on_gpu: bool) -> Stages:
+    """A typical hand-written loop, on the slices of segcal's loader."""
+    loader = state.loader
     assert isinstance(loader, ResidentLoader)
     images, labels = loader.images.float() * loader.scale + loader.offset, loader.labels.long()
-    size = job.config.batch_size
+    size = state.config.batch_size
     if on_gpu:
         batches = endless(lambda: shuffled(images, labels, size))
     else:
@@ -66,8 +67,8 @@ def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
         batches = endless(
             lambda: DataLoader(rows, size, shuffle=True, pin_memory=True, drop_last=True)
         )
-    net = UNet(2, images.shape[1], job.spec.num_classes).cuda()
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
+    net = UNet(2, images.shape[1], state.spec.num_classes).cuda()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 
     def step() -> Iterator[str]:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -77,32 +78,32 @@ def plain_stages(job: Job, *, tf32: bool, on_gpu: bool) -> Stages:
         yield "forward"
         loss = F.cross_entropy(logits, target)
         yield "loss"
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         yield "backward"
-        optimiser.step()
+        optimizer.step()
         yield "step"
 
     return step
 
 
-def segcal_stages(job: Job) -> tuple[Whole, Stages]:
-    """The body of `Run.train_epoch`, as it is and cut into its stages."""
-    job.start_epoch()
-    batches = endless(lambda: job.loader)
+def segcal_stages(state: TrainingState) -> tuple[Whole, Stages]:
+    """The body of `TrainingLoop.train_epoch`: complete, and divided into stages."""
+    state.start_epoch()
+    batches = endless(lambda: state.loader)
     done = iter(range(10**9))
-    do_step = CapturedStep(job, print) if job.captured else job.step
+    do_step = CudaGraphStep(state, print) if state.cuda_graph else state.step
 
     def begin() -> tuple[int, Batch, Tensor, Tensor]:
         number = next(done)
-        seed_step(job.config.seed, job.epoch, number, 0)
+        state.seed(number)
         batch = next(batches)
-        return number, batch, *job.place(batch, number)
+        return number, batch, *state.place(batch, number)
 
     def end(number: int, batch: Batch, terms: dict[str, Tensor]) -> None:
-        job.meter.add(terms, batch.case)
+        state.meter.add(terms, batch.case)
         if (number + 1) % CHECK_EVERY == 0:
-            job.meter.look()
+            state.meter.fetch()
 
     def whole() -> None:
         number, batch, image, target = begin()
@@ -111,16 +112,16 @@ def segcal_stages(job: Job) -> tuple[Whole, Stages]:
     def stages() -> Iterator[str]:
         number, batch, image, target = begin()
         yield "data"
-        heads = job.forward(image)
+        heads = state.forward(image)
         yield "forward"
-        terms = job.terms(heads, target)
+        terms = state.terms(heads, target)
         total = add_up(terms)
         yield "loss"
-        job.fabric.backward(total)
+        state.fabric.backward(total)
         yield "backward"
-        job.optimiser.step()
-        job.optimiser.zero_grad(set_to_none=True)
-        job.update_ema()
+        state.optimizer.step()
+        state.optimizer.zero_grad(set_to_none=True)
+        state.update_ema()
         end(number, batch, terms)
         yield "step"
 
@@ -139,7 +140,7 @@ def endless(make: Callable[[], Any]) -> Iterator[Any]:
 
 
 def measure(whole: Whole, stages: Stages, steps: int) -> dict[str, Any]:
-    """Whole steps by the clock (five blocks), then each stage between events."""
+    """Whole steps with the wall clock (five blocks), then each stage with CUDA events."""
     for _ in range(WARMUP):
         whole()
     torch.cuda.reset_peak_memory_stats()
@@ -189,9 +190,9 @@ def settings(data: Path, batch: int, loss: str, changes: dict[str, Any]) -> Trai
 
 def run_segcal(config: TrainConfig, steps: int) -> dict[str, Any]:
     with numerics(config):
-        job = build_job(config, make_fabric(config), open_dataset(config.data.path))
+        state = build_state(config, make_fabric(config), open_dataset(config.data.path))
         started = time.perf_counter()
-        whole, stages = segcal_stages(job)
+        whole, stages = segcal_stages(state)
         whole()
         torch.cuda.synchronize()
         first = time.perf_counter() - started
@@ -200,8 +201,8 @@ def run_segcal(config: TrainConfig, steps: int) -> dict[str, Any]:
 
 def run_plain(config: TrainConfig, steps: int, **how: bool) -> dict[str, Any]:
     config = config.model_copy(update={"compile": "off"})
-    job = build_job(config, make_fabric(config), open_dataset(config.data.path))
-    stages = plain_stages(job, **how)
+    state = build_state(config, make_fabric(config), open_dataset(config.data.path))
+    stages = plain_stages(state, **how)
 
     def whole() -> None:
         for _ in stages():
@@ -232,15 +233,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cases", type=int, default=24, help="volumes of 16 slices")
     parser.add_argument("--losses", nargs="+", default=["nacl", "ce_dice"])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows, by the table's names")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows of the table to measure")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_training.py needs a GPU")
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "phantom"
-        spec = PhantomSpec(cases=args.cases, size=args.size, slices=16)
-        prepare(plan_phantom(spec, dtype="uint8"), data, workers=8)
+        source = PhantomSource(cases=args.cases, size=args.size, slices=16)
+        prepare(source, data, dtype="uint8", workers=8)
         base = settings(data, args.batch, args.losses[0], {})
         runs: dict[str, Callable[[], dict[str, Any]]] = {
             "plain PyTorch, TF32": lambda: run_plain(base, args.steps, tf32=True, on_gpu=True),
@@ -266,7 +267,7 @@ def main() -> None:
                 "shape": [args.batch, 1, args.size, args.size],
                 "results": results,
             }
-            # After every run: what is measured is kept, whatever stops the rest.
+            # After every run, so that an interruption loses nothing.
             write_results(RESULTS / "training_cuda.json", payload)
     print("\n" + table(results))
 

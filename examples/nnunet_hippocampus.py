@@ -1,12 +1,11 @@
-"""nnU-Net with a calibrated loss, from raw data to calibrated probabilities, on a CPU in minutes.
+"""nnU-Net with a calibrated loss, from raw data to calibrated probabilities, in minutes on a CPU.
 
     python examples/nnunet_hippocampus.py DATA OUT [--cases 24] [--test 6]
 
-DATA is the Hippocampus task of the Medical Segmentation Decathlon (`imagesTr`, `labelsTr`); OUT a
-new folder, in which everything ends up. Needs `pip install 'segcal[nnunet]'`. Every command is
-printed as it could be typed.
+DATA is the Hippocampus task of the Medical Segmentation Decathlon (`imagesTr`, `labelsTr`), OUT a
+new folder for all files. Needs `pip install 'segcal[nnunet]'`. Every command is printed.
 
-The run is far too short for a good network; what is shown is the way.
+The training is far too short for a good network; the example shows the steps.
 """
 
 import argparse
@@ -38,12 +37,12 @@ def main() -> None:
     }
     take_subset(options.data, folders["nnUNet_raw"] / DATASET, options.cases, options.test)
 
-    # How nnU-Net finds segcal's trainers, and here also the short one beside this script.
-    trainers = say("segcal", "nnunet", "trainers").strip()
-    own = Path(__file__).resolve().parent / "nnunet_trainers"
+    # nnU-Net searches these folders for trainers: segcal's, and the short one of this example.
+    trainers = output_of("segcal", "nnunet", "trainers").strip()
+    example = Path(__file__).resolve().parent / "nnunet_trainers"
     os.environ |= {name: str(folder) for name, folder in folders.items()}
-    os.environ |= {"nnUNet_extTrainer": os.pathsep.join([trainers, str(own)])}
-    os.environ |= {"nnUNet_n_proc_DA": "1", "nnUNet_def_n_proc": "1"}  # few processes: a small CPU
+    os.environ |= {"nnUNet_extTrainer": os.pathsep.join([trainers, str(example)])}
+    os.environ |= {"nnUNet_n_proc_DA": "1", "nnUNet_def_n_proc": "1"}  # for a small CPU
 
     run("nnUNetv2_plan_and_preprocess", "-d", "4", "-c", CONFIGURATION, "-np", "1")
     shrink(folders["nnUNet_preprocessed"] / DATASET / "nnUNetPlans.json")
@@ -72,7 +71,7 @@ def main() -> None:
 
 
 def take_subset(data: Path, raw: Path, cases: int, test: int) -> None:
-    """Lay out the first cases as nnU-Net wants them: names ending in _0000, and a dataset.json."""
+    """Link the first cases as nnU-Net expects them: names ending in _0000, and a dataset.json."""
     images = sorted((data / "imagesTr").glob("hippocampus_*.nii.gz"))
     if len(images) < cases + test:
         sys.exit(f"{data}: expected {cases + test} images in imagesTr, but found {len(images)}")
@@ -96,7 +95,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def shrink(plans: Path) -> None:
-    """A small batch and a narrow network, by the way nnU-Net provides: its plans are a file."""
+    """Set a small batch and a narrow network in nnU-Net's plans file."""
     content = json.loads(plans.read_text())
     chosen = content["configurations"][CONFIGURATION]
     chosen["batch_size"] = 12
@@ -106,7 +105,7 @@ def shrink(plans: Path) -> None:
 
 
 def located(command: tuple[object, ...]) -> list[str]:
-    """The command with its program taken from the environment of this Python."""
+    """The command with its program from the environment of this Python."""
     program = Path(sys.executable).with_name(str(command[0]))
     return [str(program), *map(str, command[1:])]
 
@@ -117,7 +116,7 @@ def run(*command: object) -> None:
         sys.exit(f"failed: {shlex.join(map(str, command))}")
 
 
-def say(*command: object) -> str:
+def output_of(*command: object) -> str:
     return subprocess.run(located(command), check=True, capture_output=True, text=True).stdout
 
 

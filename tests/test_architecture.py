@@ -1,4 +1,7 @@
-"""The arrows between rooms, and the laziness that keeps `segcal --help` instant."""
+"""The structure of the package: public interfaces, light imports, the base installation.
+
+The layers themselves are checked by import-linter (`[tool.importlinter]` in pyproject.toml).
+"""
 
 import ast
 import subprocess
@@ -9,74 +12,41 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "segcal"
-
-# Room -> the rooms it may know. `_about`, `_checks` and the version are free for all.
-ARROWS: dict[str, set[str]] = {
-    "core": set(),
-    "config": set(),
-    "losses": set(),
-    "metrics": set(),
-    "stats": {"metrics"},
-    "data": set(),
-    "models": set(),
-    "posthoc": set(),
-    "study": {"config", "data", "metrics", "stats", "evaluation", "benchmark", "report"},
-    "predictions": {"data", "metrics", "posthoc"},
-    "training": {"config", "losses", "data", "models", "metrics", "study"},
-    "evaluation": {"config", "metrics", "stats", "data", "models", "posthoc", "predictions"},
-    "benchmark": {"config", "data", "metrics", "stats", "training", "evaluation", "study"},
-    "report": {"config", "metrics", "stats", "study"},
-    "integrations": {"losses", "metrics", "posthoc", "data", "evaluation", "predictions"},
-}
-FREE = {"core"}
+PACKAGES = sorted(path.parent.name for path in SRC.glob("*/__init__.py"))
 HEAVY = {"torch", "monai", "pandas", "matplotlib", "scipy", "numpy", "nibabel", "pydantic"}
 NOT_AT_IMPORT = {
     *("monai", "pandas", "matplotlib", "nnunetv2", "ray", "tensorboard", "torchmetrics", "triton"),
 }
+APP = (
+    *("blosc2", "filelock", "jinja2", "lightning_fabric", "matplotlib", "monai", "nibabel"),
+    *("pandas", "pydantic", "rich", "typer", "yaml"),
+)
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(SRC).parts[0].removesuffix(".py")
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import of segcal anywhere in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from ((node.module or "", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
 
 
-def rooms() -> list[str]:
-    names = {room_of(path) for path in SRC.rglob("*.py")} - {"__init__", "__main__"}
-    return sorted(name for name in names if not name.startswith("cli"))
-
-
-def imports(tree: ast.AST) -> Iterator[str]:
-    """Every module imported anywhere below `tree`, as a dotted name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the arrows"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-@pytest.mark.parametrize("room", rooms())
-def test_rooms_know_only_whom_they_may(room: str) -> None:
-    assert room in ARROWS, f"new room {room!r}: say in ARROWS whom it may know"
-    allowed = ARROWS[room] | FREE | {room}
+@pytest.mark.parametrize("package", [p for p in PACKAGES if p != "core"])
+def test_packages_are_imported_through_their_public_interface(package: str) -> None:
+    """`core` is the exception: its modules are its interface."""
+    inside = f"segcal.{package}"
     for path in SRC.rglob("*.py"):
-        if room_of(path) != room:
+        if path.is_relative_to(SRC / package):
             continue
-        for name in imports(ast.parse(path.read_text())):
-            parts = name.split(".")
-            if parts[0] == "segcal" and len(parts) > 1 and parts[1] != "__version__":
-                assert parts[1] in allowed, f"{path.relative_to(SRC)} imports {name}"
+        for module, name in imports(path):
+            deep = module.startswith(f"{inside}.")
+            hidden = module == inside and (SRC / package / f"{name}.py").exists()
+            assert not deep and not hidden, f"{path.relative_to(SRC)} imports {module}.{name}"
 
 
-def test_cli_imports_rooms_only_inside_commands() -> None:
-    for path in SRC.glob("cli/*.py"):
-        tree = ast.parse(path.read_text())
-        top = ast.Module(body=[n for n in tree.body if not isinstance(n, ast.FunctionDef)])
-        for name in imports(top):
-            assert name.split(".")[0] not in HEAVY
-            assert not any(name.startswith(f"segcal.{room}") for room in ARROWS)
-
-
-def modules_after(statement: str) -> set[str]:
+def loaded_after(statement: str) -> set[str]:
     code = f"{statement}\nimport sys\nprint('\\n'.join({{m.split('.')[0] for m in sys.modules}}))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
@@ -86,27 +56,93 @@ def modules_after(statement: str) -> set[str]:
 
 @pytest.mark.parametrize("statement", ["import segcal", "import segcal.cli"])
 def test_light_imports_load_nothing_heavy(statement: str) -> None:
-    assert not modules_after(statement) & HEAVY
+    assert not loaded_after(statement) & HEAVY
 
 
-@pytest.mark.parametrize("room", rooms())
-def test_rooms_import_optional_packages_only_where_used(room: str) -> None:
-    assert not modules_after(f"import segcal.{room}") & NOT_AT_IMPORT
+@pytest.mark.parametrize("package", PACKAGES)
+def test_optional_packages_are_imported_only_where_they_are_used(package: str) -> None:
+    assert not loaded_after(f"import segcal.{package}") & NOT_AT_IMPORT
+
+
+WITHOUT_APP = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {APP!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def without_app(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_APP + code], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_losses_metrics_and_calibrators_work_in_the_base_installation(tmp_path: Path) -> None:
+    done = without_app(f"""
+import numpy as np, torch, segcal
+logits = torch.randn(1, 3, 8, 8, requires_grad=True)
+target = torch.randint(3, (1, 8, 8))
+segcal.NACLLoss()(logits, target).backward()
+probs = logits.detach().softmax(1)[0].numpy()
+rows = segcal.evaluate_case(probs[:, None], target.numpy(), spacing_mm=(1, 1, 1), case="a").rows
+calibrator = segcal.TemperatureScaling().fit([(logits.detach()[0], target[0])])
+calibrator.save({str(tmp_path / "t.json")!r})
+segcal.load_calibrator({str(tmp_path / "t.json")!r})
+print(len(rows) > 10)
+""")
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("package", ["training", "data", "stats", "report", "evaluation"])
+def test_the_rest_names_the_pip_command(package: str) -> None:
+    done = without_app(f"import segcal.{package}")
+    assert done.returncode == 1
+    assert "pip install 'segcal[app]'" in done.stderr.splitlines()[-1]
+
+
+def run_segcal(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "segcal", *arguments],
+        capture_output=True, text=True, timeout=120, cwd=cwd,
+    )  # fmt: skip
 
 
 def test_help_and_version_answer() -> None:
     for flag, expected in (("--help", "confidence can be trusted"), ("--version", "segcal 0.")):
-        done = subprocess.run(
-            [sys.executable, "-m", "segcal", flag], capture_output=True, text=True, timeout=60
-        )
+        done = run_segcal(flag)
         assert done.returncode == 0
         assert expected in done.stdout
 
 
-def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "segcal", "rank", "nothing.csv"],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path,
-    )  # fmt: skip
+def test_the_command_line_without_its_packages_names_the_pip_command() -> None:
+    done = without_app("from segcal.__main__ import main; main()")
+    assert done.returncode == 1
+    assert "pip install 'segcal[app]'" in done.stderr
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    done = run_segcal("rank", "nothing.csv", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "segcal: nothing.csv: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("losses", "nacl"),
+        ("priors", "mean"),
+        ("metrics", "ece"),
+        ("networks", "unet"),
+        ("sources", "acdc"),
+        ("calibrators", "temperature"),
+        ("sections", "ranking"),
+    ],
+)
+def test_what_can_be_chosen_is_listed(kind: str, name: str) -> None:
+    done = run_segcal("list", kind)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert len(lines[name]) > 5

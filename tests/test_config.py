@@ -18,9 +18,9 @@ from segcal.config import (
 def test_defaults_are_the_papers_protocol() -> None:
     config = TrainConfig()
     assert (config.epochs, config.batch_size, config.loss.name) == (100, 16, "nacl")
-    assert (config.model.name, config.optimiser.name) == ("unet", "adam")
-    assert config.optimiser.weight_decay == 0
-    rates = [config.optimiser.lr_at(epoch) for epoch in (0, 49, 50, 99)]
+    assert (config.model.name, config.optimizer.name) == ("unet", "adam")
+    assert config.optimizer.weight_decay == 0
+    rates = [config.optimizer.lr_at(epoch) for epoch in (0, 49, 50, 99)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4])
     assert (config.augment, config.clip, config.ema, config.tensorboard) == ((), None, None, False)
 
@@ -30,7 +30,7 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
         overrides=[
             "loss.dice_weight=1", "loss.schedule={name: linear, options: {start: 0, end: 0.1}}",
             "compile=off", "precision=32", "data.mode=3d", "data.patch_size=[8, 32, 32]",
-            "augment=[{name: RandFlipd, options: {prob: 0.5}}]", "optimiser.milestones=[2, 4]",
+            "augment=[{name: RandFlipd, options: {prob: 0.5}}]", "optimizer.milestones=[2, 4]",
         ]
     )  # fmt: skip
     assert (config.compile, config.precision) == ("off", "32")
@@ -45,7 +45,9 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
     path.write_text("epochs: 3\nseed: 1\nbatch_size: 2\nloss: {options: {penalty_weight: 1e-3}}\n")
     config = make_config(path, flags={"seed": 2, "epochs": 4}, overrides=["epochs=5"])
     assert (config.batch_size, config.seed, config.epochs) == (2, 2, 5)
-    assert config.loss.options == {"penalty_weight": 1e-3}  # a number, though YAML 1.1 says text
+    assert config.loss.options == {
+        "penalty_weight": 1e-3
+    }  # a number, which YAML 1.1 would read as text
     assert make_config(path, overrides=["loss.options.penalty_weight=2e-1"]).loss.options == {
         "penalty_weight": 0.2
     }
@@ -55,8 +57,8 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
     ("override", "message"),
     [
         ("epoch=3", "`epoch`.*Did you mean `epochs`"),
-        ("optimizer.lr=1", "`optimizer`.*Did you mean `optimiser`"),
-        ("optimiser.learning=1", "`optimiser` has no key `learning`"),
+        ("optimiser.lr=1", "`optimiser`.*Did you mean `optimizer`"),
+        ("optimizer.learning=1", "`optimizer` has no key `learning`"),
         ("data.patchsize=[1,1,1]", "`data` has no key `patchsize`.*Did you mean `patch_size`"),
         ("loss.schedule={nam: x}", "`loss.schedule` has no key `nam`.*Did you mean `name`"),
         ("epochs=0", "`epochs`.*0"),
@@ -64,18 +66,18 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
         ("ema=1.5", "`ema`"),
         ("data.mode=3d", "`data` needs `patch_size`"),
         ("data.patch_size=[1,2,3]", "only when `mode` is 3d"),
-        ("epochs.x=3", "`epochs` in `epochs.x` to be a section|`epochs`"),
+        ("epochs.x=3", "`epochs`"),
         ("epochs", "key=value"),
-        ("epochs=[", "epochs to be a YAML value"),
+        ("epochs=[", "epochs=.*YAML"),
     ],
 )
-def test_mistakes_are_named_in_one_line(override: str, message: str) -> None:
+def test_invalid_settings_are_named_in_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         make_config(overrides=[override])
     assert "\n" not in str(caught.value)
 
 
-def test_bad_files_are_named(tmp_path: Path) -> None:
+def test_invalid_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.yaml: cannot be read"):
         make_config(tmp_path / "gone.yaml")
     for text in ("a: [", "- 1\n- 2\n", "epocs: 3\n"):

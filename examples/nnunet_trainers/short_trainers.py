@@ -1,6 +1,6 @@
-"""A trainer of segcal made short, as one would change anything else of nnU-Net: by subclassing.
+"""A short training: a subclass of segcal's trainer, as nnU-Net is customized.
 
-Its class name is the name of its results folder.
+The name of the class becomes the name of the results folder.
 """
 
 import torch
@@ -10,9 +10,9 @@ from segcal.integrations.nnunet.trainers import nnUNetTrainerNACL
 
 
 class nnUNetTrainerNACLShort(nnUNetTrainerNACL, nnUNetTrainerAdam):
-    """NACL + Dice for a few minutes on a CPU: enough to see every step, not to be good.
+    """NACL + Dice for a few minutes on a CPU: enough to show every step, not for a good network.
 
-    Adam, from nnU-Net's own variants, because its SGD needs more steps than these to warm up.
+    Adam, one of nnU-Net's variants, because SGD needs more steps than these.
     """
 
     loss_options = {"penalty_weight": 0.1, "patch_size": 3}  # noqa: RUF012

@@ -1,6 +1,6 @@
-"""What training and evaluation are told: checked sections, YAML in and out. Knows nobody.
+"""Settings of training and evaluation: validated sections, read from and written to YAML.
 
-An unknown key is an error that names the nearest one; names of losses, networks and transforms are
+An unknown key is an error that names the nearest one. Names of losses, networks and transforms are
 checked where they are built.
 """
 
@@ -20,17 +20,17 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class ConfigError(ValueError):
-    """A setting that is not understood, in one line that names its key."""
+    """An invalid setting; one line that names the file or the key."""
 
 
 class Section(BaseModel):
-    """A group of settings; frozen, and without room for unknown keys."""
+    """A group of settings; immutable, unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @_model_validator(mode="before")
     @classmethod
-    def _name_the_nearest_key(cls, content: Any) -> Any:
+    def _check_keys(cls, content: Any) -> Any:
         if not isinstance(content, Mapping):
             return content
         known = list(cls.model_fields)
@@ -46,10 +46,10 @@ S = TypeVar("S", bound=Section)
 
 
 class DataConfig(Section):
-    """What to train on.
+    """The training data.
 
-    `size` crops or pads slices of unequal size (2d); `patch_size`, `per_case` and `foreground`
-    are those of `PatchDataset` (3d). `loader` "resident" holds all slices in memory.
+    `size` crops or pads slices of different sizes (2d); `patch_size`, `per_case` and `foreground`
+    are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory.
     """
 
     path: str = ""
@@ -63,7 +63,7 @@ class DataConfig(Section):
     workers: Annotated[int, Field(ge=0)] = 0
 
     @_model_validator(mode="after")
-    def _patches_have_a_size(self) -> Self:
+    def _check_mode(self) -> Self:
         if self.mode == "3d" and self.patch_size is None:
             raise ValueError("needs `patch_size` when `mode` is 3d, such as [16, 64, 64]")
         if self.mode == "2d" and self.patch_size is not None:
@@ -74,31 +74,37 @@ class DataConfig(Section):
 
 
 class Named(Section):
-    """Something by name, with its options: a schedule or a transform."""
+    """A name and options: a schedule or a transform."""
 
     name: str
     options: dict[str, Any] = {}
 
 
 class LossConfig(Section):
-    """A loss of `segcal.losses`; `dice_weight` adds soft Dice, `schedule` moves the penalty."""
+    """A loss: a name in `segcal.losses.LOSSES`, or the import path `package.module:Class`.
+
+    `options` are arguments of its constructor. `dice_weight` adds soft Dice, `schedule` changes the
+    penalty weight over the epochs. `instance` is set if a loss object was passed to `train`; `name`
+    is then its class.
+    """
 
     name: str = "nacl"
     options: dict[str, Any] = {}
+    instance: bool = False
     dice_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     schedule: Named | None = None
 
 
 class ModelConfig(Section):
-    """A network: "unet", or "monai." and a class of MONAI; see `segcal.models.NetworkSpec`."""
+    """A network by name or import path, with its options; see `segcal.models.NetworkSpec`."""
 
     name: str = "unet"
     options: dict[str, Any] = {}
     divisible_by: Positive | None = None
 
 
-class OptimiserConfig(Section):
-    """The learning rate is `lr`, times `factor` from each epoch of `milestones` on."""
+class OptimizerConfig(Section):
+    """Optimizer and learning rate: `lr` is multiplied by `factor` at each of `milestones`."""
 
     name: str = "adam"
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
@@ -108,12 +114,12 @@ class OptimiserConfig(Section):
     options: dict[str, Any] = {}
 
     def lr_at(self, epoch: int) -> float:
-        """The learning rate in an epoch, counted from 0."""
+        """The learning rate in an epoch; epochs count from 0."""
         return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
 
 
 def _switch(value: Any) -> Any:
-    """YAML reads a bare on or off as a truth value."""
+    """YAML reads an unquoted on or off as a boolean."""
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
@@ -125,22 +131,23 @@ Precision = Annotated[
 
 
 class TrainConfig(Section):
-    """Everything that decides how a run comes out. The defaults are the paper's protocol.
+    """All settings of a training run. The defaults are the protocol of the NACL paper.
 
-    `batch_size` is that of all processes together. `precision` "auto" is bf16-mixed on GPUs that
-    have it and 32 elsewhere. `compile`, `cuda_graph`, `channels_last` and `deterministic` "auto":
-    on a GPU, compile, replay steps and use channels_last; be deterministic where the precision is
-    32. `clip` is the largest norm of the gradient, `ema` the decay of an average of the weights.
-    `augment` lists MONAI's dictionary transforms by name.
+    `device` "auto" is cuda, mps or cpu, the first that is available. `precision` "auto" is
+    bf16-mixed on CUDA devices that support it, otherwise 32. `compile`, `cuda_graph` and
+    `channels_last` "auto" are on for CUDA, `deterministic` "auto" for precision 32. `batch_size` is
+    the total over all processes. `clip` is the maximum gradient norm, `ema` the decay of the
+    averaged weights. `augment` lists MONAI's dictionary transforms by name.
     """
 
     data: DataConfig = DataConfig()
     loss: LossConfig = LossConfig()
     model: ModelConfig = ModelConfig()
-    optimiser: OptimiserConfig = OptimiserConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
     epochs: Positive = 100
     batch_size: Positive = 16
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    device: Literal["auto", "cuda", "mps", "cpu"] = "auto"
     precision: Precision = "auto"
     compile: Switch = "auto"
     cuda_graph: Switch = "auto"
@@ -159,8 +166,8 @@ Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class EvaluationConfig(Section):
     """How a run is evaluated; the options of the metrics are those of `segcal.metrics.CaseOptions`.
 
-    `flips` are the axes ("h", "w" and, in 3-D, "d") over whose mirror images predictions are
-    averaged, as `average` says: in probability or in logit space.
+    Predictions are averaged over mirror images along the axes `flips` ("h", "w" and, in 3-D, "d").
+    `average` chooses what is averaged: probabilities or logits.
     """
 
     regions: tuple[Literal["foreground", "all", "union", "boundary"], ...] = (
@@ -178,11 +185,11 @@ class EvaluationConfig(Section):
     average: Literal["probs", "logits"] = "probs"
 
     @_model_validator(mode="after")
-    def _each_once(self) -> Self:
+    def _check_lists(self) -> Self:
         for name in ("regions", "flips"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
-                raise ValueError(f"has a value twice in `{name}`")
+                raise ValueError(f"contains a value of `{name}` twice")
         if not self.regions:
             raise ValueError("needs at least one of `regions`")
         return self
@@ -198,12 +205,13 @@ def make_config(
     overrides: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> TrainConfig:
-    """A config from a YAML file (or the defaults), then `flags`, then "key=value" overrides.
+    """A config from a YAML file or the defaults, changed by `flags` and then by `overrides`.
 
-    Keys of both are dotted paths. Errors name the file or the key.
+    The keys of both are dotted paths; `overrides` are strings "key=value" with YAML values. Errors
+    name the file or the key.
 
     Example:
-        >>> make_config(overrides=["loss.dice_weight=1", "optimiser.lr=3e-4"]).optimiser.lr
+        >>> make_config(overrides=["loss.dice_weight=1", "optimizer.lr=3e-4"]).optimizer.lr
         0.0003
     """
     content = read_yaml(file) if file is not None else {}
@@ -218,28 +226,28 @@ def put_overrides(content: dict[str, Any], overrides: Iterable[str]) -> None:
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise ConfigError(f"Expected argument `--set` to be key=value, but got {text!r}.")
+            raise ConfigError(f"--set {text}: expected key=value")
         try:
             _put(content, key.strip(), yaml.load(value, Loader=_Loader))
         except yaml.YAMLError as error:
-            raise ConfigError(f"Expected {key} to be a YAML value, but got {value!r}.") from error
+            raise ConfigError(f"--set {text}: {value!r} is not a YAML value") from error
 
 
 def check_config(content: Mapping[str, Any], source: str = "config") -> TrainConfig:
-    """The config of plain content, or a ConfigError of one line."""
+    """Validate plain content; a ConfigError of one line names the source."""
     return check_section(TrainConfig, content, source)
 
 
 def check_section(kind: type[S], content: Mapping[str, Any], source: str) -> S:
-    """A section of plain content, or a ConfigError of one line that names the source."""
+    """Validate plain content as a section; a ConfigError of one line names the source."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(map(_sentence, error.errors()))}") from error
+        raise ConfigError(f"{source}: {'; '.join(map(_message, error.errors()))}") from error
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
-    """The mapping in a YAML file, or a ConfigError that names the file."""
+    """Read a YAML file of keys and values, or raise a ConfigError that names it."""
     try:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
@@ -250,13 +258,26 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: Expected keys and values, but got {type(content).__name__}.")
+        raise ConfigError(f"{path}: expected keys and values, but got {type(content).__name__}")
     return content
 
 
 def to_yaml(config: TrainConfig) -> str:
-    """The config as YAML; `check_config` of its content is the same config."""
+    """The config as YAML; `check_config` of its content returns an equal config."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def change_config(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """A copy with other values: `{"epochs": 20, "optimizer": {"lr": 3e-4}}`.
+
+    The keys of a section that are not given keep their values.
+    """
+    content = config.model_dump()
+    for key, value in changes.items():
+        old = content.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping)
+        content[key] = {**content[key], **value} if both else value
+    return check_config(content)
 
 
 def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
@@ -274,29 +295,29 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested content; sections that are missing come into being."""
+    """Set a dotted key in nested content; missing sections are added."""
     *sections, last = key.split(".")
     for name in sections:
         inner = content.get(name)
         if inner is None:
             inner = content[name] = {}
         if not isinstance(inner, dict):
-            raise ConfigError(f"Expected `{name}` in `{key}` to be a section, but it is {inner!r}.")
+            raise ConfigError(f"`{key}`: `{name}` is not a section, but {inner!r}")
         content = inner
     content[last] = value
 
 
-def _sentence(error: Any) -> str:
+def _message(error: Any) -> str:
     where = ".".join(map(str, error["loc"]))
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"`{where}` {message}" if where else f"the top level {message}"
     message = message[:1].lower() + message[1:]
-    return f"Expected `{where}` to be valid ({message}), but got {error['input']!r}."
+    return f"`{where}`: {message}, but got {error['input']!r}"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's idea of a number: 1e-3 is one."""
+    """Reads 1e-3 as a number, as YAML 1.2 does."""
 
 
 _Loader.add_implicit_resolver(

@@ -98,6 +98,11 @@ class Registry(Generic[T]):
                 return name
         return import_path(thing)
 
+    def describe(self, name: str) -> str:
+        """One line about an object: its `title`, or the first line of its docstring."""
+        thing = self.get(name)
+        return str(getattr(thing, "title", None) or (thing.__doc__ or "").strip().split("\n")[0])
+
     def __contains__(self, name: object) -> bool:
         return name in self._objects or name in self._entry_points
 

@@ -1,4 +1,4 @@
-"""`segcal demo`: generated data, five losses, a ranking; and what it is meant to show."""
+"""`segcal demo`: generated data, five losses, a ranking."""
 
 import json
 from importlib.util import find_spec
@@ -21,14 +21,14 @@ def test_the_plan(tmp_path: Path) -> None:
     quick = plan_tasks(demo_plan(tmp_path, quick=True))
     assert quick[0].settings.epochs < tasks[0].settings.epochs
     said = []
-    data = prepare_demo(tmp_path, quick=True, progress=lambda done, total: said.append(total))
+    data = prepare_demo(tmp_path, quick=True, progress=lambda what, done, total: said.append(total))
     assert set(said) == {14}
     assert open_dataset(data).info.has_truth
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "scan.nii.gz").touch()
-    with pytest.raises(PathError, match="holds files of something else; choose another --out"):
+    with pytest.raises(PathError, match="holds other files; choose another --out"):
         prepare_demo(tmp_path, quick=True)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.nii.gz"]
 
@@ -48,4 +48,4 @@ def test_quick_demo_in_a_process(tmp_path: Path) -> None:
     # Once more: nothing is trained again.
     code, said = finish(start("demo", "--out", tmp_path / "demo", "--quick", *flag), 600)
     assert code == 0, said
-    assert "5 runs were done before; kept" in said
+    assert "5 finished runs are kept" in said

@@ -1,4 +1,4 @@
-"""Weights that a study keeps, and what it knows of runs whose weights are gone."""
+"""The weights that a study keeps, and runs whose weights were deleted."""
 
 import json
 import shutil
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from helpers.trees import run_cli
-from segcal.benchmark import Plan, Study, load_plan, run_benchmark
+from segcal.benchmark import BenchmarkStudy, Plan, load_plan, run_benchmark
 from segcal.benchmark.plan import to_yaml
 from segcal.benchmark.run_status import is_done
 from segcal.benchmark.task_matrix import plan_tasks
-from segcal.benchmark.tasks import Result, Task, run_task
+from segcal.benchmark.tasks import Task, run_task
 from segcal.config import ConfigError
 from segcal.evaluation import evaluate_run
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("as_in_processes")
 
 def make_plan(data: Path, **changes: Any) -> Plan:
     train = {
-        "epochs": 2, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+        "epochs": 2, "batch_size": 4, "precision": "32", "optimizer": {"lr": 0.02},
         "model": {"options": {"filters": [4, 8], "pools": [2]}}, **changes.pop("train", {}),
     }  # fmt: skip
     return Plan.model_validate(
@@ -36,7 +36,7 @@ def make_plan(data: Path, **changes: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def first(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+def first(data: Path, tmp_path_factory: pytest.TempPathFactory) -> BenchmarkStudy:
     """A finished study with all its weights."""
     out = tmp_path_factory.mktemp("studies") / "study"
     out.mkdir()
@@ -48,8 +48,8 @@ def first(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture
-def there(first: Study, tmp_path: Path) -> Path:
-    """A copy of it, as on another machine."""
+def copied(first: BenchmarkStudy, tmp_path: Path) -> Path:
+    """A copy of the study."""
     return Path(shutil.copytree(first.folder, tmp_path / "study"))
 
 
@@ -58,7 +58,7 @@ def weights(study: Path) -> list[str]:
 
 
 def files(study: Path) -> dict[str, bytes]:
-    """Everything that runs have said and found."""
+    """The results and logs of all runs."""
     kept = ("cases.csv", "evaluation.json", "log.jsonl", "config.yaml", "bins.npz")
     return {
         str(path.relative_to(study)): path.read_bytes()
@@ -67,7 +67,7 @@ def files(study: Path) -> dict[str, bytes]:
     }
 
 
-def only_task(first: Study, **changes: Any) -> Task:
+def only_task(first: BenchmarkStudy, **changes: Any) -> Task:
     (task,) = first.tasks.values()
     config = {**task.config, **changes.pop("config", {})}
     return replace(task, config=config, **changes)
@@ -76,98 +76,102 @@ def only_task(first: Study, **changes: Any) -> Task:
 @pytest.mark.parametrize(
     ("keep", "left"), [("all", 3), ("best", ["best.pt"]), ("none", [])]
 )  # fmt: skip
-def test_what_is_kept_and_nothing_repeated(
-    keep: str, left: Any, first: Study, there: Path, data: Path
+def test_the_kept_weights_and_nothing_is_repeated(
+    keep: str, left: Any, first: BenchmarkStudy, copied: Path, data: Path
 ) -> None:
-    before = files(there)
+    before = files(copied)
     plan = make_plan(data, keep=keep)
     for _ in range(2):  # The second time finds what the first has left.
-        again = run_benchmark(plan, there, resume=True, silent=True)
+        again = run_benchmark(plan, copied, resume=True, silent=True)
         assert [run.state for run in again.results.values()] == ["done"]
-        found = weights(there)
+        found = weights(copied)
         assert found == left if keep != "all" else len(found) == left
-        assert files(there) == before
+        assert files(copied) == before
     # The command that evaluates one run knows it too.
     task = only_task(first)
-    evaluate_run(there / task.folder, name=task.run, method=task.method, dataset=task.dataset)
-    assert files(there) == before
+    evaluate_run(copied / task.folder, name=task.run, method=task.method, dataset=task.dataset)
+    assert files(copied) == before
 
 
-def test_last_weights_stay_if_they_were_evaluated(first: Study, there: Path) -> None:
+def test_last_weights_stay_if_they_were_evaluated(first: BenchmarkStudy, copied: Path) -> None:
     task = only_task(first, keep="best")
     task = replace(task, evaluation={**task.evaluation, "checkpoint": "last"})
-    assert not is_done(task, there)
-    assert run_task(task, there).state == "done"
-    assert weights(there) == ["best.pt", "last.pt"]
-    assert is_done(task, there)
+    assert not is_done(task, copied)
+    assert run_task(task, copied).state == "done"
+    assert weights(copied) == ["best.pt", "last.pt"]
+    assert is_done(task, copied)
 
 
-def test_other_weights_are_evaluated(first: Study, there: Path) -> None:
+def test_other_weights_are_evaluated(first: BenchmarkStudy, copied: Path) -> None:
     task = only_task(first)
-    run = there / task.folder
+    run = copied / task.folder
     shutil.copyfile(run / "last.prev.pt", run / "last.pt")
-    assert is_done(task, there)  # The best one is what counts.
+    assert is_done(task, copied)  # The best one is what counts.
     with (run / "best.pt").open("ab") as stream:
         stream.write(b"0")
-    assert not is_done(task, there)
+    assert not is_done(task, copied)
 
 
-def test_without_weights_other_wishes_fail_in_one_line(first: Study, there: Path) -> None:
+def test_without_weights_other_settings_fail_with_one_line(
+    first: BenchmarkStudy, copied: Path
+) -> None:
     task = only_task(first, keep="none")
-    for path in there.rglob("*.pt"):
+    for path in copied.rglob("*.pt"):
         path.unlink()
-    assert is_done(task, there)
-    before = files(there)
+    assert is_done(task, copied)
+    before = files(copied)
 
     def fails(**changes: Any) -> str:
-        wish = only_task(first, **changes)
-        assert not is_done(wish, there)
-        result = run_task(wish, there)
+        task = only_task(first, **changes)
+        assert not is_done(task, copied)
+        result = run_task(task, copied)
         assert (result.state, result.unclean) == ("failed", False)
         assert "\n" not in result.error
         return result.error
 
-    assert "2 of 3 epochs but no last.pt to go on from" in fails(config={"epochs": 3})
-    assert "trained for 2 epochs, not 1" in fails(config={"epochs": 1})
+    assert "2 of 3 epochs but no last.pt" in fails(config={"epochs": 3})
+    assert "`epochs` (2, not 1)" in fails(config={"epochs": 1})
     assert "another `batch_size`" in fails(config={"batch_size": 2})
     assert "has no best.pt; " in fails(evaluation={**task.evaluation, "num_bins": 7})
     # Nothing was trained, deleted or measured.
-    after = files(there)
+    after = files(copied)
     assert {name: after[name] for name in before if not name.endswith(".log")} == {
         name: text for name, text in before.items() if not name.endswith(".log")
     }
-    assert is_done(task, there)
+    assert is_done(task, copied)
     # Evaluated before it had all its epochs; weights that would tell are gone.
-    about = there / task.folder / "evaluation.json"
+    about = copied / task.folder / "evaluation.json"
     about.write_text(json.dumps({**json.loads(about.read_text()), "epochs": 1}))
-    assert not is_done(task, there)
+    assert not is_done(task, copied)
 
 
-def test_best_weights_are_enough_to_evaluate_otherwise(first: Study, there: Path) -> None:
+def test_best_weights_suffice_for_another_evaluation(first: BenchmarkStudy, copied: Path) -> None:
     task = only_task(first)
-    log = (there / task.folder / "log.jsonl").read_bytes()
+    log = (copied / task.folder / "log.jsonl").read_bytes()
     for name in ("last.pt", "last.prev.pt"):
-        (there / task.folder / name).unlink()
+        (copied / task.folder / name).unlink()
     wish = replace(task, evaluation={**task.evaluation, "num_bins": 7})
-    assert run_task(wish, there) == replace(Result("done"), seconds=pytest.approx(0, abs=60))
-    assert is_done(wish, there)
-    assert (there / task.folder / "log.jsonl").read_bytes() == log
+    result = run_task(wish, copied)
+    assert (result.state, result.error) == ("done", "")
+    assert set(result.scores) == {"dsc", "ece"}
+    assert is_done(wish, copied)
+    assert (copied / task.folder / "log.jsonl").read_bytes() == log
 
 
-def test_unfinished_runs_keep_their_state(first: Study, there: Path) -> None:
+def test_unfinished_runs_keep_their_state(first: BenchmarkStudy, copied: Path) -> None:
     """Stopped after an epoch with more to come: it goes on, and only then are weights deleted."""
     wish = only_task(first, config={"epochs": 4}, keep="best")
-    assert not is_done(wish, there)
-    assert run_task(wish, there).state == "done"
-    assert weights(there) == ["best.pt"]
-    log = [json.loads(line) for line in (there / wish.folder / "log.jsonl").open()]
+    assert not is_done(wish, copied)
+    assert run_task(wish, copied).state == "done"
+    assert weights(copied) == ["best.pt"]
+    log = [json.loads(line) for line in (copied / wish.folder / "log.jsonl").open()]
     assert [row["epoch"] for row in log] == [0, 1, 2, 3]
-    assert "after 2 epochs" in (there / "logs" / "toy_ce_seed0.log").read_text()
+    assert "after 2 epochs" in (copied / "logs" / "toy_ce_seed0.log").read_text()
     # A run that fails keeps all it has.
     broken = replace(only_task(first), folder="runs/toy/broken/seed0", run="toy/broken/seed0")
-    broken.config["optimiser"] = {**broken.config["optimiser"], "lr": 1e30}
-    assert "NaN" in run_task(broken, there).error
-    assert (there / broken.folder / "last.pt").exists()
+    broken.config["optimizer"] = {**broken.config["optimizer"], "lr": 1e30}
+    assert "NaN" in run_task(broken, copied).error
+    assert (copied / broken.folder / "last.pt").exists()
 
 
 @pytest.mark.slow
@@ -183,18 +187,18 @@ def test_candidates_are_kept_until_one_is_chosen(data: Path, tmp_path: Path) -> 
     assert files(study.folder) == before
 
 
-def test_plans_and_the_command_line_say_what_is_kept(
-    data: Path, there: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_the_plan_and_the_command_set_keep(
+    data: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert make_plan(data).keep == "best"
-    file = there / "plan.yaml"
+    file = copied / "plan.yaml"
     file.write_text(to_yaml(make_plan(data, keep="all")))
     with pytest.raises(ConfigError, match=r"`keep`.*'all', 'best' or 'none'"):
         load_plan(file, overrides=["keep=some"])
-    command = ("benchmark", file, "--out", there, "--resume", "--no-report", "--keep")
+    command = ("benchmark", file, "--out", copied, "--resume", "--no-report", "--keep")
     assert run_cli(monkeypatch, *command, "some") == 2
     assert "'all', 'best' or 'none'" in capfd.readouterr().err
-    assert len(weights(there)) == 3
+    assert len(weights(copied)) == 3
     assert run_cli(monkeypatch, *command, "none") == 0
-    assert weights(there) == []
+    assert weights(copied) == []
     assert load_plan(file).keep == "none"

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.runs import environment
 from segcal.benchmark import load_plan, run_benchmark
-from segcal.data import plan_source, prepare
+from segcal.data import AcdcSource, prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CUT = [
@@ -23,7 +23,7 @@ def data(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "training").mkdir()
     for patient in sorted((data_root / "acdc" / "training").glob("patient*"))[:6]:
         (root / "training" / patient.name).symlink_to(patient)
-    prepare(plan_source("acdc", root / "training", dtype="uint8"), root / "data", workers=1)
+    prepare(AcdcSource(root / "training"), root / "data", dtype="uint8", workers=1)
     return root / "data"
 
 
@@ -52,11 +52,12 @@ def test_a_table_of_the_paper(table: str, data: Path, out: Path) -> None:
     assert about["datasets"][0]["source"] == "acdc"
     assert about["metrics"][1] == "hd95_voxel"
     assert table in about["tables"]
-    # One epoch finds nothing: no distance is defined, and nobody is ranked by it.
+    # After one epoch nothing is found: distances are undefined and not ranked.
     ranks = study.ranks
     assert ranks is not None
     assert sorted(ranks["method"]) == sorted(study.ranked)
-    rows = study.table()
+    assert study.finished is not None
+    rows = study.finished.table
     found = rows[rows["metric"] == "hd95_voxel"]["value"].notna().any()
     assert ("hd95_voxel" in ranks["metrics"].iloc[0]) == found
     assert set(rows["method"]) == set(plan.methods)

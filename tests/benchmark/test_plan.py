@@ -10,23 +10,23 @@ import yaml
 
 from helpers.runs import phantom
 from helpers.trees import acdc_tree, run_cli
-from segcal.benchmark import Plan, Study, load_plan, run_benchmark
+from segcal.benchmark import BenchmarkStudy, Plan, load_plan, run_benchmark
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.benchmark.task_matrix import check_parts, counts, open_datasets, plan_tasks
 from segcal.config import ConfigError
 from segcal.core.errors import PathError
-from segcal.data import open_dataset, plan_source, prepare
+from segcal.data import AcdcSource, open_dataset, prepare
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE: dict[str, Any] = {
     "datasets": {"a": {"path": "data/a", "train": {"batch_size": 4}}, "b": {"path": "data/b"}},
     "methods": {
         "ce": {"loss": "ce"},
-        "nacl": {"loss": "nacl", "dice_weight": 0.5, "train": {"optimiser": {"lr": 0.5}}},
+        "nacl": {"loss": "nacl", "dice_weight": 0.5, "train": {"optimizer": {"lr": 0.5}}},
         "mbls": {"loss": "mbls", "grid": {"margin": [3, 5], "penalty_weight": [0.1, 0.2]}},
     },
     "seeds": [3, 1],
-    "train": {"epochs": 7, "batch_size": 2, "optimiser": {"milestones": [4]}},
+    "train": {"epochs": 7, "batch_size": 2, "optimizer": {"milestones": [4]}},
 }
 
 VARIANTS = {
@@ -39,15 +39,16 @@ def write(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_settings_are_laid_over_each_other(tmp_path: Path) -> None:
+def test_settings_are_merged(tmp_path: Path) -> None:
     plan = load_plan(write(tmp_path / "plan.yaml"), data={"b": "elsewhere"})
     config = plan.config("a", "nacl", {"prior": "max"}, seed=3)
     assert (config.epochs, config.batch_size, config.seed) == (7, 4, 3)
-    assert (config.optimiser.lr, config.optimiser.milestones) == (0.5, (4,))
+    assert (config.optimizer.lr, config.optimizer.milestones) == (0.5, (4,))
     assert (config.loss.name, config.loss.options) == ("nacl", {"prior": "max"})
     assert (config.loss.dice_weight, config.data.path) == (0.5, "data/a")
     assert plan.config("b", "ce", {}, 1).batch_size == 2
     assert plan.config("b", "ce", {}, 1).data.path == "elsewhere"
+    assert plan.region == "all"
     again = Plan.model_validate(yaml.safe_load(to_yaml(plan)))
     assert again == plan
 
@@ -76,9 +77,7 @@ def test_a_set_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> N
     check_parts(tasks, datasets)
 
 
-def test_a_launcher_that_is_not_installed_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_launcher_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     data = phantom(tmp_path / "data", dims=2, cases=14, size=32)
     plan = {"datasets": {"toy": {"path": str(data)}}, "methods": {"ce": {"loss": "ce"}}}
@@ -90,12 +89,12 @@ def test_a_launcher_that_is_not_installed_leaves_nothing(
 @pytest.mark.parametrize(
     ("methods", "train", "message"),
     [
-        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*`option of n"),
+        ({"mine": {"loss": "nacl", "options": {"lamda": 1}}}, {}, "method `mine`: .*'lamda'"),
         ({"mine": {"loss": "cee"}}, {}, "method `mine`: .*'cee'"),
         ({"mine": {"loss": "ce"}}, {"epoch": 1}, "train settings of `mine` on `a`: .*`epoch`"),
     ],
 )
-def test_what_is_wrong_names_its_method(
+def test_invalid_settings_name_their_method(
     tmp_path: Path, methods: dict[str, Any], train: dict[str, Any], message: str
 ) -> None:
     plan = load_plan(write(tmp_path / "plan.yaml", methods=methods, train=train))
@@ -113,8 +112,8 @@ def test_tasks(tmp_path: Path) -> None:
     assert runs[-4:] == ["a/ce/seed1", "b/ce/seed1", "a/nacl/seed1", "b/nacl/seed1"]
     assert len(runs) == len(set(runs)) == 16
     assert counts(plan) == {"candidates": 8, "runs": 12}
-    assert {task.splits for task in tasks if "@" in task.run} == {("val",)}
-    assert {task.splits for task in tasks if "@" not in task.run} == {("test",)}
+    assert {task.split for task in tasks if "@" in task.run} == {"val"}
+    assert {task.split for task in tasks if "@" not in task.run} == {"test"}
     assert type(tasks[0]).from_json(tasks[0].to_json()) == tasks[0]
 
 
@@ -123,14 +122,14 @@ def test_tasks(tmp_path: Path) -> None:
     [
         ({"method": {}}, "has no key `method`.*Did you mean `methods`"),
         ({"methods": {"x": {"loss": "ce", "optoins": {}}}}, "`methods.x` .*`options`"),
-        ({"methods": {"a/b": {"loss": "ce"}}}, "no name for a folder"),
+        ({"methods": {"a/b": {"loss": "ce"}}}, "folder names"),
         ({"methods": {}}, "methods"),
-        ({"seeds": [1, 1]}, "a seed twice"),
+        ({"seeds": [1, 1]}, "a value twice in `seeds`"),
         ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
         ({"evaluation": {"unit": "mm"}}, "Did you mean `units`"),
-        ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*did you mean `ece`"),
-        ({"metrics": ["mean_confidence"]}, "describes the data or the model"),
-        ({"metrics": ["truth_ece", "dsc"]}, "set `region` to all"),
+        ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*Did you mean 'ece'"),
+        ({"metrics": ["mean_confidence"]}, "`mean_confidence` .* cannot be ranked"),
+        ({"metrics": ["truth_ece"], "region": "union"}, "set `region` to all"),
         ({"metrics": ["hd95_voxel"]}, "`evaluation` measures `hd95_mm`"),
         ({"metrics": ["hd95_mm"], "evaluation": {"units": "voxel"}}, "measures `hd95_voxel`"),
         ({"metrics": ["nsd_1mm"]}, "measures `nsd_2mm`"),
@@ -138,15 +137,15 @@ def test_tasks(tmp_path: Path) -> None:
         ({"metrics": ["hd95", "hd95_mm"]}, "a value twice in `metrics`"),
         ({"tables": ["mian"]}, "`tables.0`.*'main', 'classes', 'ablation' or 'priors'"),
         ({"tables": ["main", "main"]}, "a value twice in `tables`"),
-        ({"reference": "nalc"}, r"`reference` nalc.*\(ce, nacl, mbls\); did you mean `nacl`"),
-        ({"reference": "nacl+temperature"}, r"none of its methods \(ce, nacl, mbls\)"),
+        ({"reference": "nalc"}, r"`nalc` in `reference`.*ce, nacl, mbls; did you mean `nacl`"),
+        ({"reference": "nacl+temperature"}, r"`reference`, which is none of ce, nacl, mbls"),
         (
             {"methods": VARIANTS, "reference": "ce_2"},
-            "`reference` ce_2, which is of group prior and so not ranked; name one of ce, ls",
+            "`reference` ce_2, which is in group prior and so not ranked; name one of ce, ls",
         ),
     ],
 )
-def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_invalid_plans_are_explained(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         load_plan(write(tmp_path / "plan.yaml", **changes))
     assert str(caught.value).startswith(str(tmp_path / "plan.yaml"))
@@ -157,13 +156,13 @@ def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path)
     ("changes", "words"),
     [
         ({"train": {"epoch": 3}}, "Did you mean `epochs`"),
-        ({"train": {"seed": 3}}, "leave `seed`"),
+        ({"train": {"seed": 3}}, "must not set `seed`"),
         ({"methods": {"x": {"loss": "nalc"}}}, "'nacl'"),
         ({"methods": {"x": {"loss": "nacl", "options": {"gamma": 1}}}}, "gamma"),
         ({"methods": {"x": {"loss": "nacl", "grid": {"prior": ["maen"]}}}}, "'mean'"),
     ],
 )
-def test_mistakes_in_runs_are_found_before_training(
+def test_invalid_runs_are_found_before_training(
     changes: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     plan = load_plan(write(tmp_path / "plan.yaml", **changes))
@@ -171,12 +170,12 @@ def test_mistakes_in_runs_are_found_before_training(
         plan_tasks(plan)
 
 
-def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
+def test_metrics_have_the_names_of_the_rows(tmp_path: Path) -> None:
     metrics = ["dsc", "hd95", "assd_voxel", "ece"]
     plan = load_plan(
         write(tmp_path / "plan.yaml", metrics=metrics, evaluation={"units": "voxel"})
     )  # fmt: skip
-    study = Study(tmp_path, plan, "benchmark", {})
+    study = BenchmarkStudy(tmp_path, plan, "benchmark", {})
     assert study.metrics == ["dsc", "hd95_voxel", "assd_voxel", "ece"]
     plan = load_plan(
         write(
@@ -184,19 +183,19 @@ def test_metrics_are_called_as_the_rows_do(tmp_path: Path) -> None:
             evaluation={"nsd_tolerance_mm": 1.5},
         )
     )  # fmt: skip
-    assert Study(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
+    assert BenchmarkStudy(tmp_path, plan, "benchmark", {}).metrics == ["nsd_1.5mm", "truth_ece"]
 
 
 def test_the_reference_is_a_ranked_method(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     assert load_plan(write(path)).reference is None
-    told = load_plan(write(path, reference="nacl"))
-    assert told.reference == "nacl"
-    assert Plan.model_validate(yaml.safe_load(to_yaml(told))) == told
+    named = load_plan(write(path, reference="nacl"))
+    assert named.reference == "nacl"
+    assert Plan.model_validate(yaml.safe_load(to_yaml(named))) == named
     assert load_plan(path, overrides=["reference=ce"]).reference == "ce"
     after = write(path, reference="nacl+temperature", posthoc=["temperature"])
     with pytest.raises(
-        ValueError, match="of group posthoc and so not ranked; name one of ce, nacl"
+        ValueError, match="in group posthoc and so not ranked; name one of ce, nacl"
     ):
         load_plan(after)
     # A study of variants ranks them with each other.
@@ -204,31 +203,31 @@ def test_the_reference_is_a_ranked_method(tmp_path: Path) -> None:
     assert load_plan(write(path, methods=alone, reference="ce_2")).reference == "ce_2"
 
 
-def test_a_study_says_whose_its_cases_are(tmp_path: Path) -> None:
+def test_a_study_lists_the_patient_of_each_case(tmp_path: Path) -> None:
     source = acdc_tree(tmp_path / "source", patients=4, shape=(24, 24, 2))
-    prepare(plan_source("acdc", source), tmp_path / "a")
+    prepare(AcdcSource(source), tmp_path / "a")
     sets = {"a": {"path": str(tmp_path / "a")}}
     plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets))
-    (dataset,) = Study(tmp_path, plan, "benchmark", open_datasets(plan)).content()["datasets"]
+    (dataset,) = BenchmarkStudy(tmp_path, plan, "benchmark", open_datasets(plan)).content().datasets
     tested = open_dataset(tmp_path / "a").splits.test
     assert len(tested) >= 2
-    assert dataset["patients"] == {name: name.split("_")[0] for name in tested}
+    assert dataset.patients == {name: name.split("_")[0] for name in tested}
     # A set that cannot be read any more stops its runs, not the study's file.
     (tmp_path / "a" / "cases" / tested[0] / "case.json").write_text("{")
-    (dataset,) = Study(tmp_path, plan, "benchmark", open_datasets(plan)).content()["datasets"]
-    assert dataset["patients"] == {}
+    (dataset,) = BenchmarkStudy(tmp_path, plan, "benchmark", open_datasets(plan)).content().datasets
+    assert dataset.patients == {}
 
 
-def test_truth_is_asked_of_sets_that_have_it(tmp_path: Path) -> None:
-    prepare(plan_source("acdc", acdc_tree(tmp_path / "raw")), tmp_path / "patients", workers=1)
+def test_truth_metrics_need_sets_with_known_probabilities(tmp_path: Path) -> None:
+    prepare(AcdcSource(acdc_tree(tmp_path / "raw")), tmp_path / "patients", workers=1)
     phantom(tmp_path / "phantoms", dims=2, cases=5, size=32)
     sets = {name: {"path": str(tmp_path / name)} for name in ("phantoms", "patients")}
-    told = {"metrics": ["dsc", "truth_ece"], "region": "all"}
-    plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets, **told))
-    with pytest.raises(ValueError, match=r"`patients` to have known probabilities.*`truth_ece`"):
+    changes = {"metrics": ["dsc", "truth_ece"], "region": "all"}
+    plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets, **changes))
+    with pytest.raises(ValueError, match=r"`patients` has no known probabilities.*`truth_ece`"):
         open_datasets(plan)
     del sets["patients"]
-    assert open_datasets(load_plan(write(tmp_path / "plan.yaml", datasets=sets, **told)))
+    assert open_datasets(load_plan(write(tmp_path / "plan.yaml", datasets=sets, **changes)))
 
 
 def test_slugs() -> None:
@@ -240,6 +239,7 @@ def test_shipped_plans_validate(path: Path) -> None:
     plan = load_plan(path)
     assert plan_tasks(plan)
     assert plan.title != "Study"
+    assert plan.region == "foreground"  # as in the published tables; the default is all voxels
 
 
 def test_the_dry_run(
@@ -255,12 +255,12 @@ def test_the_dry_run(
     said = capsys.readouterr().out
     assert "a/nacl/seed0" in said
     assert "seed1" not in said
-    assert "dataset a: no folder yet; say --data a=DIR" in said
+    assert "dataset a: no folder yet; pass --data a=DIR" in said
     assert "6 runs, after 8 candidates; nothing was trained" in said
     assert run_cli(monkeypatch, "benchmark", plan, "--out", out, *cut) == 2
-    assert "say --data a=DIR" in capsys.readouterr().err
+    assert "pass --data a=DIR" in capsys.readouterr().err
     assert run_cli(monkeypatch, "benchmark", plan, *where, "--data", "c=x") == 2
-    assert "(a, b), but got 'c'" in capsys.readouterr().err
+    assert "only a, b" in capsys.readouterr().err
     assert run_cli(monkeypatch, "benchmark", plan, *where, "--data", "c") == 2
     assert "NAME=DIR" in capsys.readouterr().err
     assert not out.exists()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.trees import run_cli
-from segcal.benchmark import Plan, Study, load_plan, run_benchmark
+from segcal.benchmark import BenchmarkStudy, Plan, load_plan, run_benchmark
 from segcal.benchmark.plan import to_yaml
 from segcal.benchmark.run_status import is_done
 from segcal.benchmark.task_matrix import plan_tasks
@@ -25,7 +25,7 @@ from segcal.report import Context
 from segcal.report.findings.calibration import after_training
 from segcal.report.sections.groups import group_table
 from segcal.report.sections.main import main_table
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 RUN, AFTER = "runs/toy/ce_dice/seed0", "runs/toy/ce_dice+temperature/seed0"
 
@@ -38,7 +38,7 @@ def make_plan(data: Path, **changes: Any) -> Plan:
         "datasets": {"toy": {"path": str(data)}},
         "methods": {"ce_dice": {"loss": "ce_dice", "title": "CE+Dice", "paper": "CE+DSC"}},
         "train": {
-            "epochs": 6, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+            "epochs": 6, "batch_size": 4, "precision": "32", "optimizer": {"lr": 0.02},
             "model": {"options": {"filters": [4, 8], "pools": [2]}},
         },
         "region": "all",
@@ -47,13 +47,13 @@ def make_plan(data: Path, **changes: Any) -> Plan:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """All that runs have written."""
+    """The content of all files."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture(scope="module")
 def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study without calibrators, which has kept its best weights."""
+    """A study without calibrators that kept its best weights."""
     folder = tmp_path_factory.mktemp("plain") / "study"
     folder.mkdir()
     plan = make_plan(data)
@@ -65,8 +65,8 @@ def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def study(plain: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """The same study, told later to calibrate its runs."""
+def study(plain: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> BenchmarkStudy:
+    """The same study, resumed with calibrators."""
     folder = Path(shutil.copytree(plain, tmp_path_factory.mktemp("studies") / "study"))
     plan = make_plan(data, posthoc=["temperature", "vector"])
     return run_benchmark(plan, folder, resume=True, silent=True)
@@ -77,7 +77,7 @@ def task_of(data: Path, **changes: Any) -> Task:
     return task
 
 
-def test_calibrators_are_added_without_training(study: Study, plain: Path) -> None:
+def test_calibrators_are_added_without_training(study: BenchmarkStudy, plain: Path) -> None:
     before, after = snapshot(plain / RUN), snapshot(study.folder / RUN)
     assert set(after) - set(before) == {"calibrator_temperature.json", "calibrator_vector.json"}
     assert {name: after[name] for name in before} == before
@@ -99,7 +99,7 @@ def test_calibrators_are_added_without_training(study: Study, plain: Path) -> No
     assert set(ranks["method"]) == {"ce_dice", "ce_dice+temperature", "ce_dice+vector"}
 
 
-def test_fitted_on_validation_cases(study: Study, data: Path) -> None:
+def test_fitted_on_validation_cases(study: BenchmarkStudy, data: Path) -> None:
     """NLL before is that of an evaluation of the split; one parameter cannot make it worse."""
     found = evaluate_run(study.folder / RUN, split="val", data=data).table()
     pooled = found[(found["case"] == "pooled") & (found["metric"] == "nll")]
@@ -114,10 +114,11 @@ def test_fitted_on_validation_cases(study: Study, data: Path) -> None:
         assert (fitted.about["split"], fitted.about["region"]) == ("val", "all")
         after = read_evaluation(study.folder / f"runs/toy/ce_dice+{name}/seed0")
         assert after is not None
-        assert after.about["calibrator"]["params"] == fitted.params()
+        assert after.info.calibrator is not None
+        assert after.info.calibrator["params"] == fitted.params()
 
 
-def test_rows_are_those_of_the_scaled_logits(study: Study, data: Path) -> None:
+def test_rows_are_those_of_the_scaled_logits(study: BenchmarkStudy, data: Path) -> None:
     before, after = (read_evaluation(study.folder / folder) for folder in (RUN, AFTER))
     assert before is not None
     assert after is not None
@@ -128,7 +129,8 @@ def test_rows_are_those_of_the_scaled_logits(study: Study, data: Path) -> None:
         assert len(a) > 0
         pd.testing.assert_series_equal(a["value"], b["value"])
     network = load_model(study.folder / RUN / "best.pt")
-    temperature = after.about["calibrator"]["params"]["temperature"]
+    assert after.info.calibrator is not None
+    temperature = after.info.calibrator["params"]["temperature"]
     assert temperature != 1
     for case in open_dataset(data).part("test", None):
         logits = predict_case(network, torch.from_numpy(case.image())).logits
@@ -140,60 +142,62 @@ def test_rows_are_those_of_the_scaled_logits(study: Study, data: Path) -> None:
 
 
 def test_nothing_is_repeated_with_or_without_weights(
-    study: Study, data: Path, tmp_path: Path
+    study: BenchmarkStudy, data: Path, tmp_path: Path
 ) -> None:
-    there = Path(shutil.copytree(study.folder, tmp_path / "study"))
-    before = snapshot(there / "runs")
-    rows = (there / "cases.csv").read_bytes()
-    run_benchmark(study.plan, there, resume=True, silent=True)
-    assert snapshot(there / "runs") == before
+    copied = Path(shutil.copytree(study.folder, tmp_path / "study"))
+    before = snapshot(copied / "runs")
+    rows = (copied / "cases.csv").read_bytes()
+    run_benchmark(study.plan, copied, resume=True, silent=True)
+    assert snapshot(copied / "runs") == before
     plan = make_plan(data, posthoc=["temperature", "vector"], keep="none")
-    again = run_benchmark(plan, there, resume=True, silent=True)
+    again = run_benchmark(plan, copied, resume=True, silent=True)
     assert len(again.done()) == 3
-    assert snapshot(there / "runs") == {
+    assert snapshot(copied / "runs") == {
         name: content for name, content in before.items() if not name.endswith(".pt")
     }
-    assert (there / "cases.csv").read_bytes() == rows
+    assert (copied / "cases.csv").read_bytes() == rows
 
 
-def test_weights_go_after_calibration_and_are_missed_then(
-    plain: Path, data: Path, tmp_path: Path
-) -> None:
-    there = Path(shutil.copytree(plain, tmp_path / "study"))
+def test_weights_are_deleted_after_calibration(plain: Path, data: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(plain, tmp_path / "study"))
     first = task_of(data, posthoc=["temperature"], keep="none")
-    assert run_task(first, there).posthoc == {"temperature": ""}
-    assert is_done(first, there)
-    assert not list(there.rglob("*.pt"))
-    before = snapshot(there / "runs")
+    assert run_task(first, copied).posthoc == {"temperature": ""}
+    assert is_done(first, copied)
+    assert not list(copied.rglob("*.pt"))
+    before = snapshot(copied / "runs")
     more = task_of(data, posthoc=["temperature", "matrix"], keep="none")
-    assert not is_done(more, there)
-    result = run_task(more, there)
-    # The run itself is as done as before; what is missing is said of the calibrated one.
-    assert (result.state, result.unclean, result.of("temperature").state) == ("done", False, "done")
-    assert result.of("matrix").state == "failed"
-    assert result.of("matrix").error == (
-        f"{there / RUN}: has no best.pt; finish its training, or bring its weights back"
+    assert not is_done(more, copied)
+    result = run_task(more, copied)
+    # The run itself is still done; only the calibrated run failed.
+    assert (result.state, result.unclean, result.of_calibrator("temperature").state) == (
+        "done",
+        False,
+        "done",
     )
-    assert snapshot(there / "runs") == before
+    assert result.of_calibrator("matrix").state == "failed"
+    assert result.of_calibrator("matrix").error.startswith(f"{copied / RUN}: has no best.pt; ")
+    assert snapshot(copied / "runs") == before
 
 
-def test_other_weights_are_calibrated_again(study: Study, data: Path, tmp_path: Path) -> None:
-    there = Path(shutil.copytree(study.folder, tmp_path / "study"))
+def test_other_weights_are_calibrated_again(
+    study: BenchmarkStudy, data: Path, tmp_path: Path
+) -> None:
+    copied = Path(shutil.copytree(study.folder, tmp_path / "study"))
     task = task_of(data, posthoc=["temperature"])
-    assert is_done(task, there)
-    about = there / AFTER / "evaluation.json"
+    assert is_done(task, copied)
+    about = copied / AFTER / "evaluation.json"
     content = json.loads(about.read_text())
-    (there / RUN / "best.pt").unlink()
+    (copied / RUN / "best.pt").unlink()
     about.write_text(json.dumps({**content, "checkpoint_sha256": "0" * 64}))
-    assert not is_done(task, there)
+    assert not is_done(task, copied)
     about.write_text(json.dumps({**content, "epochs": 5}))
-    assert not is_done(task, there)
+    assert not is_done(task, copied)
     about.write_text(json.dumps(content))
-    assert is_done(task, there)
-    assert not is_done(replace(task, evaluation={**task.evaluation, "num_bins": 3}), there)
+    assert is_done(task, copied)
+    assert not is_done(replace(task, evaluation={**task.evaluation, "num_bins": 3}), copied)
 
 
-def test_the_report_shows_them(study: Study) -> None:
+def test_the_report_shows_calibrated_methods(study: BenchmarkStudy) -> None:
     context = Context(read_study(study.folder))
     after = ["ce_dice+temperature", "ce_dice+vector"]
     assert context.study.compared == ["ce_dice", *after]
@@ -212,7 +216,7 @@ def test_the_report_shows_them(study: Study) -> None:
 @pytest.mark.slow
 def test_calibrated_runs_of_failed_and_searched_methods(data: Path, tmp_path: Path) -> None:
     methods = {
-        "broken": {"loss": "ce", "train": {"optimiser": {"lr": 1e30}}},
+        "broken": {"loss": "ce", "train": {"optimizer": {"lr": 1e30}}},
         "mbls": {"loss": "mbls", "grid": {"margin": [3, 10]}},
     }
     plan = make_plan(data, methods=methods, posthoc=["temperature"], keep="none")
@@ -229,17 +233,17 @@ def test_calibrated_runs_of_failed_and_searched_methods(data: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"posthoc": ["temprature"]}, "`temprature` in `posthoc`.*did you mean `temperature`"),
-        ({"posthoc": ["local"]}, "none of temperature, vector, dirichlet, matrix"),
+        ({"posthoc": ["temprature"]}, "`temprature` in `posthoc`.*Did you mean 'temperature'"),
+        ({"posthoc": ["other"]}, "Known: temperature, vector, dirichlet, matrix"),
         ({"posthoc": ["vector", "vector"]}, "a calibrator twice"),
         ({"posthoc": ["vector"], "evaluation": {"flips": ["h"]}}, "needs logits"),
         (
             {"posthoc": ["vector"], "methods": {"a": {"loss": "ce"}, "a+vector": {"loss": "ce"}}},
-            "`posthoc` makes too",
+            "a name that `posthoc` uses",
         ),
     ],
 )
-def test_mistakes_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_invalid_plans_are_explained(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     import yaml
 
     content = {"datasets": {"a": {"path": "a"}}, "methods": {"ce": {"loss": "ce"}}, **changes}
@@ -260,4 +264,4 @@ def test_the_list_names_calibrated_runs(
     assert run_cli(monkeypatch, "benchmark", file, "--out", tmp_path / "s", "--dry-run") == 0
     said = capfd.readouterr().out
     assert "toy/ce_dice+temperature/seed0\n" in said
-    assert "each calibrated by temperature too" in said
+    assert "each also calibrated by temperature" in said

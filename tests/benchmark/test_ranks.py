@@ -1,4 +1,4 @@
-"""One ranking and one mean of a study: its own files, the terminal and the report agree."""
+"""The files of a study, the terminal and the report show the same ranks and means."""
 
 import re
 from collections.abc import Iterator
@@ -10,19 +10,17 @@ import pandas as pd
 import pytest
 
 from helpers.runs import phantom
-from segcal.benchmark import Plan, Study
-from segcal.benchmark.progress import StudyProgress
-from segcal.benchmark.runner import _choice
+from segcal.benchmark import BenchmarkStudy, Plan
+from segcal.benchmark.progress import _scores
+from segcal.benchmark.runner import describe_choice
 from segcal.benchmark.task_matrix import make_task, open_datasets
 from segcal.benchmark.tasks import Result, Task
 from segcal.cli import benchmark as cli_benchmark
 from segcal.core.files import write_json
-from segcal.evaluation import PredictedCase, write_evaluation
 from segcal.metrics import COLUMNS
 from segcal.report import Context
 from segcal.stats import find_eligible, method_means, ranked_methods
-from segcal.study.cases_table import read_cases_table
-from segcal.study.reader import read_study
+from segcal.study import Candidate, read_cases_table, read_study
 
 GROUPS = {"ce": "main", "ls": "main", "nacl": "main", "nacl_max": "ablation", "ce+t": "posthoc"}
 METRICS = {"dsc": "all", "hd95_mm": "all", "ece": "foreground", "cece": "foreground"}
@@ -51,16 +49,19 @@ def rows(methods: dict[str, str], cases: dict[str, int]) -> Iterator[tuple[Any, 
                 yield (run, method, seed, dataset, "pooled", "all", "foreground", "ece", 100.0)
 
 
-def make_study(folder: Path, data: Path, groups: dict[str, str] = GROUPS, **changes: Any) -> Study:
-    """A study whose rows are made up."""
+def make_study(
+    folder: Path, data: Path, groups: dict[str, str] = GROUPS, **changes: Any
+) -> BenchmarkStudy:
+    """A study with random rows."""
     plan = Plan.model_validate({
         "datasets": {name: {"path": str(data)} for name in ("heart", "belly")},
         "methods": {name: {"loss": "ce", "group": group} for name, group in groups.items()},
         "seeds": [0, 1],
+        "region": "foreground",
         **changes,
     })  # fmt: skip
     folder.mkdir()
-    study = Study(folder, plan, "benchmark", open_datasets(plan))
+    study = BenchmarkStudy(folder, plan, "benchmark", open_datasets(plan))
     study.add(
         make_task(plan, dataset, method, {}, seed)
         for dataset in plan.datasets for method in groups for seed in plan.seeds
@@ -68,7 +69,7 @@ def make_study(folder: Path, data: Path, groups: dict[str, str] = GROUPS, **chan
     study.results = {run: Result("done") for run in study.tasks}
     table = pd.DataFrame(rows(groups, {"heart": 7, "belly": 3}), columns=list(COLUMNS))
     table.to_csv(folder / "cases.csv", index=False)
-    write_json(folder / "study.json", study.content())
+    write_json(folder / "study.json", study.content().model_dump(mode="json"))
     return study
 
 
@@ -81,7 +82,9 @@ def make_study(folder: Path, data: Path, groups: dict[str, str] = GROUPS, **chan
         {"a": "prior", "b": "prior", "c": "ablation"},
     ],
 )
-def test_the_report_ranks_as_the_study(groups: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_report_and_study_have_the_same_ranks(
+    groups: dict[str, str], data: Path, tmp_path: Path
+) -> None:
     study = make_study(tmp_path / "study", data, groups)
     study.rank()
     assert study.ranks is not None
@@ -100,7 +103,7 @@ def test_the_report_ranks_as_the_study(groups: dict[str, str], data: Path, tmp_p
     pd.testing.assert_frame_equal(written, study.ranks.reset_index(drop=True))
 
 
-def test_who_is_ranked() -> None:
+def test_the_methods_that_are_ranked() -> None:
     assert ranked_methods(GROUPS) == ["ce", "ls", "nacl"]
     assert ranked_methods({"ce": "main", "ce+t": "posthoc"}) == ["ce", "ce+t"]
     assert ranked_methods({"a": "main", "b": "prior"}) == ["a", "b"]
@@ -124,7 +127,7 @@ def test_means_are_those_of_the_report(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = make_study(tmp_path / "study", data)
-    found = method_means(study.table(), metrics=list(METRICS), region="foreground")
+    found = method_means(read_study(study.folder).table, metrics=list(METRICS), region="foreground")
     means = {(row.dataset, row.method, row.metric): row.mean for row in found.itertuples()}
     numbers = Context(read_study(study.folder)).aggregates
     assert len(means) == 2 * len(GROUPS) * len(METRICS)
@@ -151,13 +154,13 @@ def test_means_are_those_of_the_report(
             assert f"{means[dataset, 'ls', metric]:.4g}" in line
     assert study.ranks is not None
     undefined = study.ranks["undefined"].sum()
-    assert f"\n{undefined} values are undefined: they count as the worst in ranks" in said
+    assert f"\n{undefined} values are undefined" in said
     # Variants are shown, without a rank.
     (line,) = [line for line in said.splitlines() if "nacl_max" in line]
     assert line.count("–") == 2
 
 
-def test_a_failed_ranking_costs_nothing_else(data: Path, tmp_path: Path) -> None:
+def test_a_failed_ranking_removes_old_ranks(data: Path, tmp_path: Path) -> None:
     study = make_study(tmp_path / "study", data)
     study.rank()
     assert (study.folder / "ranks.csv").exists()
@@ -183,34 +186,26 @@ def test_a_study_that_cannot_be_ranked_is_reported(
     assert (study.folder / "report").is_dir()
 
 
-def test_ranks_are_made_once(data: Path, tmp_path: Path) -> None:
+def test_the_table_is_parsed_and_ranked_once(data: Path, tmp_path: Path) -> None:
     study = make_study(tmp_path / "study", data)
     study.rank()
     (study.folder / "ranks.csv").unlink()
-    cli_benchmark.finish(study, report=False)
+    (study.folder / "cases.csv").unlink()
+    cli_benchmark.finish(study, report=True)
     assert not (study.folder / "ranks.csv").exists()
 
 
-def test_progress_says_which_region(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    probs = rng.dirichlet(np.ones(2), size=(8, 8)).transpose(2, 0, 1)
-    found = write_evaluation(
-        [PredictedCase("a", probs, rng.integers(0, 2, (8, 8)), (1.0, 1.0))], tmp_path / "run",
-        run="r", method="m", seed=0, dataset="d", labels=["no", "yes"],
-    )  # fmt: skip
-    task = Task("r", "d", "m", 0, "run", ("test",), {"epochs": 1}, {})
-    said = [
-        StudyProgress(tmp_path, 1, region=region)._scores(task) for region in ("all", "foreground")
+def test_the_progress_line_names_the_region() -> None:
+    task = Task("r", "d", "m", 0, "run", "test", {"epochs": 1}, {}, region="union")
+    result = Result("done", scores={"dsc": 0.81234, "ece": 0.04321})
+    assert _scores(task, result) == "test DSC 0.8123 ECE (union) 0.0432"
+
+
+def test_ties_of_a_grid_are_named() -> None:
+    judged = [
+        Candidate(options={"margin": m}, val_dsc=v) for m, v in ((3, 0.50001), (5, 0.2), (7, None))
     ]
-    for text, region in zip(said, ("all", "foreground"), strict=True):
-        assert f"ECE ({region}) {found.means(region)['ece']:.4f}" in text
-    assert said[0].split()[-1] != said[1].split()[-1]
-
-
-def test_ties_of_a_grid_are_said() -> None:
-    judged = [{"options": {"margin": m}, "val_dsc": v} for m, v in ((3, 0.50001), (5, 0.2))]
-    assert _choice(judged[0], judged) == "chose margin=3 by validation DSC 0.5000"
-    judged.append({"options": {"margin": 10}, "val_dsc": 0.5})
-    assert _choice(judged[0], judged).endswith(
-        "0.5000; margin=10 scored the same to four digits"
-    )  # fmt: skip
+    assert describe_choice(judged[0], judged) == "chose margin=3 by validation DSC 0.5000"
+    judged.append(Candidate(options={"margin": 10}, val_dsc=0.5))
+    text = describe_choice(judged[0], judged)
+    assert "0.5000; margin=10 scored the same" in text

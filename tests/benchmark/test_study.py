@@ -1,4 +1,4 @@
-"""Whole studies in real processes: failures, kills, grids, resumption."""
+"""Complete studies in real processes: failures, kills, grids, resuming."""
 
 import json
 import os
@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from helpers.runs import finish, start
-from segcal.benchmark import Plan, Study, run_benchmark
+from segcal.benchmark import BenchmarkStudy, Plan, run_benchmark
 from segcal.benchmark.local_launcher import worker_environment
 from segcal.benchmark.plan import to_yaml
-from segcal.evaluation import read_evaluation
-from segcal.study.writer import validation_course
+from segcal.study import read_evaluation, read_study, read_training
 
 pytestmark = pytest.mark.usefixtures("as_in_processes")
 
@@ -28,7 +27,7 @@ def make_plan(data: Path, methods: dict[str, Any], **changes: Any) -> Plan:
         "datasets": {"toy": {"path": str(data), "title": "Toy set"}},
         "methods": methods,
         "train": {
-            "epochs": 3, "batch_size": 4, "precision": "32", "optimiser": {"lr": 0.02},
+            "epochs": 3, "batch_size": 4, "precision": "32", "optimizer": {"lr": 0.02},
             "model": {"options": {"filters": [4, 8], "pools": [2]}},
         },
         **changes,
@@ -37,7 +36,7 @@ def make_plan(data: Path, methods: dict[str, Any], **changes: Any) -> Plan:
 
 METHODS: dict[str, Any] = {
     "nacl": {"loss": "nacl", "title": "NACL", "paper": "NACL .1"},
-    "broken": {"loss": "ce", "train": {"optimiser": {"lr": 1e30}}},
+    "broken": {"loss": "ce", "train": {"optimizer": {"lr": 1e30}}},
     "mbls": {"loss": "mbls", "group": "ablation", "grid": {"margin": [3, 10]}},
 }
 
@@ -48,31 +47,33 @@ def plan(data: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def study(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> BenchmarkStudy:
     return run_benchmark(plan, tmp_path_factory.mktemp("studies") / "study", silent=True)
 
 
-def test_the_course_of_a_validation_now_and_then(tmp_path: Path) -> None:
+def test_the_summary_of_a_validation_every_second_epoch(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     values = [(0.5, None), (0.8, 0.12345), (0.1, 0.2)]  # without any foreground there is no ECE
     lines: list[dict[str, Any]] = []
     for dsc, ece in values:
         lines += [{"epoch": len(lines)}, {"epoch": len(lines) + 1, "val": {"dsc": dsc, "ece": ece}}]
     log.write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"epoch": 6}]))
-    assert validation_course(log) == {
+    found = read_training(tmp_path)
+    assert found is not None
+    assert found.model_dump(mode="json") == {
         "epochs": 7, "best_epoch": 4, "best_dsc": 0.8, "last_dsc": 0.1, "tested_epoch": 4,
         "course": {"epochs": [2, 4, 6], "dsc": [0.5, 0.8, 0.1], "ece": [None, 0.1235, 0.2]},
     }  # fmt: skip
-    last = validation_course(log, "last")
+    last = read_training(tmp_path, "last")
     assert last is not None
-    assert last["tested_epoch"] == 7
-    assert validation_course(tmp_path / "none") is None
+    assert last.tested_epoch == 7
+    assert read_training(tmp_path / "none") is None
     for damaged in ("", "{", '{"epoch": 0}', '{"val": 3}', '{"val": {"ece": 0.1}}'):
         log.write_text(damaged)
-        assert validation_course(log) is None
+        assert read_training(tmp_path) is None
 
 
-def test_what_is_written(study: Study, plan: Plan) -> None:
+def test_the_files_of_a_study(study: BenchmarkStudy, plan: Plan) -> None:
     about = json.loads((study.folder / "study.json").read_text())
     assert (about["format"], about["kind"], about["title"]) == ("segcal-study", "benchmark", "Toy")
     assert about["metrics"] == ["dsc", "hd95_mm", "ece", "cece"]
@@ -118,8 +119,9 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
         for run in runs.values()
         if run["state"] == "done"
     )
-    # Of the methods to be ranked only one has rows, and mbls is a variant.
-    assert about["ranked"] == ["nacl", "broken"]
+    assert about["table_bytes"] is None
+    # Of the methods to rank only one has rows, and mbls is a variant.
+    assert study.ranked == ["nacl", "broken"]
     assert (about["reference"], about["reference_late"]) == ("nacl", False)
     assert study.ranks is None
     assert "fewer than two methods" in study.not_ranked
@@ -127,7 +129,7 @@ def test_what_is_written(study: Study, plan: Plan) -> None:
     assert list(study.failed) == ["toy/broken/seed0", "toy/broken/seed1"]
 
 
-def test_grids_are_chosen_on_validation_cases(study: Study) -> None:
+def test_grids_are_chosen_on_validation_cases(study: BenchmarkStudy) -> None:
     about = json.loads((study.folder / "study.json").read_text())
     method = about["methods"][-1]
     searched = {c["options"]["margin"]: c["val_dsc"] for c in method["chosen_from"]}
@@ -153,8 +155,8 @@ def test_grids_are_chosen_on_validation_cases(study: Study) -> None:
         assert candidate["val_dsc"] == pytest.approx(training["best_dsc"], abs=0.01)
 
 
-def test_nothing_is_repeated_and_a_study_may_grow(
-    study: Study, data: Path, capfd: pytest.CaptureFixture[str]
+def test_finished_runs_are_kept_when_a_study_grows(
+    study: BenchmarkStudy, data: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ValueError, match="is not empty; continue it with --resume"):
         run_benchmark(study.plan, study.folder)
@@ -162,7 +164,7 @@ def test_nothing_is_repeated_and_a_study_may_grow(
     table = (study.folder / "cases.csv").read_bytes()
     grown = make_plan(data, {"nacl": METHODS["nacl"], "ls": {"loss": "ls"}}, seeds=[0])
     again = run_benchmark(grown, study.folder, resume=True)
-    assert "1 runs were done before; kept" in capfd.readouterr().err
+    assert "1 finished runs are kept" in capfd.readouterr().err
     assert [task.run for task in again.done()] == ["toy/nacl/seed0", "toy/ls/seed0"]
     assert {p: p.stat().st_mtime_ns for p in before} == before
     # And the study as it was, with no worker at all: only the failed runs are tried again.
@@ -180,7 +182,7 @@ def wait_until(what: Any, seconds: float = 400) -> None:
         if what():
             return
         time.sleep(0.02)
-    raise AssertionError("it did not happen")
+    raise AssertionError("timed out")
 
 
 def running_pid(study: Path) -> int | None:
@@ -207,12 +209,12 @@ def long_plan(data: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def whole(long_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Study:
+def whole(long_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> BenchmarkStudy:
     """The long study, never stopped."""
     return run_benchmark(long_plan, tmp_path_factory.mktemp("whole") / "study", silent=True)
 
 
-def check_equal(out: Path, whole: Study) -> None:
+def check_equal(out: Path, whole: BenchmarkStudy) -> None:
     for name in ("cases.csv", "ranks.csv"):
         assert (out / name).read_bytes() == (whole.folder / name).read_bytes()
     runs = [json.loads((f / "study.json").read_text())["runs"] for f in (out, whole.folder)]
@@ -223,7 +225,7 @@ def check_equal(out: Path, whole: Study) -> None:
 
 @pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_tables(
-    long_plan: Plan, whole: Study, tmp_path: Path
+    long_plan: Plan, whole: BenchmarkStudy, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "plan.yaml", tmp_path / "study"
     file.write_text(to_yaml(long_plan))
@@ -233,8 +235,8 @@ def test_killed_and_resumed_gives_the_same_tables(
     worker = running_pid(out)
     os.kill(process.pid, signal.SIGKILL)
     finish(process)
-    # A cut-off study can be read, and its workers are gone with it.
-    assert json.loads((out / "study.json").read_text())["runs"][1]["state"] == "missing"
+    # The killed study can be read, and its workers ended with it.
+    assert read_study(out).info.runs[1].state == "missing"
     assert worker is not None
     wait_until(lambda: not alive(worker), 20)
     code, said = finish(start(*command))
@@ -245,8 +247,8 @@ def test_killed_and_resumed_gives_the_same_tables(
 
 
 @pytest.mark.slow
-def test_a_dead_worker_costs_a_retry_and_ctrl_c_saves(
-    long_plan: Plan, whole: Study, tmp_path: Path
+def test_a_dead_worker_is_retried_and_ctrl_c_saves(
+    long_plan: Plan, whole: BenchmarkStudy, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "plan.yaml", tmp_path / "study"
     file.write_text(to_yaml(long_plan))
@@ -256,19 +258,19 @@ def test_a_dead_worker_costs_a_retry_and_ctrl_c_saves(
     process.send_signal(signal.SIGINT)
     code, said = finish(process)
     assert code == 130, said
-    assert "interrupted; continue with --resume" in said
+    assert "stopped; continue with --resume" in said
     assert running_pid(out) is None or not alive(running_pid(out) or 0)
     process = start(*command)
     wait_until(lambda: alive(running_pid(out) or 0))
     os.kill(running_pid(out) or 0, signal.SIGKILL)
     code, said = finish(process)
     assert code == 0, said
-    assert "killed by SIGKILL (out of memory?); trying again" in said
+    assert "killed by SIGKILL (out of memory?); retrying" in said
     check_equal(out, whole)
 
 
 @pytest.mark.slow
-def test_without_retries_the_rest_goes_on(long_plan: Plan, tmp_path: Path) -> None:
+def test_without_retries_the_other_runs_continue(long_plan: Plan, tmp_path: Path) -> None:
     file, out = tmp_path / "plan.yaml", tmp_path / "study"
     file.write_text(to_yaml(long_plan))
     process = start("benchmark", file, "--out", out, "--retries", "0", "--no-report")
@@ -283,7 +285,7 @@ def test_without_retries_the_rest_goes_on(long_plan: Plan, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_ray_with_a_worker_killed_in_the_middle(
-    long_plan: Plan, whole: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    long_plan: Plan, whole: BenchmarkStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_worker_niceness", "0")  # a busy machine would starve it
@@ -326,8 +328,8 @@ def test_one_study_at_a_time_and_no_foreign_folder(plan: Plan, tmp_path: Path) -
     (tmp_path / "letters" / "dear.txt").write_text("…")
     with pytest.raises(ValueError, match="holds files but no study"):
         run_benchmark(plan, tmp_path / "letters", resume=True)
-    with pytest.raises(ValueError, match="`launcher`"):
+    with pytest.raises(ValueError, match="`--launcher`"):
         run_benchmark(plan, tmp_path / "new", launcher="slurm")
-    with pytest.raises(ValueError, match="`jobs`"):
+    with pytest.raises(ValueError, match="`--jobs`"):
         run_benchmark(plan, tmp_path / "new", jobs=0)
     assert not (tmp_path / "new").exists()

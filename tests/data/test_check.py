@@ -1,7 +1,8 @@
-"""`segcal data check`: finds what is wrong, draws what is there."""
+"""`segcal data check`: it finds every kind of damage, and draws the contact sheet."""
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,28 +14,35 @@ import yaml
 
 from helpers.trees import acdc_tree, blob, folder_tree, run_cli, save, scan
 from segcal.core.errors import PathError
-from segcal.data import check_dataset, contact_sheet, open_dataset, plan_source, prepare
+from segcal.data import (
+    AcdcSource,
+    FolderSource,
+    check_dataset,
+    contact_sheet,
+    open_dataset,
+    prepare,
+)
 
 
 @pytest.fixture(scope="module")
 def prepared_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("check")
-    prepare(plan_source("acdc", acdc_tree(root / "source", shape=(40, 48, 3))), root / "out")
+    prepare(AcdcSource(acdc_tree(root / "source", shape=(40, 48, 3))), root / "out")
     return root / "out"
 
 
 @pytest.fixture
 def out(prepared_once: Path, tmp_path: Path) -> Path:
-    """A copy that a test may spoil."""
+    """A copy that a test may damage."""
     return Path(shutil.copytree(prepared_once, tmp_path / "out"))
 
 
-def test_clean_set_and_its_summary(
+def test_summary_of_a_valid_set(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_cli(monkeypatch, "data", "check", out) == 0
     text = capsys.readouterr().out
-    for piece in ("6 of 3 patients", "class 3 LV", "spacing mm", "in 6 cases", "clean"):
+    for piece in ("6 of 3 patients", "class 3 LV", "spacing mm", "in 6 cases", "no problems"):
         assert piece in text
     summary = dict(check_dataset(out).summary)
     assert summary["slices"] == "18"
@@ -78,7 +86,7 @@ def lose_case_json(out: Path) -> str:
     return "case.json: cannot be read"
 
 
-def spoil_case_json(out: Path) -> str:
+def damage_case_json(out: Path) -> str:
     (out / "cases" / "patient001_frame01" / "case.json").write_text("{}")
     return "case.json: is not a case description"
 
@@ -88,7 +96,7 @@ def stray_case(out: Path) -> str:
     return "patient999: is not listed"
 
 
-def part_a_patient(out: Path) -> str:
+def split_a_patient(out: Path) -> str:
     path = out / "splits.json"
     content = json.loads(path.read_text())
     content["test"].append(content["train"].pop())
@@ -101,7 +109,7 @@ def forget_a_case(out: Path) -> str:
     content = json.loads(path.read_text())
     gone = content["train"].pop()
     path.write_text(json.dumps(content))
-    return f"leaves out {gone}"
+    return f"does not list case {gone}"
 
 
 def lose_splits(out: Path) -> str:
@@ -122,7 +130,7 @@ def drop_a_class(out: Path) -> str:
     content = yaml.safe_load(path.read_text())
     del content["classes"][3]
     path.write_text(yaml.safe_dump(content))
-    return "label holds values that dataset.yaml does not name"
+    return "label holds values that are not classes"
 
 
 DAMAGE = (
@@ -131,9 +139,9 @@ DAMAGE = (
     cut_array,
     lose_array,
     lose_case_json,
-    spoil_case_json,
+    damage_case_json,
     stray_case,
-    part_a_patient,
+    split_a_patient,
     forget_a_case,
     lose_splits,
     rename_a_class,
@@ -152,7 +160,7 @@ def test_damage_is_found(
     assert run_cli(monkeypatch, "data", "check", out) == 2
     captured = capsys.readouterr()
     assert problem in captured.err
-    assert "clean" not in captured.out
+    assert "no problems" not in captured.out
     assert all(line.startswith("segcal: ") for line in captured.err.splitlines())
 
 
@@ -182,7 +190,7 @@ SET_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
     "intensity": lambda d: d["intensity"].update(kind="window"),
 }
 SPLIT_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "ghost": lambda s: s["folds"][0]["train"].append("nobody"),
+    "ghost": lambda s: s["folds"][0]["train"].append("unknown"),
     "lost from a fold": lambda s: s["folds"][0]["train"].pop(),
     "empty val": lambda s: s["folds"][0].update(
         train=s["folds"][0]["train"] + s["folds"][0]["val"], val=[]
@@ -192,7 +200,7 @@ SPLIT_EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("field", CASE_EDITS)
-def test_every_field_of_a_case_counts(out: Path, field: str) -> None:
+def test_a_changed_field_of_case_json_is_found(out: Path, field: str) -> None:
     path = out / "cases" / CASE / "case.json"
     content = json.loads(path.read_text())
     CASE_EDITS[field](content)
@@ -201,7 +209,7 @@ def test_every_field_of_a_case_counts(out: Path, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", SET_EDITS)
-def test_every_field_of_the_set_counts(out: Path, field: str) -> None:
+def test_a_changed_field_of_dataset_yaml_is_found(out: Path, field: str) -> None:
     content = yaml.safe_load((out / "dataset.yaml").read_text())
     SET_EDITS[field](content)
     (out / "dataset.yaml").write_text(yaml.safe_dump(content))
@@ -209,14 +217,14 @@ def test_every_field_of_the_set_counts(out: Path, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", SPLIT_EDITS)
-def test_folds_and_duplicates_count(out: Path, field: str) -> None:
+def test_changed_folds_and_duplicates_are_found(out: Path, field: str) -> None:
     content = json.loads((out / "splits.json").read_text())
     SPLIT_EDITS[field](content)
     (out / "splits.json").write_text(json.dumps(content))
     assert any("splits.json" in problem for problem in check_dataset(out).problems)
 
 
-def test_only_the_times_of_the_sources_do_not_count(out: Path) -> None:
+def test_times_of_source_files_do_not_change_the_fingerprint(out: Path) -> None:
     path = out / "cases" / CASE / "case.json"
     content = json.loads(path.read_text())
     content["sources"][0]["mtime_ns"] += 1
@@ -228,7 +236,7 @@ def test_mixed_orientations_are_a_warning(tmp_path: Path) -> None:
     source = folder_tree(tmp_path / "source")
     for folder, array in (("images", scan((20, 24, 6), 9)), ("labels", blob((20, 24, 6), (1,)))):
         save(source / folder / "fall 1.nii.gz", array, np.diag([-1.0, 1.0, 1.0, 1.0]))
-    prepare(plan_source("folder", source), tmp_path / "out")
+    prepare(FolderSource(source), tmp_path / "out")
     report = check_dataset(tmp_path / "out")
     assert report.problems == ()
     assert "warning: mixed (RAS in 2 cases, LAS in 1 case)" in dict(report.summary)["orientation"]
@@ -242,8 +250,8 @@ def test_an_array_of_another_shape_is_refused_before_it_is_read(out: Path) -> No
     assert "image has shape (1, 1000000, 1000, 1000)" in check_dataset(out).problems[0]
 
 
-def test_damaged_bytes_end_in_a_line_not_a_traceback(out: Path) -> None:
-    """Eight bytes anywhere in the file; either they do not matter or the case is named."""
+def test_damaged_bytes_are_reported_with_the_case(out: Path) -> None:
+    """Eight bytes anywhere in the file: either no voxel changes or the case is named."""
     path = out / "cases" / CASE / "image.b2nd"
     good = path.read_bytes()
     for seed in range(8):
@@ -265,7 +273,7 @@ def test_reading_a_damaged_chunk_names_the_file(out: Path) -> None:
         open_dataset(out)[CASE].image()
 
 
-def test_problems_come_before_the_figure_and_good_cases_are_drawn(
+def test_figure_shows_the_valid_cases_of_a_damaged_set(
     out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = cut_array(out)
@@ -289,7 +297,7 @@ def test_duplicate_scans_are_reported_and_kept_together(tmp_path: Path) -> None:
         image = (source / "patient004" / f"patient004_frame{frame}.nii.gz").read_bytes()
         (source / "patient008" / f"patient008_frame{frame}.nii.gz").write_bytes(image)
     for seed in range(2):
-        report = prepare(plan_source("acdc", source), tmp_path / f"out{seed}", seed=seed)
+        report = prepare(AcdcSource(source), tmp_path / f"out{seed}", seed=seed)
         splits = report.dataset.splits
         assert splits.duplicates == (("patient004", "patient008"),)
         parts = [set(splits.train), set(splits.val), set(splits.test)]
@@ -300,21 +308,22 @@ def test_duplicate_scans_are_reported_and_kept_together(tmp_path: Path) -> None:
     assert "patient004 = patient008" in dict(checked.summary)["identical scans"]
 
 
-def test_contact_sheet_shows_images_and_contours(out: Path, tmp_path: Path) -> None:
+def test_contact_sheet_shows_images_and_contours(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from matplotlib.image import imread
 
     dataset = open_dataset(out)
     assert contact_sheet(dataset, tmp_path / "sheet.png") == 6
     picture = imread(tmp_path / "sheet.png")[..., :3]
-    grey = np.ptp(picture, axis=2) < 0.02
-    assert 0.3 < grey.mean() < 1
-    # The three contour colours, as in the legend.
-    for colour in ((0xE6, 0x9F, 0x00), (0x56, 0xB4, 0xE9), (0x33, 0xCC, 0x66)):
-        near = np.abs(picture - np.array(colour) / 255).max(axis=2) < 0.03
+    gray = np.ptp(picture, axis=2) < 0.02
+    assert 0.3 < gray.mean() < 1
+    # The three contour colors, as in the legend.
+    for color in ((0xE6, 0x9F, 0x00), (0x56, 0xB4, 0xE9), (0x33, 0xCC, 0x66)):
+        near = np.abs(picture - np.array(color) / 255).max(axis=2) < 0.03
         assert near.sum() > 200
-    assert contact_sheet(dataset, tmp_path / "few.png", limit=2, tile=64) == 2
-    small = imread(tmp_path / "few.png")
-    assert small.shape[0] < picture.shape[0]
-    for name, value in (("tile", 2), ("limit", 0)):
-        with pytest.raises(ValueError, match=f"`{name}`"):
-            contact_sheet(dataset, tmp_path / "x.png", **{name: value})
+    monkeypatch.setattr(sys.modules["segcal.data.contact_sheet"], "MAX_CASES", 2)
+    assert contact_sheet(dataset, tmp_path / "few.png") == 2
+    assert imread(tmp_path / "few.png").size < picture.size
+    with pytest.raises(ValueError, match="`cases`"):
+        contact_sheet(dataset, tmp_path / "x.png", cases=())

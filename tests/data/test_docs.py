@@ -1,4 +1,4 @@
-"""The Python of docs/data.md runs as it is printed."""
+"""The Python code in docs/data.md runs."""
 
 import re
 from pathlib import Path
@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.trees import run_cli
+from helpers.trees import blob, run_cli, save, scan
+from segcal.data import prepare
 
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
 
 
-def test_printed_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     out = "prepared/phantom"
     assert (
@@ -19,7 +20,7 @@ def test_printed_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     )
     blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert len(blocks) >= 4
-    # What the text takes as given: a network's answer on the stored grid.
+    # The text assumes predictions of a network on the stored grid.
     probs = np.full((5, 16, 96, 96), 0.2, dtype=np.float32)
     names: dict[str, object] = {
         "predicted": np.zeros((16, 96, 96), dtype=np.uint8),
@@ -29,6 +30,16 @@ def test_printed_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         exec(compile(block, str(DOCS), "exec"), names)
     assert names["image"].shape[1:] == (1, 96, 96)  # type: ignore[attr-defined]
     assert (tmp_path / "prediction.nii.gz").is_file()
+    for patient in ("anna", "ben"):
+        scan_folder = tmp_path / "knees" / patient / "second"
+        save(scan_folder / "t2.nii.gz", scan((20, 24, 6), len(patient)))
+        save(scan_folder / "mask.nii.gz", blob((20, 24, 6), (1,)))
+    source = names["KneeSource"](tmp_path / "knees", visit="second")  # type: ignore[operator]
+    dataset = prepare(source, tmp_path / "prepared" / "knees").dataset
+    assert {case.name: case.patient for case in dataset} == {
+        "anna_second": "anna",
+        "ben_second": "ben",
+    }
 
 
 def test_torch_is_loaded_only_for_torch_datasets() -> None:

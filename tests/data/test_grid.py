@@ -14,7 +14,7 @@ from segcal.data import Grid, GridRecipe, write_nifti
 from segcal.data.grid import plan_grid
 from segcal.data.resample import (
     area_weights,
-    centre_start,
+    center_start,
     crop_or_pad,
     linear_weights,
     present,
@@ -53,7 +53,7 @@ def test_labels_take_the_largest_share() -> None:
     labels = np.array([1, 1, 0, 2, 2, 2])
     np.testing.assert_array_equal(resize_labels(labels, (2,)), [1, 2])
     np.testing.assert_array_equal(resize_labels(labels, (6,)), labels)
-    # A tie goes to the voxel under the centre, whichever label it has.
+    # A tie goes to the voxel under the center, whichever label it has.
     np.testing.assert_array_equal(resize_labels(np.array([3, 1]), (1,)), [1])
     np.testing.assert_array_equal(resize_labels(np.array([1, 3]), (1,)), [3])
 
@@ -71,7 +71,7 @@ def test_structures_keep_their_width(n_in: int, n_out: int) -> None:
 
 
 @given(sizes, sizes)
-def test_area_weights_share_out_every_voxel(n_in: int, n_out: int) -> None:
+def test_area_weights_distribute_every_voxel(n_in: int, n_out: int) -> None:
     weights = area_weights(n_in, n_out)
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(weights.sum(axis=0), n_out / n_in, rtol=1e-4)
@@ -86,9 +86,9 @@ def test_labels_present_are_counted_or_sorted() -> None:
 
 
 @given(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3))
-def test_crop_then_pad_is_where_it_was(pairs: list[tuple[int, int]]) -> None:
+def test_padding_undoes_cropping(pairs: list[tuple[int, int]]) -> None:
     size, shape = [p[0] for p in pairs], [p[1] for p in pairs]
-    start = centre_start(size, shape)
+    start = center_start(size, shape)
     array = np.arange(1, np.prod(size) + 1).reshape(size)
     box = crop_or_pad(array, start, shape, 0)
     back = crop_or_pad(box, [-s for s in start], size, 0)
@@ -113,14 +113,14 @@ def make_grid(recipe: str, shape: tuple[int, int, int] = (17, 61, 53)) -> Grid:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_voxels_keep_their_place_in_millimetres(recipe: str) -> None:
+def test_voxels_keep_their_place_in_millimeters(recipe: str) -> None:
     """A stored image of world coordinates must agree with the stored affine."""
     grid = make_grid(recipe)
     z, y, x = np.meshgrid(*map(np.arange, grid.original_shape), indexing="ij")
     index = np.stack([x, y, z, np.ones_like(x)]).astype(float)
     world = np.einsum("ij,jzyx->izyx", np.array(grid.affine), index)[:3]
     stored = grid.apply_image(world)
-    # Inside, away from borders where linear interpolation has only one neighbour, and padding.
+    # Inside, away from borders where linear interpolation has only one neighbor, and padding.
     inner = [
         slice(max(0, -s) + 3, min(n, r - s) - 3)
         for s, n, r in zip(grid.start, grid.shape, grid.resized_shape, strict=True)
@@ -136,11 +136,11 @@ def test_voxels_keep_their_place_in_millimetres(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_labels_come_back_within_half_a_voxel(recipe: str) -> None:
+def test_labels_return_within_half_a_voxel(recipe: str) -> None:
     """Every boundary voxel of the round trip is at most half a (coarser) voxel off."""
     grid = make_grid(recipe)
     labels = blob((53, 61, 17), (1, 2)).T.copy()
-    # What the ACDC crop cuts off cannot come back.
+    # Voxels that the ACDC crop removes are lost.
     labels[:, :6], labels[:, -6:], labels[..., :6], labels[..., -6:] = 0, 0, 0, 0
     back = grid.restore_labels(grid.apply_labels(labels))
     assert back.shape == labels.shape
@@ -148,15 +148,15 @@ def test_labels_come_back_within_half_a_voxel(recipe: str) -> None:
         np.testing.assert_array_equal(back, labels)
     step = np.maximum(1.0, np.array(grid.original_shape) / np.array(grid.resized_shape))
     for value in (1, 2):
-        # Distances between voxel centres and the mask's edge, in voxels of the coarser grid.
+        # Distances between voxel centers and the mask's edge, in voxels of the coarser grid.
         before, after = labels == value, back == value
         outside = distance_transform_edt(~before, sampling=1 / step)[after]
         inside = distance_transform_edt(~after, sampling=1 / step)[before]
-        # A voxel centre one step outside the mask lies half a voxel from its edge.
+        # A voxel center one step outside the mask lies half a voxel from its edge.
         assert max(outside.max(), inside.max()) - 0.5 <= 0.5 + 1e-9
 
 
-def test_coordinates_come_back_within_half_a_voxel() -> None:
+def test_coordinates_return_within_half_a_voxel() -> None:
     shape = (17, 61, 53)
     ramps = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij")).astype(float)
     recipe = GridRecipe(resize=(12, 40, 200))
@@ -165,7 +165,7 @@ def test_coordinates_come_back_within_half_a_voxel() -> None:
     assert np.abs(back - ramps).max() <= 0.5
 
 
-def test_probabilities_come_back_as_probabilities() -> None:
+def test_restored_probabilities_sum_to_one() -> None:
     grid = make_grid("acdc")
     probs = np.random.default_rng(0).dirichlet([1, 1, 1], size=grid.shape).transpose(3, 0, 1, 2)
     back = grid.restore_probs(probs.astype(np.float32))
@@ -189,7 +189,7 @@ def test_wrong_shapes_are_named() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.tuples(*[st.integers(2, 30)] * 3), st.tuples(*[st.integers(2, 30)] * 3))
-def test_extent_in_millimetres_never_changes(
+def test_extent_in_millimeters_never_changes(
     shape: tuple[int, int, int], resized: tuple[int, int, int]
 ) -> None:
     grid = plan_grid(shape, (3.0, 1.0, 0.5), np.diag([0.5, 1, 3, 1]), GridRecipe(resize=resized))

@@ -96,8 +96,8 @@ def test_bad_voxels_are_named(tmp_path: Path) -> None:
     assert "1 NaN" in error_line(save(tmp_path / "a.nii.gz", holes), "NaN")
     error_line(save(tmp_path / "b.nii.gz", np.full(SHAPE, 1e300)), "infinite")
     error_line(save(tmp_path / "c.nii.gz", np.full(SHAPE, 7.0)), "constant (7)")
-    colour = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
-    error_line(save(tmp_path / "rgb.nii.gz", colour), "colour (RGB)")
+    color = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+    error_line(save(tmp_path / "rgb.nii.gz", color), "color (RGB)")
     half = blob(SHAPE, (1, 2), np.float32)
     half[3, 3, 2] = 1.5
     error_line(save(tmp_path / "d.nii.gz", half), "not whole numbers (such as 1.5)", read_labels)
@@ -137,9 +137,9 @@ def test_grids_must_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "form", "value", "problem"),
     [
-        (42, "<3h", (8000, 8000, 8000), "promises"),
+        (42, "<3h", (8000, 8000, 8000), "announces"),
         (42, "<h", (-3,), "dimensions"),
-        (40, "<h", (9,), "has a NIfTI header with"),
+        (40, "<h", (9,), "has an invalid NIfTI header"),
         (70, "<h", (1792,), "datatype"),
         (72, "<h", (7,), "bitpix"),
         (108, "<f", (1e30,), "vox_offset"),
@@ -163,7 +163,7 @@ def test_hostile_headers_are_refused_before_allocating(
         error_line(path, problem)
 
 
-def test_units_other_than_millimetres(tmp_path: Path) -> None:
+def test_units_other_than_millimeters(tmp_path: Path) -> None:
     for unit, factor in (("micron", 1e3), ("meter", 1e-3), ("mm", 1.0), ("unknown", 1.0)):
         image = nib.Nifti1Image(scan(SHAPE, 0), np.diag([0.5 * factor, 0.75 * factor, factor, 1]))
         image.header.set_xyzt_units(unit)

@@ -1,4 +1,4 @@
-"""Phantoms: the truth is the truth, raters disagree where the image is ambiguous."""
+"""Phantoms: the stored truth is exact, and raters disagree where the image is ambiguous."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from segcal.data import PhantomSpec, check_dataset, plan_phantom, prepare
-from segcal.data.phantom import generate, make_case, smooth_field
+from segcal.data import PhantomSource, check_dataset, prepare
+from segcal.data.phantom import PhantomSpec, generate, make_case, smooth_field
 
 
 def draws(index: int, raters: int, spec: PhantomSpec) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +40,7 @@ def test_fields_have_unit_variance() -> None:
     fields = np.stack([smooth_field(rng, (5, 24, 24), (4.0, 2.0, 2.0), 9.0) for _ in range(400)])
     assert abs(fields.mean()) < 0.08
     np.testing.assert_allclose(fields.std(axis=0), 1, atol=0.16)
-    # Smooth: neighbours agree, distant voxels do not.
+    # Smooth: neighbors agree, distant voxels do not.
     assert np.corrcoef(fields[:, 2, 0, 0], fields[:, 2, 0, 1])[0, 1] > 0.9
     assert abs(np.corrcoef(fields[:, 2, 0, 0], fields[:, 2, 12, 12])[0, 1]) < 0.2
 
@@ -97,9 +97,10 @@ def test_seeds_and_indices_matter_and_repeat() -> None:
     assert other.voxels_sha256 != one.voxels_sha256
 
 
-def test_prepared_phantoms_carry_their_truth(tmp_path: Path) -> None:
-    spec = PhantomSpec(dims=3, cases=5, size=48, slices=6)
-    dataset = prepare(plan_phantom(spec), tmp_path / "out").dataset
+def test_prepared_phantoms_store_their_truth(tmp_path: Path) -> None:
+    source = PhantomSource(dims=3, cases=5, size=48, slices=6)
+    spec = source.spec
+    dataset = prepare(source, tmp_path / "out").dataset
     assert dataset.info.has_truth
     for index, case in enumerate(dataset):
         truth = case.truth()
@@ -110,8 +111,8 @@ def test_prepared_phantoms_carry_their_truth(tmp_path: Path) -> None:
         np.testing.assert_array_equal(case.label(), make_case(spec, index).label)
         assert case.spacing_mm == (4.0, 4.0, 4.0)
     assert check_dataset(tmp_path / "out").problems == ()
-    # A larger set keeps the cases that are there.
-    more = prepare(plan_phantom(PhantomSpec(cases=7, size=48, slices=6)), tmp_path / "out")
+    # A larger set keeps the existing cases.
+    more = prepare(PhantomSource(cases=7, size=48, slices=6), tmp_path / "out")
     assert (more.kept, more.written) == (5, 2)
 
 
@@ -120,4 +121,4 @@ def test_prepared_phantoms_carry_their_truth(tmp_path: Path) -> None:
 )
 def test_arguments_are_checked(name: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"`{name}`"):
-        PhantomSpec(**{name: value})
+        PhantomSource(**{name: value})

@@ -1,4 +1,4 @@
-"""Real volumes, where they are: ACDC and the Decathlon's Hippocampus."""
+"""Real volumes, where available: ACDC and Hippocampus of the Decathlon."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from segcal.data import check_dataset, plan_source, prepare, write_nifti
+from segcal.data import AcdcSource, MsdSource, check_dataset, prepare, write_nifti
 
 pytestmark = pytest.mark.realdata
 
@@ -33,7 +33,7 @@ def test_some_acdc_patients_with_the_duplicate_pair(acdc: Path, tmp_path: Path) 
     source.mkdir()
     for number in (1, 30, 74, 76, 99):
         (source / f"patient{number:03d}").symlink_to(acdc / f"patient{number:03d}")
-    dataset = prepare(plan_source("acdc", source, dtype="uint8"), tmp_path / "out").dataset
+    dataset = prepare(AcdcSource(source), tmp_path / "out", dtype="uint8").dataset
     assert dataset.splits.duplicates == (("patient074", "patient076"),)
     assert check_dataset(tmp_path / "out").problems == ()
     # Spacing by hand: patient 1 is 216 × 256 × 10 at 1.5625 mm, resized to 224 × 224.
@@ -60,11 +60,11 @@ def test_some_hippocampus_cases(hippocampus: Path, tmp_path: Path) -> None:
         (source / folder).mkdir(parents=True)
         for path in sorted((hippocampus / folder).glob("*.nii.gz"))[:12]:
             shutil.copy(path, source / folder)
-    dataset = prepare(plan_source("msd", source), tmp_path / "out").dataset
+    dataset = prepare(MsdSource(source), tmp_path / "out").dataset
     assert check_dataset(tmp_path / "out").problems == ()
     assert dataset.num_classes == 3
     for case in dataset:
-        # Padded, never resampled: the way back is exact.
+        # Padded, not resampled: labels return exactly.
         assert case.shape[1:] == (64, 64)
         path = hippocampus / "labelsTr" / f"{case.name}.nii.gz"
         truth = np.asanyarray(nib.load(path).dataobj).T
@@ -76,7 +76,7 @@ def test_some_hippocampus_cases(hippocampus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_of_acdc(acdc: Path, tmp_path: Path) -> None:
-    report = prepare(plan_source("acdc", acdc, dtype="uint8"), tmp_path / "out", workers=2)
+    report = prepare(AcdcSource(acdc), tmp_path / "out", dtype="uint8", workers=2)
     assert (report.written, report.skipped) == (200, ())
     splits = report.dataset.splits
     assert [len(splits.train), len(splits.val), len(splits.test)] == [140, 20, 40]
@@ -88,7 +88,7 @@ def test_all_of_acdc(acdc: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_of_hippocampus(hippocampus: Path, tmp_path: Path) -> None:
-    report = prepare(plan_source("msd", hippocampus), tmp_path / "out", workers=2)
+    report = prepare(MsdSource(hippocampus), tmp_path / "out", workers=2)
     assert (report.written, report.skipped) == (260, ())
     assert {case.shape[1:] for case in report.dataset} == {(64, 64)}
     assert check_dataset(tmp_path / "out").problems == ()

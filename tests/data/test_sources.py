@@ -14,16 +14,18 @@ from scipy.ndimage import distance_transform_edt
 from helpers.trees import acdc_tree, blob, brats_tree, flare_tree, folder_tree, msd_tree, save, scan
 from segcal.core.errors import PathError
 from segcal.data import (
-    PhantomSpec,
+    SOURCES,
+    AcdcSource,
+    FolderSource,
+    MsdSource,
     PreparedDataset,
-    SourceOptions,
     check_dataset,
-    plan_source,
     prepare,
     write_nifti,
 )
-from segcal.data.phantom import make_case
+from segcal.data.phantom import PhantomSpec, make_case
 from segcal.data.store import encode_image, pack_case
+from segcal.data.survey import find_cases
 
 TREES = {
     "acdc": acdc_tree,
@@ -39,13 +41,13 @@ Prepared = Callable[..., tuple[Path, PreparedDataset]]
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """(source, prepared set) of a kind and recipe, made once; not to be changed."""
+    """(source folder, prepared set) of a source and recipe, prepared once; do not change it."""
 
     @cache
-    def make(kind: str, recipe: str = "paper") -> tuple[Path, PreparedDataset]:
+    def make(kind: str, recipe: str | None = None) -> tuple[Path, PreparedDataset]:
         root = tmp_path_factory.mktemp(kind)
         source = TREES[kind](root / "source")
-        dataset = prepare(plan_source(kind, source, recipe=recipe), root / "out").dataset
+        dataset = prepare(SOURCES.get(kind)(source), root / "out", recipe=recipe).dataset
         assert check_dataset(root / "out").problems == ()
         return source, dataset
 
@@ -62,7 +64,7 @@ PAPER_SHAPES = {
 
 
 @pytest.mark.parametrize("kind", TREES)
-def test_paper_recipe(kind: str, prepared: Prepared) -> None:
+def test_default_recipe(kind: str, prepared: Prepared) -> None:
     _, dataset = prepared(kind)
     assert {case.shape for case in dataset} == PAPER_SHAPES[kind]
     for case in dataset:
@@ -71,7 +73,7 @@ def test_paper_recipe(kind: str, prepared: Prepared) -> None:
         assert label.shape == case.shape
         assert set(np.unique(label)) == set(dataset.classes)
         assert np.isfinite(image).all()
-        # Millimetre metrics need the spacing after resampling.
+        # Millimeter metrics need the spacing after resampling.
         before = np.array(case.grid.original_spacing_mm) * case.grid.original_shape
         after = np.array(case.spacing_mm) * case.grid.resized_shape
         np.testing.assert_allclose(before, after)
@@ -83,10 +85,9 @@ def test_predictions_return_to_the_source_grid(
 ) -> None:
     """Label → prepared → back → file: same header, every voxel within half a voxel."""
     source, dataset = prepared(kind)
-    plan = plan_source(kind, source)
+    files = find_cases(SOURCES.get(kind)(source))[0]
     case = next(iter(dataset))
-    files = plan.makers[case.name].args[0]  # type: ignore[attr-defined]
-    original = nib.load(files.label)
+    original = nib.load(files[case.name].files[-1])
     write_nifti(tmp_path / "back.nii.gz", case.grid.restore_labels(case.label()), case.grid)
     back = nib.load(tmp_path / "back.nii.gz")
     assert back.shape == original.shape
@@ -94,7 +95,7 @@ def test_predictions_return_to_the_source_grid(
     np.testing.assert_allclose(back.header.get_zooms(), original.header.get_zooms(), rtol=1e-5)
     before, after = np.asanyarray(original.dataobj) > 0, np.asanyarray(back.dataobj) > 0
     if kind == "acdc":
-        # 192 of 224: what was cropped away comes back as background.
+        # 192 of 224: cropped voxels return as background.
         before = before.copy()
         after = after.copy()
         for mask in (before, after):
@@ -129,7 +130,7 @@ def test_brats_labels_regions_and_channels(prepared: Prepared) -> None:
         np.testing.assert_allclose(case.image()[index], expected, atol=5e-3)
 
 
-def test_flare_is_windowed_and_acdc_standardised(prepared: Prepared) -> None:
+def test_flare_is_windowed_and_acdc_z_scored(prepared: Prepared) -> None:
     source, flare = prepared("flare", "native")
     case = next(iter(flare))
     raw = np.asanyarray(nib.load(source / "TrainingImg" / f"{case.name}_0000.nii.gz").dataobj).T
@@ -151,9 +152,9 @@ def test_acdc_pairs_frames_of_a_patient(prepared: Prepared, tmp_path: Path) -> N
     assert len(dataset) == 6
     case = dataset["patient002_frame12"]
     assert (case.patient, case.properties.notes) == ("patient002", {"phase": "ES"})
-    # The folder that holds `training` will do as well.
+    # The folder that holds `training` works as well.
     (tmp_path / "training").symlink_to(source)
-    assert len(plan_source("acdc", tmp_path).makers) == 6
+    assert len(find_cases(AcdcSource(tmp_path))[0]) == 6
 
 
 def test_msd_with_and_without_description(prepared: Prepared, tmp_path: Path) -> None:
@@ -161,26 +162,24 @@ def test_msd_with_and_without_description(prepared: Prepared, tmp_path: Path) ->
     assert described.info.channels == ("M0", "M1")
     assert described.classes == {0: "background", 1: "outer", 2: "inner"}
     msd_tree(tmp_path / "b" / "source", channels=1, described=False)
-    plan = plan_source("msd", tmp_path / "b" / "source")
-    inferred = prepare(plan, tmp_path / "b" / "out").dataset
+    source = tmp_path / "b" / "source"
+    inferred = prepare(MsdSource(source), tmp_path / "b" / "out").dataset
     assert inferred.info.channels == ("channel 0",)
     assert inferred.classes == {0: "background", 1: "class 1", 2: "class 2"}
-    named = plan_source(
-        "msd", tmp_path / "b" / "source", options=SourceOptions(classes=("one", "two"))
-    )
+    named = MsdSource(source, classes="one, two").description
     assert named.classes == {0: "background", 1: "one", 2: "two"}
 
 
-def test_modality_and_window_are_the_users_word(tmp_path: Path) -> None:
+def test_modality_and_window_override_the_files(tmp_path: Path) -> None:
     source = msd_tree(tmp_path / "source", channels=1)
-    ct = plan_source("msd", source, options=SourceOptions(modality="ct", window=(-50.0, 300.0)))
-    assert (ct.intensity.kind, ct.intensity.low, ct.intensity.high) == ("window", -50.0, 300.0)
-    assert plan_source("msd", source).intensity.kind == "zscore"
+    ct = MsdSource(source, modality="ct", window=(-50.0, 300.0)).description.intensity
+    assert (ct.kind, ct.low, ct.high) == ("window", -50.0, 300.0)
+    assert MsdSource(source).description.intensity.kind == "zscore"
     content = json.loads((source / "dataset.json").read_text()) | {"modality": {"0": "CT"}}
     (source / "dataset.json").write_text(json.dumps(content))
-    assert plan_source("msd", source).intensity.kind == "window"
+    assert MsdSource(source).description.intensity.kind == "window"
     with pytest.raises(ValueError, match="`modality`"):
-        plan_source("msd", source, options=SourceOptions(modality="xray"))
+        MsdSource(source, modality="xray")
     for modality, window in (
         ("ct", (5.0, 5.0)),
         ("ct", (-np.inf, 5.0)),
@@ -188,10 +187,10 @@ def test_modality_and_window_are_the_users_word(tmp_path: Path) -> None:
         ("mr", (0.0, 5.0)),
     ):
         with pytest.raises(ValueError, match="`window`"):
-            plan_source("msd", source, options=SourceOptions(modality=modality, window=window))
-    for names in (("a", ""), ("a", "a"), ("background",)):
+            MsdSource(source, modality=modality, window=window)
+    for names in ("a,", "a,a", "background", ""):
         with pytest.raises(ValueError, match="`classes`"):
-            SourceOptions(classes=names)
+            MsdSource(source, classes=names)
 
 
 def test_nnunet_raw_layout(tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_nnunet_raw_layout(tmp_path: Path) -> None:
         "file_ending": ".nii.gz",
     }
     (source / "dataset.json").write_text(json.dumps(content))
-    dataset = prepare(plan_source("folder", source, recipe="native"), tmp_path / "out").dataset
+    dataset = prepare(FolderSource(source), tmp_path / "out", recipe="native").dataset
     assert dataset.info.cases == ("a_1", "b_2")
     assert dataset.info.channels == ("T1", "T2")
     assert dataset.classes == {0: "background", 1: "class 1", 2: "core"}
@@ -215,19 +214,18 @@ def test_nnunet_raw_layout(tmp_path: Path) -> None:
     np.testing.assert_allclose(dataset["a_1"].image()[1].mean(), 0, atol=1e-3)
 
 
-def test_dataset_json_cannot_lead_out_of_the_set(tmp_path: Path) -> None:
+def test_dataset_json_cannot_list_files_outside_the_folder(tmp_path: Path) -> None:
     source = msd_tree(tmp_path / "source", channels=1)
     content = json.loads((source / "dataset.json").read_text())
     content["training"][0]["image"] = "../../secret.nii.gz"
     (source / "dataset.json").write_text(json.dumps(content))
-    plan = plan_source("msd", source)
-    assert "outside the set" in str(plan.problems[0])
+    assert "outside the folder" in problems(source, "msd")[0]
 
 
 def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
     source = acdc_tree(tmp_path / "source", patients=1)
-    fine = prepare(plan_source("acdc", source), tmp_path / "fine").dataset
-    coarse = prepare(plan_source("acdc", source, dtype="uint8"), tmp_path / "coarse").dataset
+    fine = prepare(AcdcSource(source), tmp_path / "fine").dataset
+    coarse = prepare(AcdcSource(source), tmp_path / "coarse", dtype="uint8").dataset
     for one, other in zip(fine, coarse, strict=True):
         assert other.stored("image").dtype == np.uint8
         step = other.properties.scale[0]
@@ -239,7 +237,7 @@ def test_uint8_keeps_half_a_step(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_stored_are_refused_by_name() -> None:
-    spec = PhantomSpec(dims=2, cases=1, size=32)
+    spec = PhantomSpec(dims=2, size=32)
     case = replace(make_case(spec, 0), image=np.full((1, 1, 32, 32), 1e5, dtype=np.float32))
     with pytest.raises(PathError, match="phantom_0000: intensities up to 100000"):
         pack_case(case, "float16", {})
@@ -267,24 +265,24 @@ def nnunet_tree(root: Path, channels: dict[str, tuple[int, ...]]) -> Path:
 
 
 def problems(source: Path, kind: str = "folder") -> list[str]:
-    return [str(problem) for problem in plan_source(kind, source).problems]
+    return [str(problem) for problem in find_cases(SOURCES.get(kind)(source))[2]]
 
 
 def test_channels_are_compared_by_number_not_by_count(tmp_path: Path) -> None:
-    """Two files each, but T2 of one case would have stood where T1 of the other does."""
+    """Two files each, but T2 of one case would take the place of T1 of the other."""
     source = nnunet_tree(tmp_path, {"a": (0, 1), "b": (0, 2)})
     found = problems(nnunet_tree(tmp_path, {"c": (0, 1, 2)}))
-    assert len(plan_source("folder", source).makers) == 1
+    assert len(find_cases(FolderSource(source))[0]) == 1
     assert found[0].startswith(f"{tmp_path}/imagesTr/a_0002.nii.gz: is missing (channel 2 of 3)")
     assert found[1].startswith(f"{tmp_path}/imagesTr/b_0001.nii.gz: is missing (channel 1 of 3)")
 
 
-def test_nothing_in_an_image_folder_is_lost_quietly(tmp_path: Path) -> None:
+def test_every_file_of_an_image_folder_is_used_or_reported(tmp_path: Path) -> None:
     source = folder_tree(tmp_path / "a")
     (source / "images" / "fall 0.nii.gz").rename(source / "images" / "fall 0.NII.GZ")
     (source / "labels" / "fall 2.nii.gz").rename(source / "labels" / "fall 2.NII.GZ")
     assert problems(source) == []
-    assert len(plan_source("folder", source).makers) == 3
+    assert len(find_cases(FolderSource(source))[0]) == 3
     (source / "images" / "fall 9.mha").write_text("")
     (source / "images" / ".DS_Store").write_text("")
     save(source / "images" / "fall 1.nii", scan((20, 24, 6), 5))
@@ -293,13 +291,13 @@ def test_nothing_in_an_image_folder_is_lost_quietly(tmp_path: Path) -> None:
     assert len(found) == 3
     for piece in (
         "fall 9.mha: is not a .nii or .nii.gz file",
-        "gives the case name fall 1 a second time",
-        "fall 0.nii: gives the name fall 0 a second time",
+        "is a second file named fall 1",
+        "fall 0.nii: is a second file named fall 0",
     ):
         assert any(piece in line for line in found), piece
     channels = nnunet_tree(tmp_path / "b", {"a": (0, 1)})
     save(channels / "imagesTr" / "a_0001.nii", scan((20, 22, 6), 5))
-    assert "gives the name a_0001 a second time" in problems(channels)[0]
+    assert "is a second file named a_0001" in problems(channels)[0]
     for kind, tree, images in (("msd", msd_tree, "imagesTr"), ("flare", flare_tree, "TrainingImg")):
         source = tree(tmp_path / kind)
         (source / "dataset.json").unlink(missing_ok=True)
@@ -311,50 +309,43 @@ def test_names_that_differ_in_capitals_only_are_refused(tmp_path: Path) -> None:
     for name in ("a", "A"):
         save(tmp_path / "images" / f"{name}.nii.gz", scan((20, 24, 6), 1))
         save(tmp_path / "labels" / f"{name}.nii.gz", blob((20, 24, 6), (1,)))
-    assert "differs from case A in capital letters only" in problems(tmp_path)[0]
+    assert "has the same case name as A" in problems(tmp_path)[0]
 
 
-def test_links_inside_a_described_set_may_lead_elsewhere(tmp_path: Path) -> None:
+def test_links_to_files_outside_the_folder_are_followed(tmp_path: Path) -> None:
     source = msd_tree(tmp_path / "source", channels=1)
     path = source / "imagesTr" / "brain_000.nii.gz"
     path.rename(tmp_path / "elsewhere.nii.gz")
     path.symlink_to(tmp_path / "elsewhere.nii.gz")
     assert problems(source, "msd") == []
-    assert len(prepare(plan_source("msd", source), tmp_path / "out").dataset) == 3
+    assert len(prepare(MsdSource(source), tmp_path / "out").dataset) == 3
 
 
-def test_a_small_spread_about_a_large_mean_survives(tmp_path: Path) -> None:
+def test_small_variation_about_a_large_mean_is_kept(tmp_path: Path) -> None:
     values = scan((20, 24, 6), 0, np.float64)
     for name, shift in (("a", 0.0), ("b", 1e9)):
         save(tmp_path / "s" / "images" / f"{name}.nii.gz", values + shift)
         save(tmp_path / "s" / "labels" / f"{name}.nii.gz", blob((20, 24, 6), (1,)))
-    dataset = prepare(plan_source("folder", tmp_path / "s"), tmp_path / "out").dataset
+    dataset = prepare(FolderSource(tmp_path / "s"), tmp_path / "out").dataset
     np.testing.assert_allclose(dataset["a"].image(), dataset["b"].image(), atol=2e-3)
 
 
-def test_what_a_header_left_open_is_noted(tmp_path: Path) -> None:
+def test_decisions_about_a_header_are_noted(tmp_path: Path) -> None:
     for folder, array in (("images", scan((20, 24, 6), 0)), ("labels", blob((20, 24, 6), (1,)))):
         path = tmp_path / "s" / folder / "a.nii.gz"
         path.parent.mkdir(parents=True)
         image = nib.Nifti1Image(array, np.diag([-1.0, -1.0, 1.0, 1.0]))
         image.header["pixdim"][1:4] = (1.5, 1.5, 10)
         nib.save(image, path)
-    case = prepare(plan_source("folder", tmp_path / "s"), tmp_path / "out").dataset["a"]
+    case = prepare(FolderSource(tmp_path / "s"), tmp_path / "out").dataset["a"]
     assert case.spacing_mm == (10.0, 1.5, 1.5)
     assert case.properties.notes == {"spacing": "from pixdim; the affine is a placeholder"}
 
 
-def test_the_plan_knows_what_a_case_takes(tmp_path: Path) -> None:
-    source = msd_tree(tmp_path / "source", channels=2)
-    native = plan_source("msd", source, recipe="native").case_bytes
-    assert native == 16 * 2 * 2 * 30 * 36 * 12
-    assert plan_source("msd", source).case_bytes > native
-
-
-def test_numbered_names_are_no_channels_where_the_labels_have_them_too(tmp_path: Path) -> None:
+def test_numbered_names_are_not_channels_if_the_labels_have_them_too(tmp_path: Path) -> None:
     for number in range(3):
         save(tmp_path / "images" / f"case_{number:04d}.nii.gz", scan((20, 24, 6), number))
         save(tmp_path / "labels" / f"case_{number:04d}.nii.gz", blob((20, 24, 6), (1,)))
-    plan = plan_source("folder", tmp_path)
-    assert sorted(plan.makers) == ["case_0000", "case_0001", "case_0002"]
-    assert len(plan.channels) == 1
+    source = FolderSource(tmp_path)
+    assert sorted(find_cases(source)[0]) == ["case_0000", "case_0001", "case_0002"]
+    assert len(source.description.channels) == 1

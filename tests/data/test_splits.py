@@ -45,7 +45,9 @@ def test_duplicates_join_in_chains() -> None:
     st.lists(st.lists(st.integers(0, 59), min_size=2, max_size=4), max_size=5),
     st.integers(0, 5),
 )
-def test_no_patient_and_no_scan_parts(patients: int, same: list[list[int]], seed: int) -> None:
+def test_no_patient_or_scan_is_in_two_parts(
+    patients: int, same: list[list[int]], seed: int
+) -> None:
     patient_of = {f"p{p:02d}_f{f}": f"p{p:02d}" for p in range(patients) for f in range(2)}
     scan_of = {name: name for name in patient_of}
     pairs = [(p, name) for name, p in patient_of.items()]

@@ -1,4 +1,4 @@
-"""Volumes through networks; `segcal predict` on the grid of the source files."""
+"""Prediction of volumes; `segcal predict` on the grid of the source files."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from torch import nn
 
 from helpers.runs import settings
 from helpers.trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
-from segcal.data import find_images, open_dataset, plan_source, prepare, write_nifti
+from segcal.data import AcdcSource, find_images, open_dataset, prepare, write_nifti
 from segcal.evaluation import evaluate_run, open_run, predict_case, predict_volumes
 from segcal.models import predict_logits
 from segcal.training import train
@@ -74,8 +74,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("work")
-    prepare(plan_source("acdc", source, dtype="uint8"), root / "data", workers=1)
-    train(settings(root / "data", epochs=1, optimiser={"lr": 0.01}), root / "run")
+    prepare(AcdcSource(source), root / "data", dtype="uint8", workers=1)
+    train(settings(root / "data", epochs=1, optimizer={"lr": 0.01}), root / "run")
     return root / "run"
 
 
@@ -112,7 +112,7 @@ def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> No
     folder.mkdir()
     shutil.copy(next(source.rglob("*_frame01.nii.gz")), folder / "x.nii.gz")
     data = open_run(run).config.data.path
-    train(settings(Path(data), epochs=1, seed=1, optimiser={"lr": 0.01}), tmp_path / "other")
+    train(settings(Path(data), epochs=1, seed=1, optimizer={"lr": 0.01}), tmp_path / "other")
 
     def probs(*runs: Path, **options: object) -> np.ndarray:
         path = predict_volumes(
@@ -126,9 +126,11 @@ def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> No
     np.testing.assert_allclose(both, (one + two) / 2, atol=1e-5)
     assert not np.allclose(probs(run, tmp_path / "other", average="logits"), both, atol=1e-4)
     assert not np.array_equal(probs(run, flips="w"), one)
-    with pytest.raises(ValueError, match="is there already, made with other settings; say --over"):
+    with pytest.raises(
+        ValueError, match="exists already, predicted with other settings; pass --over"
+    ):
         predict_volumes([run], folder, tmp_path / "out", outputs=["probs"])
-    with pytest.raises(ValueError, match="`outputs`"):
+    with pytest.raises(ValueError, match="`--output`"):
         predict_volumes([run], folder, tmp_path / "out", outputs=["prob"])
 
 
@@ -147,10 +149,10 @@ def test_the_command(
     capsys.readouterr()
     assert run_cli(monkeypatch, "predict", run, *where, "--output", "labels") == 0
     shown = capsys.readouterr()
-    assert "0 files; 1 scans done before, kept" in shown.out
+    assert "0 files written; 1 scans were predicted before" in shown.out
     assert shown.err == ""
     assert run_cli(monkeypatch, "predict", run, *where, "--flips", "w") == 2
-    assert "a_labels.nii.gz: is there already, made with other" in capsys.readouterr().err
+    assert "a_labels.nii.gz: exists already, predicted with other" in capsys.readouterr().err
     (tmp_path / "in" / "a_0000.nii.gz").write_bytes(b"nothing")
     assert run_cli(monkeypatch, "predict", run, *where, "--overwrite") == 2
     assert "a_0000.nii.gz: is not a NIfTI file" in capsys.readouterr().err
@@ -241,12 +243,10 @@ def test_the_orientation_of_the_file_does_not_matter(
 
 
 def _copy_with(run: Path, folder: Path, space: object) -> Path:
-    """A copy of the run whose run.json says something else of its training set; None: nothing."""
+    """A copy of the run with another `space` in run.json."""
     shutil.copytree(run, folder)
     about = json.loads((run / "run.json").read_text())
     about["space"] = space
-    if space is None:
-        del about["space"]
     (folder / "run.json").write_text(json.dumps(about))
     return folder
 
@@ -274,10 +274,9 @@ def test_orientations_that_are_not_known(run: Path, scans: Path, tmp_path: Path)
     assert said == []
     for name, kinds, words in (
         ("mixed", {"RAS": 2, "LAS": 1}, r"mixed orientations \(RAS, LAS\)"),
-        ("placeholders", {"unknown": 3}, "affines were placeholders"),
-        ("old", None, "does not say how its training set was oriented"),
+        ("placeholders", {"unknown": 3}, "affines of the training set are placeholders"),
     ):
-        other = None if kinds is None else {**space, "orientations": kinds}
+        other = {**space, "orientations": kinds}
         stored, said = probs(_copy_with(run, tmp_path / name, other), f"out_{name}")
         assert not same(stored)
         np.testing.assert_array_equal(stored[0], turned[0])
@@ -293,7 +292,7 @@ def test_orientations_that_are_not_known(run: Path, scans: Path, tmp_path: Path)
         predict_volumes([damaged], folder, tmp_path / "none")
 
 
-def test_odd_spacing_and_placeholders_are_told(run: Path, tmp_path: Path) -> None:
+def test_unusual_spacing_and_placeholders_are_warned_about(run: Path, tmp_path: Path) -> None:
     image = scan((40, 48, 3), 3)
     # What counts is the grid of the network: slices are resized from 40 x 48 to 224 x 224.
     save(tmp_path / "in" / "fine.nii.gz", image, np.diag([1.6, 1.4, 14.0, 1]))
@@ -308,32 +307,32 @@ def test_odd_spacing_and_placeholders_are_told(run: Path, tmp_path: Path) -> Non
         "blank", "small", "thick",
     ]  # fmt: skip
     assert "placeholder" in said[0]
-    assert "along x, where training had" in said[1]
-    assert "spacing 16 mm along z, where training had 10 mm" in said[2]
+    assert "along x, but" in said[1]
+    assert "spacing 16 mm along z, but 10 mm in training" in said[2]
 
 
-def test_maps_do_not_come_to_lie_among_the_images(
+def test_maps_must_not_be_written_among_the_images(
     run: Path, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(scans, tmp_path / "in")
     before = sorted((tmp_path / "in").iterdir())
     monkeypatch.chdir(tmp_path)
     for out in ("in", "in/../in"):
-        with pytest.raises(ValueError, match="is searched for images"):
+        with pytest.raises(ValueError, match="--out must not be the input folder"):
             predict_volumes([run], tmp_path / "in", out, overwrite=True)
     assert sorted((tmp_path / "in").iterdir()) == before
     # Folders of patients: a new folder beside them would be a patient the next time.
     (tmp_path / "all").mkdir()
     (tmp_path / "in").rename(tmp_path / "all" / "patient")
-    with pytest.raises(ValueError, match="is searched for images"):
+    with pytest.raises(ValueError, match="--out must not be the input folder"):
         predict_volumes([run], tmp_path / "all", "all/maps")
-    # Below a folder of images nobody looks for others.
+    # Below a folder of images no others are searched.
     source, out = tmp_path / "all" / "patient", tmp_path / "all" / "patient" / "maps"
     for count in (4, 0):
         assert len(predict_volumes([run], source, out, outputs=["labels"]).written) == count
 
 
-def test_a_damaged_scan_stops_no_other(
+def test_a_damaged_scan_is_skipped(
     run: Path,
     scans: Path,
     tmp_path: Path,
@@ -351,7 +350,7 @@ def test_a_damaged_scan_stops_no_other(
     command = ("predict", run, "--input", folder, "--out", out, "--output", "labels")
     assert run_cli(monkeypatch, *command) == 2
     said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in said] == ["left out", "left out"]
+    assert [line.split(":")[0] for line in said] == ["skipped", "skipped"]
     assert "b.nii.gz: is not a NIfTI file" in said[0]
     assert "c.nii.gz: is truncated or damaged" in said[1]
     maps = ["a_labels.nii.gz", "d_labels.nii.gz"]
@@ -360,7 +359,7 @@ def test_a_damaged_scan_stops_no_other(
     for name in ("b", "c"):
         (folder / f"{name}.nii.gz").write_bytes(whole)
     assert run_cli(monkeypatch, *command) == 0
-    assert "2 files; 2 scans done before, kept" in capsys.readouterr().out
+    assert "2 files written; 2 scans were predicted before" in capsys.readouterr().out
     assert {name: (out / name).stat().st_mtime_ns for name in maps} == times
     assert len(list(out.glob("*.nii.gz"))) == 4
     # A scan that changed is predicted again, one whose map is gone too; --overwrite means all.
@@ -372,20 +371,20 @@ def test_a_damaged_scan_stops_no_other(
     assert (len(found.written), found.kept) == (4, ())
 
 
-def test_maps_of_nobody_knows_whom_are_refused(run: Path, scans: Path, tmp_path: Path) -> None:
+def test_maps_of_unknown_origin_are_refused(run: Path, scans: Path, tmp_path: Path) -> None:
     predict_volumes([run], scans, tmp_path, outputs=["labels"])
     # Other maps of the same scans, made in another way, do not make the labels theirs.
     predict_volumes([run], scans, tmp_path, outputs=["confidence"], flips="w")
-    with pytest.raises(ValueError, match=r"LPS_labels\.nii\.gz: is there already, made with"):
+    with pytest.raises(ValueError, match=r"LPS_labels\.nii\.gz: exists already, predicted with"):
         predict_volumes([run], scans, tmp_path, outputs=["labels"], flips="w")
     assert len(predict_volumes([run], scans, tmp_path, outputs=["labels"]).kept) == 4
     for content in ("", "[]", '{"settings": {}, "maps": {"RAS_labels.nii.gz": 1}}'):
         (tmp_path / "predict.json").write_text(content)
-        with pytest.raises(ValueError, match=r"labels\.nii\.gz: is there already; say --over"):
+        with pytest.raises(ValueError, match=r"labels\.nii\.gz: exists already; pass --over"):
             predict_volumes([run], scans, tmp_path, outputs=["labels"])
 
 
-def test_an_interrupted_prediction_goes_on(
+def test_an_interrupted_prediction_continues(
     run: Path, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two maps of one scan."""
@@ -409,14 +408,14 @@ def test_an_interrupted_prediction_goes_on(
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--flips", "q"), "`flips`"),
-        (("--average", "foo"), "`average`"),
-        (("--checkpoint", "worst"), "Expected argument `checkpoint` to be one of 'best', 'last'"),
-        (("--output", "prob"), "`outputs`"),
+        (("--flips", "q"), "`--flips`"),
+        (("--average", "foo"), "`--average`"),
+        (("--checkpoint", "worst"), "`--checkpoint` to be one of 'best', 'last'"),
+        (("--output", "prob"), "`--output`"),
         (("--input", "nowhere"), "nowhere: does not exist; check the path given to --input"),
     ],
 )
-def test_wrong_options_leave_nothing(
+def test_invalid_options_write_nothing(
     run: Path,
     scans: Path,
     tmp_path: Path,
@@ -442,5 +441,5 @@ def test_3d_networks_slide(tmp_path: Path) -> None:
     config = settings(data, epochs=1, data={"mode": "3d", "patch_size": [4, 16, 16]}, batch_size=2)
     train(config, tmp_path / "run")
     found = evaluate_run(tmp_path / "run")
-    assert found.about["cases"] == 2
+    assert len(found.info.case_names) == 2
     assert found.means()["dsc"] >= 0

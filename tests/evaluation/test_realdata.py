@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from helpers.runs import finish, start
-from segcal.evaluation.posthoc_apply import apply_folder
-from segcal.evaluation.posthoc_fit import fit_pairs
+from segcal.evaluation import apply_folder, fit_pairs
 from segcal.metrics import CalibrationBins
-from segcal.predictions.pairing import find_pairs
+from segcal.predictions import find_pairs
 
 pytestmark = [pytest.mark.realdata, pytest.mark.filterwarnings("ignore")]
 
@@ -84,14 +83,11 @@ def test_a_network_that_is_too_sure_is_repaired(data_root: Path, tmp_path: Path)
     fit = find_pairs(tmp_path / "fit" / "probs", tmp_path / "fit" / "labelsTr")
     fitted = fit_pairs(fit, "temperature", from_probs=True)
     assert fitted.verdict is not None
-    print(fitted.verdict.words())
+    print(fitted.verdict.summary())
     assert fitted.verdict.helped == "yes"
     assert fitted.calibrator.temperature > 1.2  # type: ignore[attr-defined]
 
-    for _ in apply_folder(
-        fitted.calibrator, tmp_path / "test" / "probs", tmp_path / "out", from_probs=True
-    ):
-        pass
+    apply_folder(fitted.calibrator, tmp_path / "test" / "probs", tmp_path / "out", from_probs=True)
     before = measure(tmp_path / "test" / "probs", tmp_path / "test" / "labelsTr")
     after = measure(tmp_path / "out", tmp_path / "test" / "labelsTr")
     print(before, after)

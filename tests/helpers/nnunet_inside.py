@@ -1,6 +1,6 @@
-"""Tests of the trainers that need nnU-Net; the slow tests run them in its environment:
+"""Tests of the trainers inside nnU-Net; `test_nnunet_real.py` runs them in its environment:
 
-python -m pytest tests/nnunet_inside.py
+python -m pytest tests/helpers/nnunet_inside.py
 """
 
 import os
@@ -20,7 +20,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from segcal.integrations.nnunet import TRAINERS, trainer_folder
 from segcal.integrations.nnunet.trainers import SegcalTrainer
-from segcal.losses import LOSSES
+from segcal.losses import make_loss
 
 LABELS: dict[str, dict[str, Any]] = {
     "labels": {"background": 0, "a": 1, "b": 2},
@@ -51,7 +51,7 @@ ARCHITECTURE = {
 
 
 def make(trainer: type, folder: Path, kind: str, *, batch_dice: bool = False) -> Any:
-    """A trainer with its loss built, for three scales of 8×8×8 patches."""
+    """A trainer with its loss, for three scales of 8×8×8 patches."""
     plans = {
         "dataset_name": "Dataset999_Toy",
         "plans_name": "nnUNetPlans",
@@ -74,9 +74,9 @@ def make(trainer: type, folder: Path, kind: str, *, batch_dice: bool = False) ->
     description: dict[str, Any] = {"channel_names": {"0": "MRI"}, "labels": LABELS[kind]}
     if "regions" in kind:
         description["regions_class_order"] = [1, 2]
-    made = trainer(plans, "3d_fullres", 0, description, torch.device("cpu"))
-    made.loss = made._build_loss()
-    return made
+    built = trainer(plans, "3d_fullres", 0, description, torch.device("cpu"))
+    built.loss = built._build_loss()
+    return built
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def _folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scales(kind: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Logits and targets of two scales, as nnU-Net hands them to its loss."""
+    """Logits and targets of two scales, as nnU-Net passes them to its loss."""
     logits, targets = [], []
     for size in (8, 4):
         heads = 2 if "regions" in kind else 3
@@ -103,7 +103,7 @@ def scales(kind: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_nnunet_finds_them(name: str) -> None:
+def test_nnunet_finds_the_trainers(name: str) -> None:
     trainer = recursive_find_trainer_class_by_name(name)
     assert issubclass(trainer, nnUNetTrainer)
     assert trainer.__name__ == name
@@ -112,7 +112,7 @@ def test_nnunet_finds_them(name: str) -> None:
 
 @pytest.mark.parametrize("batch_dice", [False, True])
 @pytest.mark.parametrize("kind", ["labels", "ignore", "regions"])
-def test_with_cross_entropy_it_is_nnunets_own_loss(
+def test_with_cross_entropy_the_loss_equals_nnunets(
     tmp_path: Path, kind: str, batch_dice: bool
 ) -> None:
     ours = make(SegcalTrainer, tmp_path, kind, batch_dice=batch_dice)
@@ -140,7 +140,7 @@ def test_every_trainer_on_every_kind_of_label(tmp_path: Path, name: str, kind: s
     assert logits[0].grad.abs().sum() > 0
     if kind == "labels":
         expected = sum(
-            weight * (LOSSES[TRAINERS[name]]()(x, y) + loss.loss.dc(x, y))
+            weight * (make_loss(TRAINERS[name])(x, y) + loss.loss.dc(x, y))
             for weight, x, y in zip(loss.weight_factors, logits, targets, strict=True)
         )
         torch.testing.assert_close(value, expected)
@@ -154,10 +154,10 @@ def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loss = make(nnUNetTrainerMine, tmp_path, "labels").loss.loss
     assert (loss.pixel.penalty_weight, loss.pixel.prior, loss.dice_weight) == (0.3, "gaussian", 0.5)
     monkeypatch.setenv("SEGCAL_NNUNET_OPTIONS", "penalty_weight=0.7 dice_weight=0")
-    made = make(nnUNetTrainerMine, tmp_path, "labels")
-    loss = made.loss.loss
+    trainer = make(nnUNetTrainerMine, tmp_path, "labels")
+    loss = trainer.loss.loss
     assert (loss.pixel.penalty_weight, loss.pixel.prior, loss.dice_weight) == (0.7, "gaussian", 0)
-    assert "penalty_weight=0.7" in Path(made.log_file).read_text()
+    assert "penalty_weight=0.7" in Path(trainer.log_file).read_text()
     monkeypatch.setenv("SEGCAL_NNUNET_OPTIONS", "constrain=softmax")
     logits, targets = scales("regions")
     assert torch.isfinite(make(nnUNetTrainerMine, tmp_path, "regions").loss(logits, targets))
@@ -177,8 +177,8 @@ def test_without_deep_supervision(tmp_path: Path) -> None:
     )
 
 
-def _one_of_two(rank: int, folder: str, name: str) -> None:
-    """A process of DDP: the loss of its half of the batch, and the gradient that it gives."""
+def _run_rank(rank: int, folder: str, name: str) -> None:
+    """A process of DDP: the loss of its half of the batch, and its gradient."""
     os.environ |= {"nnUNet_compile": "f", "nnUNet_results": f"{folder}/{rank}"}
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     trainer = make(
@@ -189,20 +189,20 @@ def _one_of_two(rank: int, folder: str, name: str) -> None:
     mine = [x[rank : rank + 1].detach().requires_grad_() for x in logits]
     value = trainer.loss(mine, [y[rank : rank + 1] for y in targets])
     value.backward()
-    assert mine[-1].grad is not None  # no output is unused: DDP would wait for it
+    assert mine[-1].grad is not None  # every output is used: DDP waits for unused ones
     torch.save((value.detach(), mine[0].grad), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    """Batch Dice is over both processes; the pixel loss is the mean of theirs, as nnU-Net's."""
+    """Batch Dice covers both processes; the pixel loss is their mean, as in nnU-Net."""
     name = "nnUNetTrainerSVLS"
     logits, targets = scales("ignore")
-    for target in targets:  # as many voxels count in each image: the mean of means is the mean
+    for target in targets:  # equally many voxels in each image: the mean of means is the mean
         target[target == 3] = 0
         target[:, :, 0] = 3
     torch.save(([x.detach() for x in logits], targets), tmp_path / "batch.pt")
-    multiprocessing.spawn(_one_of_two, (str(tmp_path), name), nprocs=2)
+    multiprocessing.spawn(_run_rank, (str(tmp_path), name), nprocs=2)
     trainer = make(recursive_find_trainer_class_by_name(name), tmp_path, "ignore", batch_dice=True)
     trainer.loss.weight_factors = (1 / (1 + 1e-6), 1e-6 / (1 + 1e-6))  # what DDP uses, see nnU-Net
     value = trainer.loss(logits, targets)

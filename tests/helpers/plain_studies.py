@@ -1,12 +1,12 @@
-"""Studies of a few rows whose numbers are chosen: what findings say of them is known beforehand."""
+"""Studies of a few rows with chosen numbers, so that the expected findings are known."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from helpers.studies import write_rows
+from helpers.studies import write_study
 from segcal.metrics import Row
+from segcal.study import Dataset, Method, Run, StudyFile, write_cases_table
 
 # (method, seed, case) -> metric or (metric, region) -> value
 Values = Mapping[tuple[str, int, str], Mapping[str | tuple[str, str], float]]
@@ -14,22 +14,27 @@ Values = Mapping[tuple[str, int, str], Mapping[str | tuple[str, str], float]]
 
 def write_plain(folder: Path, values: Values, **extra: Any) -> Path:
     """One dataset "d" ("Set D"); a metric without a region is of "all"."""
-    rows = [
-        Row(f"d/{m}/seed{s}", m, s, "d", case, "all", *_where(key), value)
-        for (m, s, case), each in values.items()
-        for key, value in each.items()
-    ]
-    write_rows(folder / "cases.csv", rows)
-    runs: Iterable[tuple[str, int]] = dict.fromkeys((m, s) for m, s, _ in values)
-    study = {
-        "format": "segcal-study", "version": 1, "region": "all", "metrics": ["dsc", "ece"],
-        "datasets": [{"name": "d", "title": "Set D"}],
-        "methods": [{"name": m} for m in dict.fromkeys(m for m, _, _ in values)],
-        "runs": [
-            {"run": f"d/{m}/seed{s}", "method": m, "dataset": "d", "seed": s} for m, s in runs
-        ],
-    } | extra  # fmt: skip
-    (folder / "study.json").write_text(json.dumps(study), encoding="utf-8")
+    runs = []
+    for method, seed in dict.fromkeys((m, s) for m, s, _ in values):
+        name = f"d/{method}/seed{seed}"
+        rows = [
+            Row(name, method, seed, "d", case, "all", *_where(key), value)
+            for (m, s, case), each in values.items()
+            if (m, s) == (method, seed)
+            for key, value in each.items()
+        ]
+        (folder / "runs" / name).mkdir(parents=True)
+        write_cases_table(folder / "runs" / name / "cases.csv", rows)
+        runs.append(Run(run=name, method=method, dataset="d", seed=seed, folder=f"runs/{name}"))
+    content = StudyFile(
+        format="segcal-study",
+        version=1,
+        metrics=("dsc", "ece"),
+        datasets=(Dataset(name="d", title="Set D"),),
+        methods=tuple(Method(name=name) for name in dict.fromkeys(m for m, _, _ in values)),
+        runs=tuple(runs),
+    )
+    write_study(folder, content, extra)
     return folder
 
 

@@ -28,11 +28,11 @@ def exactly_calibrated(
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
     """(K, n) logits in which each row occurs `repeats` times with labels in its proportions.
 
-    So the labels have no noise, but for rounding to whole numbers, and the best temperature is 1.
+    The labels have no noise except rounding to whole numbers, so the best temperature is 1.
     """
     rng = np.random.default_rng(seed)
     logits = np.repeat(rng.normal(size=(num_classes, rows)) * 2, repeats, axis=1)
-    # One offset per row: rounding does not favour a class.
+    # One offset per row, so that rounding does not favor a class.
     level = (np.arange(repeats) + rng.random((rows, 1))) / repeats
     above = level.ravel() > softmax(logits).cumsum(0)
     return logits, above.sum(0).clip(max=num_classes - 1)
@@ -41,7 +41,7 @@ def exactly_calibrated(
 def blobs(
     name: int, *, too_sure: float = 3.0, shape: tuple[int, int, int] = (10, 16, 14)
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """Logits (3, *S) of two organs in background, too sure by a factor, and the truth.
+    """Logits (3, *S) of two organs in background, over-confident by a factor, and the labels.
 
     Labels are drawn from the softmax of the logits before they are multiplied.
     """

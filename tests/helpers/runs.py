@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from segcal.config import TrainConfig, check_config
-from segcal.data import PhantomSpec, plan_phantom, prepare
+from segcal.data import PhantomSource, prepare
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 TINY_NET: dict[str, Any] = {"options": {"filters": [4, 8], "pools": [2]}}
 
 
 def phantom(folder: Path, **spec: int) -> Path:
     """Prepare a phantom set below `folder`, in this process."""
-    prepare(plan_phantom(PhantomSpec(**spec), dtype="uint8"), folder, workers=1)
+    prepare(PhantomSource(**spec), folder, dtype="uint8", workers=1)
     return folder
 
 
@@ -38,7 +38,12 @@ def settings(data: Path, /, **changes: Any) -> TrainConfig:
 
 def environment() -> dict[str, str]:
     """One thread each: the two cores of a small machine are shared, and sums keep their order."""
-    return {**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{SRC}{os.pathsep}{SRC.parent / 'tests'}",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
 
 
 def start(*arguments: object, launcher: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
@@ -50,7 +55,7 @@ def start(*arguments: object, launcher: tuple[str, ...] = ()) -> "subprocess.Pop
 
 
 def finish(process: "subprocess.Popen[str]", timeout_s: float = 240) -> tuple[int, str]:
-    """(exit code, everything it said)."""
+    """(exit code, everything it printed)."""
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out + err
 

@@ -1,4 +1,4 @@
-"""Folders of predictions in every form, with labels, on an odd grid: no axis can be mistaken."""
+"""Folders of predictions in every format, with labels, on a grid whose axes all differ."""
 
 import pickle
 from pathlib import Path
@@ -15,7 +15,7 @@ FORMS = ["nnunet", "npz", "npy", "npy_xyz", "nifti", "classes"]
 
 
 def write_nifti(path: Path, array: Any, affine: Any = AFFINE) -> None:
-    """(Z, Y, X) or (K, Z, Y, X) as a file in the usual order."""
+    """Write (Z, Y, X) or (K, Z, Y, X) as a NIfTI file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = nib.Nifti1Image(np.ascontiguousarray(array.T), affine)
     image.header.set_xyzt_units("mm")
@@ -23,7 +23,7 @@ def write_nifti(path: Path, array: Any, affine: Any = AFFINE) -> None:
 
 
 def nnunet_properties(affine: Any = AFFINE) -> dict[str, Any]:
-    """What nnU-Net's SimpleITK reader writes of an image with this affine."""
+    """The properties that nnU-Net's SimpleITK reader stores for an image with this affine."""
     flipped = np.diag([-1, -1, 1, 1]) @ affine
     spacing = np.sqrt((affine[:3, :3] ** 2).sum(0))
     return {

@@ -1,12 +1,12 @@
-"""Study folders made of synthetic volumes, measured by the real metrics: what reports read.
+"""Study folders of synthetic volumes, measured by the real metrics and written by the real writers.
 
-A true field of probabilities is drawn per case, and labels from it. A fake method distorts the
-field: sharper logits are over-confident, flatter ones under-confident, noise costs accuracy.
+Each case has a field of true probabilities from which its labels are drawn. A fake method distorts
+the field: sharper logits are over-confident, flatter ones under-confident, noise costs accuracy.
 """
 
 import csv
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,18 @@ import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import gaussian_filter
 
+from segcal.core.files import write_json
 from segcal.metrics import COLUMNS, REGIONS, CalibrationBins, Row, evaluate_case, pool_cases
+from segcal.study import (
+    Candidate,
+    Dataset,
+    EvaluationInfo,
+    Method,
+    Run,
+    StudyFile,
+    StudyWriter,
+    write_evaluation_files,
+)
 
 Array = npt.NDArray[Any]
 EVIL = "<script>alert(1)</script>"
@@ -64,7 +75,7 @@ PHANTOM = FakeSet(
 
 @dataclass
 class Recipe:
-    """What to make."""
+    """The content of a study."""
 
     methods: tuple[Fake, ...] = METHODS
     datasets: tuple[FakeSet, ...] = (ACDC, PHANTOM)
@@ -82,67 +93,68 @@ class Recipe:
 
 
 def make_study(folder: Path, recipe: Recipe | None = None) -> Path:
-    """Write a study as the contract says; runs named in `fail` ("acdc/ls/seed1") have failed."""
+    """Write a study; runs named in `fail` ("acdc/ls/seed1") have failed."""
     recipe = recipe or Recipe()
-    rows: list[Row] = []
     runs = []
     for dataset in recipe.datasets:
         for method in recipe.methods:
             for seed in recipe.seeds:
                 name = f"{dataset.name}/{method.name}/seed{seed}"
-                run = {
-                    "run": name, "method": method.name, "dataset": dataset.name, "seed": seed,
-                    "folder": f"runs/{name}", "state": "done", "error": "", "seconds": 40.1,
-                }  # fmt: skip
+                run = Run(
+                    run=name, method=method.name, dataset=dataset.name, seed=seed,
+                    folder=f"runs/{name}", seconds=40.1,
+                )  # fmt: skip
                 if name in recipe.fail:
-                    run |= {"state": "failed", "error": "loss became NaN in epoch 3 <b>here</b>"}
+                    error = "loss became NaN in epoch 3 <b>here</b>"
+                    run = run.model_copy(update={"state": "failed", "error": error})
                 else:
-                    rows += write_run(folder / "runs" / name, name, method, dataset, seed, recipe)
+                    write_run(folder / "runs" / name, name, method, dataset, seed, recipe)
                 runs.append(run)
-    write_rows(folder / "cases.csv", rows)
-    study = {
-        "format": "segcal-study", "version": 1, "kind": recipe.kind, "title": recipe.title,
-        "note": "Made of synthetic volumes.", "split": "test", "region": "foreground",
-        "metrics": ["dsc", "hd95_mm", "ece", "cece"],
-        "datasets": [
-            {
-                "name": d.name, "title": d.title, "source": d.source, "labels": d.labels,
-                "structures": d.labels[1:], "fingerprint": "0123456789abcdef",
-            }
+    content = StudyFile(
+        format="segcal-study",
+        version=1,
+        kind=recipe.kind,
+        title=recipe.title,
+        note="Made of synthetic volumes.",
+        region="foreground",
+        datasets=tuple(
+            Dataset(
+                name=d.name, title=d.title, source=d.source, labels=d.labels,
+                structures=d.labels[1:], fingerprint="0123456789abcdef",
+            )
             for d in recipe.datasets
-        ],
-        "methods": [
-            {
-                "name": m.name, "title": m.title, "paper": m.paper, "group": m.group,
-                "options": {"sharp": m.sharp},
-                "chosen_from": [{"options": {"sharp": s}, "val_dsc": 0.8 + s / 100} for s in (1, 2)]
-                if m is LS else [],
-            }
-            for m in recipe.methods
-        ],
-        "runs": runs, "tables": ["main", "classes", "ablation", "priors"],
-        "environment": {
+        ),
+        methods=tuple(map(describe_method, recipe.methods)),
+        runs=tuple(runs),
+        tables=("main", "classes", "ablation", "priors"),
+        environment={
             "device": "cpu", "versions": {"numpy": np.__version__}, "commit": "abc1234",
             "segcal": "0.1",
         },
-    } | recipe.extra  # fmt: skip
-    (folder / "study.json").write_text(json.dumps(study, indent=1), encoding="utf-8")
+    )  # fmt: skip
+    write_study(folder, content, recipe.extra)
     return folder
 
 
-def write_rows(path: Path, rows: list[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+def describe_method(method: Fake) -> Method:
+    searched = [Candidate(options={"sharp": s}, val_dsc=0.8 + s / 100) for s in (1, 2)]
+    return Method(
+        name=method.name, title=method.title, paper=method.paper, group=method.group,
+        options={"sharp": method.sharp}, chosen_from=tuple(searched) if method is LS else (),
+    )  # fmt: skip
+
+
+def write_study(folder: Path, content: StudyFile, extra: dict[str, Any]) -> None:
+    """Write study.json and cases.csv; `extra` replaces keys of study.json, also by invalid ones."""
+    StudyWriter(folder).write(content, complete=True)
+    written = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    write_json(folder / "study.json", written | extra)
 
 
 def write_run(
     folder: Path, run: str, method: Fake, dataset: FakeSet, seed: int, recipe: Recipe
-) -> list[Row]:
-    """One run folder: cases.csv, bins.npz, slices.npz, evaluation.json."""
-    folder.mkdir(parents=True)
+) -> None:
+    """Write the evaluation of one run."""
     results, more, names, truth_bins = [], [], [], []
     slices: dict[str, Array] = {}
     for index in range(recipe.cases):
@@ -187,29 +199,31 @@ def write_run(
             f"spacing_{index}": np.asarray(volume.spacing_mm[1:], float),
         }
     rows = [row for result in results for row in result.rows] + more + pool_cases(results)
-    write_rows(folder / "cases.csv", rows)
-    if recipe.bins:
-        write_bins(folder / "bins.npz", names, dataset, results, truth_bins)
-    if recipe.slices:
-        np.savez_compressed(folder / "slices.npz", cases=np.array(names), **slices)
-    (folder / "evaluation.json").write_text(
-        json.dumps({"format": "segcal-evaluation", "version": 1, "run": run}), encoding="utf-8"
-    )
-    return rows
+    info = EvaluationInfo(
+        run=run, method=method.name, seed=seed, dataset=dataset.name, split="test",
+        regions=tuple(REGIONS), options={}, labels=dataset.labels, structures=dataset.labels[1:],
+        case_names=tuple(names), undefined={}, seconds=1.0, versions={}, commit=None,
+    )  # fmt: skip
+    stacked = stack_bins(names, dataset, results, truth_bins)
+    write_evaluation_files(folder, info, rows, stacked, {"cases": np.array(names), **slices})
+    for name, wanted in (("bins.npz", recipe.bins), ("slices.npz", recipe.slices)):
+        if not wanted:
+            (folder / name).unlink()
 
 
-def write_bins(
-    path: Path, names: list[str], dataset: FakeSet, results: list[Any], truth: list[Any]
-) -> None:
+def stack_bins(
+    names: list[str], dataset: FakeSet, results: list[Any], truth: list[Any]
+) -> dict[str, Array]:
+    """The arrays of bins.npz."""
     keys = list(CalibrationBins(2).state())
     states = [[r.statistics[region].bins.state() for region in REGIONS] for r in results]
     stacks = {key: np.stack([[state[key] for state in case] for case in states]) for key in keys}
     if truth:
         stacks |= {f"truth_{key}": np.stack([[state[key]] for state in truth]) for key in keys}
-    np.savez_compressed(
-        path, cases=np.array(names), regions=np.array(list(REGIONS)),
-        labels=np.array(dataset.labels), **stacks,
-    )  # fmt: skip
+    return {
+        "cases": np.array(names), "regions": np.array(list(REGIONS)),
+        "labels": np.array(dataset.labels), **stacks,
+    }  # fmt: skip
 
 
 def case_name(dataset: FakeSet, index: int, recipe: Recipe) -> str:

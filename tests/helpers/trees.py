@@ -1,4 +1,4 @@
-"""Small challenge downloads in their official layouts, with the headers real files have."""
+"""Small data sets in the layouts of the challenges, with realistic NIfTI headers."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from segcal import cli
+from segcal.__main__ import main
 
 # Rotated about two axes, unequal spacing, far from the origin.
 OBLIQUE = np.array(
@@ -23,7 +23,7 @@ OBLIQUE = np.array(
 
 
 def oblique(spacing_xyz: tuple[float, float, float]) -> np.ndarray:
-    """A rotation (exactly orthogonal) times the spacing, with an offset."""
+    """An orthogonal rotation times the spacing, with an offset."""
     rotation, _ = np.linalg.qr(OBLIQUE[:3, :3])
     affine = np.eye(4)
     affine[:3, :3] = rotation * np.array(spacing_xyz)
@@ -122,10 +122,10 @@ def folder_tree(root: Path, cases: int = 3) -> Path:
 
 
 def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """`segcal …` in this process, exactly as the console script runs it; returns the exit code."""
+    """Run `segcal …` in this process as the console script does; returns the exit code."""
     monkeypatch.setattr(sys, "argv", ["segcal", *map(str, arguments)])
     try:
-        cli.main()
+        main()
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0

@@ -21,7 +21,7 @@ NAMES = [f"case_{i:03d}" for i in range(6)]
 
 
 def put(folder: Path, cases: range | list[int], too_sure: float = 3.0, seed: int = 0) -> Path:
-    """Predictions of one fold's network, and what nnU-Net puts beside them."""
+    """Predictions of one fold's network, with the other files that nnU-Net writes."""
     folder.mkdir(parents=True, exist_ok=True)
     for i in cases:
         logits = blobs(i, too_sure=too_sure)[0]
@@ -55,7 +55,7 @@ def run(*arguments: object) -> str:
     return done.output
 
 
-def refused(match: str, *arguments: object) -> None:
+def rejected(match: str, *arguments: object) -> None:
     with pytest.raises(ValueError, match=match):
         CliRunner().invoke(app, ["nnunet", *map(str, arguments)], catch_exceptions=False)
 
@@ -68,13 +68,13 @@ def test_fit_on_the_folds_and_apply(results: Path, tmp_path: Path) -> None:
     predicted = put(tmp_path / "predicted", range(6, 9))
     (predicted / "plans.json").write_text("{}")
     out = tmp_path / "calibrated"
-    said = run("calibrate", results, "--predictions", predicted, "--out", out)
-    # The maps are three times too sure, so a temperature of about three is right.
+    output = run("calibrate", results, "--predictions", predicted, "--out", out)
+    # The logits are multiplied by three, so the best temperature is about three.
     fitted = load_calibrator(results / "segcal_temperature.json")
     assert fitted.temperature == pytest.approx(3.0, rel=0.1)
-    assert "temperature fitted on 6 cases" in said
-    assert "Yes, it helped: on held-out cases, region all, ECE fell" in said
-    assert "3 cases, 0 of" in said
+    assert "temperature fitted on 6 cases" in output
+    assert "Yes, calibration helped: on held-out cases, region all, ECE fell" in output
+    assert "3 cases, 0 of" in output
     assert fitted.about["cases"] == NAMES
     for name in ("case_006", "case_007", "case_008"):
         before, after = probs_in(predicted, name), probs_in(out, name)
@@ -85,7 +85,7 @@ def test_fit_on_the_folds_and_apply(results: Path, tmp_path: Path) -> None:
         assert np.array_equal(labels.get_fdata(), theirs.get_fdata())
         assert np.array_equal(labels.affine, theirs.affine)
     assert (out / "plans.json").is_file()  # nnUNetv2_ensemble wants it
-    # The calibrator serves later predictions, too.
+    # The calibrator also applies to later predictions.
     again = tmp_path / "again"
     run("apply", results / "segcal_temperature.json", "--predictions", predicted, "--out", again)
     assert np.array_equal(probs_in(again, "case_006"), probs_in(out, "case_006"))
@@ -94,8 +94,8 @@ def test_fit_on_the_folds_and_apply(results: Path, tmp_path: Path) -> None:
 def test_folds_are_averaged(results: Path, tmp_path: Path) -> None:
     folders = [put(tmp_path / f"p{seed}", [6], seed=seed) for seed in (1, 2)]
     both = [part for folder in folders for part in ("--predictions", folder)]
-    said = run("calibrate", results, *both, "--out", tmp_path / "probs")
-    assert "2 folders averaged by probs" in said
+    output = run("calibrate", results, *both, "--out", tmp_path / "probs")
+    assert "average of 2 folders (probs)" in output
     fitted = load_calibrator(results / "segcal_temperature.json")
     each = [probs_in(folder, "case_006").astype(np.float64) for folder in folders]
     expected = np.mean([fitted.transform(one, from_probs=True) for one in each], axis=0)
@@ -116,27 +116,27 @@ def test_folds_are_averaged(results: Path, tmp_path: Path) -> None:
 def test_options_change_the_result(results: Path, tmp_path: Path) -> None:
     def fit(*options: object) -> Any:
         file = tmp_path / "c.json"
-        said = run("calibrate", results, "--file", file, "--overwrite", *options)
+        output = run("calibrate", results, "--file", file, "--overwrite", *options)
         loaded = load_calibrator(file)
-        return loaded, said
+        return loaded, output
 
     base, _ = fit()
     assert fit("--fold", 1)[0].about["cases"] == NAMES[3:]
     assert fit("--method", "vector")[0].method == "vector"
     assert fit("--region", "foreground")[0].temperature != base.temperature
-    assert "not judged" in fit("--folds", 0)[1]
+    assert "not cross-validated" in fit("--folds", 0)[1]
     assert fit("--folds", 3)[0].about["folds"] == 3
     one_patient = ("calibrate", results, "--file", tmp_path / "p.json", "--patient", "case_0")
-    refused("two cases of different patients", *one_patient)
+    rejected("two cases of different patients", *one_patient)
     assert fit("--seed", 1)[0].about["seed"] == 1
     labels = tmp_path / "others"
     shutil.copytree(tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations", labels)
-    for name in NAMES:  # labels moved by two voxels: the maps look far too sure
+    for name in NAMES:  # labels moved by two voxels: the network looks more over-confident
         write_nifti(labels / f"{name}.nii.gz", np.roll(blobs(int(name[-1]))[1], 2, 1))
     assert fit("--labels", labels)[0].temperature > 1.2 * base.temperature
 
 
-def test_an_ignored_label_does_not_count(results: Path, tmp_path: Path) -> None:
+def test_ignored_voxels_are_skipped(results: Path, tmp_path: Path) -> None:
     write_dataset(results, ignore=3)
     labels = tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations"
     voxels = 0
@@ -156,30 +156,38 @@ def test_labels_are_found_in_raw_too(
         tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations",
         tmp_path / "raw" / DATASET / "labelsTr",
     )
-    refused("set nnUNet_preprocessed, or give --labels FOLDER", "calibrate", results)
+    rejected("set nnUNet_preprocessed, or give --labels FOLDER", "calibrate", results)
     monkeypatch.setenv("nnUNet_raw", str(tmp_path / "raw"))
     run("calibrate", results)
 
 
-def test_bad_input_is_named_and_nothing_written(results: Path, tmp_path: Path) -> None:
+def test_invalid_input_is_named_and_nothing_is_written(results: Path, tmp_path: Path) -> None:
     calibrator = results / "segcal_temperature.json"
     predicted, out = put(tmp_path / "predicted", [6]), tmp_path / "out"
     pair = ("--predictions", predicted, "--out", out)
-    refused("--predictions FOLDER and --out FOLDER together", "calibrate", results, "--out", out)
-    refused("together", "calibrate", results, "--predictions", predicted)
-    refused("another folder than the predictions", "calibrate", results,
+    rejected(
+        "--predictions FOLDER and --out FOLDER must be given together",
+        "calibrate",
+        results,
+        "--out",
+        out,
+    )
+    rejected("together", "calibrate", results, "--predictions", predicted)
+    rejected("is a folder of predictions", "calibrate", results,
             "--predictions", predicted, "--out", predicted)  # fmt: skip
-    refused("`method` to be one of 'temperature'", "calibrate", results, "--method", "local")
-    refused("`average`", "calibrate", results, "--average", "mean", *pair)
-    refused("has no dataset.json; give a trainer's folder", "calibrate", results.parent)
-    refused("fold_2/validation: holds no softmax", "calibrate", results, "--fold", 2)
+    rejected("Did you mean 'vector'", "calibrate", results, "--method", "vectr")
+    rejected("matrix needs logits", "calibrate", results, "--method", "matrix")
+    rejected("has no dataset.json; give a trainer's folder", "calibrate", results.parent)
+    rejected("fold_2/validation: contains no softmax", "calibrate", results, "--fold", 2)
     other = put(tmp_path / "other", [7])
-    refused("do not hold the same cases: case_006", "calibrate", results, *pair,
+    rejected("does not contain the same cases as .*case_006", "calibrate", results, *pair,
             "--predictions", other)  # fmt: skip
     (other / "case_007.pkl").unlink()
-    refused("has no .pkl beside it", "calibrate", results, "--predictions", other, "--out", out)
+    rejected(
+        "has no .pkl file next to it", "calibrate", results, "--predictions", other, "--out", out
+    )
     put(results / "fold_1" / "validation", [0])
-    refused("holds case_000, which .* holds, too; choose folds", "calibrate", results, *pair)
+    rejected("contains case_000, which is also in .*; choose folds", "calibrate", results, *pair)
     assert not calibrator.exists()
     assert not out.exists()
 
@@ -187,44 +195,46 @@ def test_bad_input_is_named_and_nothing_written(results: Path, tmp_path: Path) -
 def test_results_without_held_out_softmax(results: Path) -> None:
     for npz in results.glob("fold_*/validation/*.npz"):
         npz.unlink()
-    refused("holds no softmax .*; run nnUNetv2_train … --val --npz", "calibrate", results)
+    rejected("contains no softmax .*; run nnUNetv2_train … --val --npz", "calibrate", results)
     shutil.rmtree(results / "fold_1")
     (results / "fold_0").rename(results / "fold_all")
-    refused("no fold with held-out cases; fold_all has seen every case", "calibrate", results)
+    rejected(
+        "no fold with held-out cases; fold_all was trained on every case", "calibrate", results
+    )
 
 
-def test_a_fold_without_softmax_is_left_out_unless_asked_for(results: Path) -> None:
+def test_a_fold_without_softmax_is_skipped_unless_requested(results: Path) -> None:
     for npz in (results / "fold_1" / "validation").glob("*.npz"):
         npz.unlink()
-    said = run("calibrate", results)
-    assert "fold_1/validation: holds no softmax (.npz) and is left out" in said
+    output = run("calibrate", results)
+    assert "fold_1/validation: contains no softmax (.npz) and is skipped" in output
     assert load_calibrator(results / "segcal_temperature.json").about["cases"] == NAMES[:3]
-    refused("fold_1/validation", "calibrate", results, "--fold", 1, "--overwrite")
+    rejected("fold_1/validation", "calibrate", results, "--fold", 1, "--overwrite")
 
 
-def test_regions_are_refused(results: Path) -> None:
+def test_regions_are_rejected(results: Path) -> None:
     write_dataset(results, whole=[1, 2])
-    refused("was trained with regions", "calibrate", results)
+    rejected("was trained with regions", "calibrate", results)
 
 
-def test_nothing_is_overwritten_unless_asked(results: Path, tmp_path: Path) -> None:
+def test_overwrite(results: Path, tmp_path: Path) -> None:
     predicted, out = put(tmp_path / "predicted", [6]), tmp_path / "out"
     pair = ("--predictions", predicted, "--out", out)
     run("calibrate", results, *pair)
-    refused("segcal_temperature.json: exists already", "calibrate", results, *pair)
+    rejected("segcal_temperature.json: exists already", "calibrate", results, *pair)
     file = ("--file", tmp_path / "new.json")
-    refused("case_006.npz: exists already", "calibrate", results, *pair, *file)
+    rejected("case_006.npz: exists already", "calibrate", results, *pair, *file)
     assert not (tmp_path / "new.json").exists()
     run("calibrate", results, *pair, "--overwrite")
     wrong = put(tmp_path / "wrong", [6])
     np.savez(wrong / "case_006.npz", probabilities=np.full((2, 4, 4, 4), 0.5, np.float32))
-    refused("has 2 classes, but the calibrator was fitted on 3", "apply",
+    rejected("has 2 classes, but the calibrator was fitted on 3", "apply",
             results / "segcal_temperature.json", "--predictions", wrong, "--out", out,
             "--overwrite")  # fmt: skip
 
 
-def test_every_file_that_is_there_is_seen_before_any_work(results: Path, tmp_path: Path) -> None:
-    """Above all the truth: `--out labelsTr` must not replace it."""
+def test_existing_outputs_are_found_before_any_work(results: Path, tmp_path: Path) -> None:
+    """`--out labelsTr` must not replace the labels."""
     predicted, truth = put(tmp_path / "predicted", [6, 7]), tmp_path / "labelsTr"
     write_dataset(predicted)
     truth.mkdir()
@@ -233,7 +243,9 @@ def test_every_file_that_is_there_is_seen_before_any_work(results: Path, tmp_pat
     for name in ("case_007.nii.gz", "case_007.pkl", "dataset.json"):
         (truth / name).write_text("mine")
         for command in (("apply", calibrator), ("calibrate", results, "--file", tmp_path / "n")):
-            refused(f"{name}: exists already", *command, "--predictions", predicted, "--out", truth)
+            rejected(
+                f"{name}: exists already", *command, "--predictions", predicted, "--out", truth
+            )
         assert [(p.name, p.read_text()) for p in truth.iterdir()] == [(name, "mine")]
         (truth / name).unlink()
 
@@ -250,22 +262,22 @@ def test_half_precision_is_clipped_as_in_the_fit(results: Path, tmp_path: Path) 
     np.testing.assert_array_equal(probs_in(tmp_path / "out", "case_006"), wanted)
 
 
-def test_a_label_map_elsewhere_than_the_softmax_is_refused(results: Path, tmp_path: Path) -> None:
+def test_a_label_map_elsewhere_than_the_softmax_is_rejected(results: Path, tmp_path: Path) -> None:
     predicted = put(tmp_path / "predicted", [6])
     run("calibrate", results, "--folds", 0)
     apply = ("apply", results / "segcal_temperature.json", "--predictions", predicted)
     labels = probs_in(predicted, "case_006").argmax(0).astype(np.uint8)
     write_nifti(predicted / "case_006.nii.gz", labels[:, ::-1].transpose(0, 2, 1))
-    refused("case_006", *apply, "--out", tmp_path / "out")
+    rejected("case_006", *apply, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (predicted / "case_006.nii.gz").rename(predicted / "case_006.mha")
-    said = run(*apply, "--out", tmp_path / "out")
-    assert "no label map is written for 1 cases (case_006, …)" in said
+    output = run(*apply, "--out", tmp_path / "out")
+    assert "no label map is written for 1 cases (case_006, …)" in output
 
 
-def test_an_ignore_label_that_is_no_number(results: Path) -> None:
+def test_an_invalid_ignore_label(results: Path) -> None:
     write_dataset(results, ignore="x")
-    refused("dataset.json: has the ignore label 'x'", "calibrate", results)
+    rejected("dataset.json: has the ignore label 'x'", "calibrate", results)
 
 
 def test_all_predictions_or_none(results: Path, tmp_path: Path) -> None:
@@ -275,12 +287,12 @@ def test_all_predictions_or_none(results: Path, tmp_path: Path) -> None:
     np.savez(predicted / "case_007.npz", probabilities=bad)
     calibrator = results / "segcal_temperature.json"
     apply = ("apply", calibrator, "--predictions", predicted, "--out", out)
-    refused("case_007.npz: Expected probabilities to be finite", *apply)
+    rejected("case_007.npz: Expected probabilities to be finite", *apply)
     assert not out.exists()
 
 
-def test_images_that_simpleitk_turned(results: Path, tmp_path: Path) -> None:
-    """As nnU-Net's SimpleITKIOWithReorient predicts: the label maps are where nnU-Net's are."""
+def test_images_reoriented_by_simpleitk(results: Path, tmp_path: Path) -> None:
+    """Predictions of nnU-Net's SimpleITKIOWithReorient: label maps equal those of nnU-Net."""
     import SimpleITK
 
     name = SimpleITK.DICOMOrientImageFilter_GetOrientationFromDirectionCosines

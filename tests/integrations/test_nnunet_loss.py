@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from segcal.integrations.nnunet import TRAINERS, trainer_folder
 from segcal.integrations.nnunet.loss import CalibratedLoss, parse_options, pixel_loss
-from segcal.losses import LOSSES, cross_entropy
+from segcal.losses import LOSSES, cross_entropy, make_loss
 
 # Options that make each loss cross-entropy.
 PLAIN: dict[str, dict[str, Any]] = {
@@ -28,7 +28,7 @@ ON_REGIONS: dict[str, dict[str, Any]] = {name: {} for name in PLAIN} | {
 
 
 class SumDice(nn.Module):
-    """Called as nnU-Net's Dice: easy to compute by hand, and it remembers what it was given."""
+    """Called as nnU-Net's Dice: easy to compute by hand, and it stores its arguments."""
 
     def forward(self, logits: Tensor, target: Tensor, loss_mask: Tensor | None = None) -> Tensor:
         self.target, self.mask = target, loss_mask
@@ -62,7 +62,7 @@ def test_labels(name: str) -> None:
     expected = nn.functional.cross_entropy(logits, target[:, 0].long())
     torch.testing.assert_close(plain, expected)
     own = loss_for(name, {}, weight=0)(logits, target)
-    torch.testing.assert_close(own, LOSSES[name]()(logits, target))
+    torch.testing.assert_close(own, make_loss(name)(logits, target))
     assert not torch.isclose(own, expected)
     both = loss_for(name, {}, weight=0.5)(logits, target)
     torch.testing.assert_close(both, own - 0.5e-3 * logits.sum())
@@ -71,7 +71,7 @@ def test_labels(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_an_ignored_label_counts_nowhere(name: str) -> None:
+def test_ignored_voxels_are_skipped(name: str) -> None:
     logits, target = batch(high=4)
     loss = loss_for(name, {}, ignore=3)
     loss(logits, target).backward()
@@ -97,7 +97,7 @@ def region_batch(ignore: bool) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("ignore", [None, 9])
 @pytest.mark.parametrize("name", ON_REGIONS)
-def test_regions_are_one_sigmoid_each(name: str, ignore: int | None) -> None:
+def test_each_region_is_a_sigmoid(name: str, ignore: int | None) -> None:
     logits, target = region_batch(ignore is not None)
     plain = loss_for(name, PLAIN[name] | ON_REGIONS[name], ignore=ignore, regions=True, weight=0)
     each = nn.functional.binary_cross_entropy_with_logits(
@@ -117,7 +117,7 @@ def test_regions_are_one_sigmoid_each(name: str, ignore: int | None) -> None:
     assert (dice.mask is None) == (ignore is None)
 
 
-def test_the_neighbours_of_a_region_are_those_of_its_own_image_and_head() -> None:
+def test_neighbors_come_from_the_same_image_and_region() -> None:
     """SVLS of one head of one image does not change with the other heads and images."""
     logits, target = region_batch(False)
     loss = loss_for("svls", {}, regions=True, weight=0)
@@ -126,12 +126,12 @@ def test_the_neighbours_of_a_region_are_those_of_its_own_image_and_head() -> Non
     torch.testing.assert_close(loss(logits, target), torch.stack(alone).mean())
 
 
-def test_nacl_on_the_logits_of_regions_is_refused_with_a_way_out() -> None:
-    with pytest.raises(ValueError, match=r"^mine draws .* constrain=softmax .* nnUNetTrainerSVLS"):
+def test_nacl_on_the_logits_of_regions_is_rejected_with_a_remedy() -> None:
+    with pytest.raises(ValueError, match=r"^mine .* constrain=softmax.* nnUNetTrainerSVLS"):
         pixel_loss("nacl", {}, ignore_label=None, regions=True, trainer="mine")
 
 
-def test_compiled_whole() -> None:
+def test_compiled_in_one_graph() -> None:
     logits, target = batch(high=4)
     loss = loss_for("nacl", {}, ignore=3)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
@@ -155,21 +155,21 @@ def test_options_from_the_environment() -> None:
         pixel_loss("nacl", {"penalty_wight": 1}, ignore_label=None, regions=False, trainer="T")
 
 
-def test_the_command_prints_a_folder_with_nothing_but_trainers() -> None:
-    def said(*arguments: str) -> str:
+def test_the_command_prints_the_folder_of_trainers() -> None:
+    def output(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "segcal", "nnunet", "trainers", *arguments],
             capture_output=True, text=True, check=True, timeout=60,
         )  # fmt: skip
         return done.stdout
 
-    assert said() == f"{trainer_folder()}\n"
+    assert output() == f"{trainer_folder()}\n"
     assert [file.name for file in trainer_folder().glob("*.py")] == ["segcal_nnunet_trainers.py"]
-    assert [line.split()[0] for line in said("--list").splitlines()] == list(TRAINERS)
+    assert [line.split()[0] for line in output("--list").splitlines()] == list(TRAINERS)
     assert set(TRAINERS.values()) <= set(LOSSES)
 
 
-def test_what_two_classes_are() -> None:
+def test_two_classes_equal_a_sigmoid() -> None:
     """The pair (0, l) is the sigmoid of l: cross-entropy is binary cross-entropy."""
     logits = torch.randn(1, 1, 4, 4)
     pairs = torch.cat([torch.zeros_like(logits), logits], 1)

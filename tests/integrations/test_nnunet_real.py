@@ -1,7 +1,7 @@
-"""A real nnU-Net, in its own environment: the trainers in it, and the example from end to end.
+"""A real nnU-Net in a separate environment: the trainers, and the example from start to end.
 
-$SEGCAL_NNUNET_PYTHON names a Python that has nnU-Net, segcal (of this checkout) and pytest;
-without it an environment is made, which takes minutes and needs a package index.
+$SEGCAL_NNUNET_PYTHON names a Python with nnU-Net, segcal (of this checkout) and pytest. Without it
+an environment is created, which takes minutes and needs a package index.
 """
 
 import json
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 # A CPU build of torch cannot load the operators of a CUDA build of torchvision, whose import then
-# fails. nnU-Net imports it through timm and uses none of them: that they have a name is enough.
+# fails. nnU-Net imports it through timm and uses none of them, so declaring them is enough.
 NAMES_OF_OPERATORS = """
 if not _has_ops():
     for _name in ("nms", "qnms"):
@@ -49,7 +49,7 @@ def nnunet_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "venv", folder)
     python = folder / "bin" / "python"
     install = (python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt")
-    run(*install, "torch")  # first and alone, so that nothing else chooses its build
+    run(*install, "torch")  # first, so that no other package selects its build
     run(*install, "pytest", "--editable", f"{ROOT}[nnunet]")
     probe = subprocess.run([python, "-c", "import torchvision"], capture_output=True, text=True)
     if "operator torchvision::nms does not exist" in probe.stderr:
@@ -59,8 +59,10 @@ def nnunet_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_trainers_inside_nnunet(nnunet_python: Path) -> None:
-    said = run(nnunet_python, "-m", "pytest", "-q", ROOT / "tests" / "nnunet_inside.py")
-    assert "39 passed" in said
+    output = run(
+        nnunet_python, "-m", "pytest", "-q", ROOT / "tests" / "helpers" / "nnunet_inside.py"
+    )
+    assert "39 passed" in output
 
 
 @pytest.mark.realdata
@@ -68,19 +70,19 @@ def test_the_example(nnunet_python: Path, data_root: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     example = ROOT / "examples" / "nnunet_hippocampus.py"
     # No -I or -S: the package installed there is this checkout, and no PYTHONPATH hides it.
-    said = run(nnunet_python, example, data_root / "hippocampus", out, PYTHONPATH="")
+    output = run(nnunet_python, example, data_root / "hippocampus", out, PYTHONPATH="")
     trainer = "nnUNetTrainerNACLShort__nnUNetPlans__2d"
     results = out / "nnUNet_results" / "Dataset004_Hippocampus" / trainer
     logs = [p.read_text() for p in results.glob("fold_*/training_log_*.txt")]
     assert len(logs) == 2
     assert all("segcal: nacl + 1 · Dice, NACLLoss(" in log for log in logs)
     summaries = [json.loads(p.read_text()) for p in results.glob("fold_*/validation/summary.json")]
-    # After 160 steps from nnU-Net's unseeded start one fold may not have found both classes yet.
+    # nnU-Net is not seeded: after 160 steps one fold may not have learned both classes.
     assert np.mean([summary["foreground_mean"]["Dice"] for summary in summaries]) > 0.3
     found = json.loads((results / "segcal_temperature.json").read_text())
     assert len(found["about"]["cases"]) == 10  # two of five folds of 24
     assert found["fit"]["nll_after"] <= found["fit"]["nll_before"]
-    assert found["about"]["cross_validation"]["words"] in said
+    assert found["about"]["cross_validation"]["summary"] in output
     predicted = sorted((out / "predicted_fold_0").glob("*.npz"))
     assert len(predicted) == 6
     for path in predicted:

@@ -1,4 +1,4 @@
-"""The voxels that a fit sees: bounded, balanced by class and case, and weighed back."""
+"""The voxels of a fit: bounded, balanced by class and case, and weighted."""
 
 import tracemalloc
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from helpers.posthoc_samples import calibrated
-from segcal.posthoc import HeldOut, Sample, TemperatureScaling
-from segcal.posthoc.sample import Stream, class_weights
+from segcal.posthoc import HeldOut, Sample, Stream, TemperatureScaling
+from segcal.posthoc.sample import class_weights
 
 
 def _rare(seed: int, size: int = 40_000) -> tuple[np.ndarray, np.ndarray]:
@@ -19,8 +19,8 @@ def _rare(seed: int, size: int = 40_000) -> tuple[np.ndarray, np.ndarray]:
     return logits, target
 
 
-def test_all_is_kept_where_it_fits() -> None:
-    voxels = Sample(max_voxels=100_000).add(_rare(0)).of()
+def test_all_voxels_are_kept_if_they_fit() -> None:
+    voxels = Sample(max_voxels=100_000).add(_rare(0)).select()
     rows, labels, weights = (np.concatenate(p, axis=-1) for p in zip(*voxels.blocks(), strict=True))
     assert rows.shape == (2, 40_000)
     assert (weights == 1).all()
@@ -28,16 +28,16 @@ def test_all_is_kept_where_it_fits() -> None:
 
 
 @pytest.mark.parametrize("max_voxels", [1000, 5000, 20_000])
-def test_a_sample_is_bounded_balanced_and_weighs_all(max_voxels: int) -> None:
+def test_a_sample_is_bounded_balanced_and_weighted(max_voxels: int) -> None:
     sample = Sample(max_voxels=max_voxels)
     for seed in range(5):
         sample.add(_rare(seed))
-    assert max_voxels / 4 < sample.voxels <= max_voxels
+    assert max_voxels / 4 < sample.size <= max_voxels
     for case in range(5):
-        voxels = sample.of([case])
+        voxels = sample.select([case])
         _, labels, weights = (np.concatenate(p, -1) for p in zip(*voxels.blocks(), strict=True))
         kept = np.bincount(labels)
-        assert kept[1] >= min(voxels.counts[1], kept[0]) - 1, "classes are drawn alike"
+        assert kept[1] >= min(voxels.counts[1], kept[0]) - 1, "classes are sampled evenly"
         for k in range(2):
             assert weights[labels == k].sum() == pytest.approx(voxels.counts[k])
 
@@ -50,7 +50,7 @@ def test_a_sample_is_uniform() -> None:
     for seed in range(200):
         sample = Sample(max_voxels=400, seed=seed, space="logits")
         sample.add((logits, target)).add((logits[:, ::-1].copy(), target))
-        for rows, _, _ in sample.of([0]).blocks():
+        for rows, _, _ in sample.select([0]).blocks():
             hits[rows[0].astype(int)] += 1
     thirds = hits.reshape(3, -1).sum(1)
     assert hits.sum() == 200 * 200
@@ -60,7 +60,7 @@ def test_a_sample_is_uniform() -> None:
 def test_the_sample_changes_with_the_seed_and_only_with_it() -> None:
     def first(seed: int) -> np.ndarray:
         sample = Sample(max_voxels=500, seed=seed).add(_rare(0))
-        return next(iter(sample.of().blocks()))[0]
+        return next(iter(sample.select().blocks()))[0]
 
     np.testing.assert_array_equal(first(3), first(3))
     assert not np.array_equal(first(3), first(4))
@@ -105,7 +105,7 @@ def test_memory_does_not_grow_with_the_cases() -> None:
         tracemalloc.start()
         for _ in range(cases):
             sample.add(HeldOut(single, target))
-        TemperatureScaling().fit_gathered(sample.of())
+        TemperatureScaling().fit_voxels(sample.select())
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
@@ -115,29 +115,29 @@ def test_memory_does_not_grow_with_the_cases() -> None:
     assert many < 40 * 2**20
 
 
-def test_a_stream_keeps_nothing() -> None:
+def test_a_stream_needs_little_memory() -> None:
     logits, target = calibrated((400_000,), seed=0)
     cases = [(logits.astype(np.float32), target)] * 3
     stream = Stream(cases)
     tracemalloc.start()
-    TemperatureScaling().fit_gathered(stream)
+    TemperatureScaling().fit_voxels(stream)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert int(stream.counts.sum()) == 1_200_000
     assert peak < 20 * 2**20
 
 
-def test_one_of_each_class_and_case_is_kept_in_any_event() -> None:
+def test_one_voxel_of_each_class_and_case_is_always_kept() -> None:
     cases = [calibrated((200,), num_classes=5, seed=i) for i in range(8)]
     sample = Sample(max_voxels=10)
     for case in cases:
         sample.add(case)
     present = sum(len(np.unique(target)) for _, target in cases)
-    assert sample.voxels == present
+    assert sample.size == present
 
 
 def test_memory_is_bounded_while_a_case_of_many_classes_is_read() -> None:
-    """Each of its classes is below the quota, and together they are not."""
+    """Each of its classes is below the quota, all together exceed the limit."""
     logits, target = calibrated((40_000,), num_classes=20)
     seen = []
 
@@ -148,5 +148,5 @@ def test_memory_is_bounded_while_a_case_of_many_classes_is_read() -> None:
 
     sample = Watched(max_voxels=2000).add((logits, target))
     assert max(seen) <= 2 * 2000
-    assert sample.voxels <= 2000
-    assert int(sample.of().counts.sum()) == 40_000
+    assert sample.size <= 2000
+    assert int(sample.select().counts.sum()) == 40_000

@@ -10,7 +10,7 @@ import pytest
 from helpers.chromium import Browser, find_browser
 from helpers.studies import ACDC, CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 from segcal.report import Context, write_report
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 METHODS = (CE, LS, NACL, replace(L2, paper="nacl_l2"), MAX, TEMPERED)
 # Keys of a plan that repeats the paper.

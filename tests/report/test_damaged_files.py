@@ -14,7 +14,7 @@ from segcal.report import write_report
 from segcal.report.context import Context
 from segcal.report.curves import read_bins
 from segcal.report.pictures import case_pictures
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 VALUES = {(m, 0, c): {"dsc": 0.5, "ece": 0.25} for m in ("a", "b") for c in ("x", "y")}
 
@@ -34,25 +34,25 @@ def test_a_table_that_is_cut_off(rows: Path) -> None:
     lines = whole.splitlines(True)
     for lost in (1, 3, 6, 12, 25):  # behind the value, in it, in the names
         rows.write_bytes(whole[: -lost - 1])
-        with pytest.raises(ValueError, match=r"cases.csv to end with a whole line, but row 8 is"):
+        with pytest.raises(ValueError, match=r"cases.csv: .*cut off"):
             read_study(rows.parent)
     rows.write_bytes(b"".join(lines[:-1]))  # the run still has rows
     read_study(rows.parent)
     rows.write_bytes(b"".join(lines[:5]))
-    with pytest.raises(ValueError, match=r"to have rows of run 'd/b/seed0', which study.json"):
+    with pytest.raises(ValueError, match=r"cases.csv: .*'d/b/seed0'"):
         read_study(rows.parent)
     for empty in (lines[0], b""):
         rows.write_bytes(empty)
-        with pytest.raises(ValueError, match=r"to have rows of run 'd/a/seed0'.*resume the study"):
+        with pytest.raises(ValueError, match=r"cases.csv: .*'d/a/seed0'.*resume"):
             read_study(rows.parent)
 
 
 @pytest.mark.parametrize("column", ["method", "dataset", "case", "label", "region", "metric"])
-def test_a_blank_name_is_said_with_its_row(rows: Path, column: str) -> None:
+def test_a_blank_name_is_reported_with_its_row(rows: Path, column: str) -> None:
     lines = [line.split(",") for line in rows.read_text().splitlines()]
     lines[3][lines[0].index(column)] = " "
     rows.write_text("".join(",".join(line) + "\n" for line in lines))
-    with pytest.raises(ValueError, match=rf"`{column}` of .*cases.csv to be filled, but row 3 is"):
+    with pytest.raises(ValueError, match=rf"cases.csv: .*`{column}`.* row 3"):
         read_study(rows.parent)
 
 
@@ -62,7 +62,7 @@ def test_a_run_that_failed_needs_no_rows(rows: Path) -> None:
     change(rows.parent, runs=[*study["runs"], more])
     read_study(rows.parent)
     change(rows.parent, runs=[*study["runs"], more | {"state": "done"}])
-    with pytest.raises(ValueError, match=r"rows of run 'd/c/seed0'"):
+    with pytest.raises(ValueError, match="'d/c/seed0'"):
         read_study(rows.parent)
 
 
@@ -83,8 +83,8 @@ def damage(path: Path, how: str) -> None:
     elif how == "text":
         path.write_bytes(b"hello\n")
     else:  # the directory at the end is whole, the numbers are not
-        at = len(content) // 3
-        path.write_bytes(content[:at] + bytes(64) + content[at + 64 :])
+        start, stop = len(content) // 8, 3 * len(content) // 4
+        path.write_bytes(content[:start] + bytes(stop - start) + content[stop:])
 
 
 def read_arrays(folder: Path) -> None:
@@ -99,7 +99,7 @@ def read_arrays(folder: Path) -> None:
 )
 def test_damaged_arrays(tiny: Path, name: str, what: str, how: str) -> None:
     damage(tiny / "runs" / "acdc" / "ce_dice" / "seed0" / name, how)
-    with pytest.raises(ValueError, match=rf"{name}: cannot be read as {what}.*remove it") as raised:
+    with pytest.raises(ValueError, match=rf"{name}: .*{what}.*remove it") as raised:
         read_arrays(tiny)
     assert "pickle" not in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -146,5 +146,5 @@ def test_only_the_tables_that_the_study_names(
 
 def test_an_unknown_table(rows: Path) -> None:
     change(rows.parent, tables=["mein"])
-    with pytest.raises(ValueError, match=r"study.json: Expected `tables.0`.*but got 'mein'"):
+    with pytest.raises(ValueError, match=r"study.json: .*`tables.0`"):
         read_study(rows.parent)

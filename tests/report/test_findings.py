@@ -15,7 +15,7 @@ from segcal.report.sections.main import main_table
 from segcal.report.sections.ranks import rank_table, ranking_note
 from segcal.report.sections.reliability import confidence_table
 from segcal.report.sections.run import candidates
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def read(folder: Path, values: Values, **extra: object) -> Context:

@@ -7,7 +7,7 @@ import pytest
 from segcal.report import Context
 from segcal.report.curves import read_bins
 from segcal.report.pictures import case_pictures
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def test_the_best_median_and_worst_case_are_pictured(context: Context) -> None:

@@ -12,7 +12,7 @@ from segcal.report.plots.qualitative_panel import draw_panel
 from segcal.report.plots.style import inline_svg
 from segcal.report.sections.logits import draw_logits
 from segcal.report.text import fold
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import yaml
 from helpers.plain_studies import write_plain
 from segcal.report import write_report
 from segcal.report.published_numbers import SHIPPED, PublishedNumbers, find_published
-from segcal.study.reader import read_study
-from segcal.study.schema import Dataset, Method
+from segcal.study import Dataset, Method, read_study
 
 VALUES = {(m, 0, "x"): {"dsc": 0.5, "ece": 0.25} for m in ("a", "b")}
 METHODS = [{"name": "a", "paper": "ours"}, {"name": "b"}]

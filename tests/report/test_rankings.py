@@ -10,7 +10,7 @@ from helpers.plain_studies import write_plain
 from segcal.report import Context
 from segcal.report.rankings import compute_rankings
 from segcal.report.sections.main import main_table
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def test_ranks(context: Context) -> None:

@@ -21,7 +21,7 @@ from segcal.report.findings.ranking import (
 )
 from segcal.report.sections.ranks import reference_tests
 from segcal.report.sections.seeds import seeds_note, seeds_table
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def scores() -> Values:

@@ -16,7 +16,7 @@ from segcal.report.sections.ranks import patients_note
 from segcal.report.sections.seeds import seeds_note, seeds_table
 from segcal.report.seed_comparisons import SeedComparisons
 from segcal.stats import compare_with_random_effects
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 
 def scores(seeds: int, cases: int = 12, spread: float = 0.05) -> Values:
@@ -255,5 +255,5 @@ def test_patients_have_to_be_names(tmp_path: Path) -> None:
     study = json.loads((tmp_path / "study.json").read_text())
     study["datasets"][0]["patients"] = {"x": ["y"]}
     (tmp_path / "study.json").write_text(json.dumps(study))
-    with pytest.raises(ValueError, match=r"study.json: Expected `datasets.0.patients.x`"):
+    with pytest.raises(ValueError, match=r"study.json: .*`datasets.0.patients.x`"):
         read_study(tmp_path)

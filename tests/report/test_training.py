@@ -11,7 +11,7 @@ from helpers.plain_studies import Values, write_plain
 from segcal.report import write_report
 from segcal.report.context import Context
 from segcal.report.sections.training import draw_training_curves
-from segcal.study.reader import read_study
+from segcal.study import read_study
 
 DSC = [0.1, 0.5, 0.8, 0.7]
 ECE = [0.4, None, 0.1, 0.2]

@@ -176,7 +176,7 @@ def test_a_thousand_cases_in_seconds(tmp_path: Path) -> None:
 
 def test_no_torch_is_imported(study: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from segcal.study.reader import read_study; import segcal.report.writer; "
+        "import sys; from segcal.study import read_study; import segcal.report.writer; "
         f"read_study(__import__('pathlib').Path({str(study)!r})); "
         "print('torch' in sys.modules, 'nibabel' in sys.modules)"
     )
@@ -216,9 +216,9 @@ def test_a_single_run(tmp_path: Path) -> None:
 
 
 def test_not_a_study(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"to be a study \(with study.json"):
+    with pytest.raises(ValueError, match="study.json"):
         write_report(tmp_path)
-    with pytest.raises(ValueError, match="nowhere: there is no such folder"):
+    with pytest.raises(ValueError, match="nowhere: "):
         write_report(tmp_path / "nowhere")
 
 
@@ -230,9 +230,9 @@ def test_an_unwritable_folder_is_named(study: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("{", "is not JSON"), ('{"format": "other"}', "Expected `format`"),
-     ('{"format": "segcal-study", "version": 2}', "Expected `version`"),
-     ('{"format": "segcal-study", "version": 1, "methods": []}', "Expected `datasets`")],
+    [("{", "JSON"), ('{"format": "other"}', "`format`"),
+     ('{"format": "segcal-study", "version": 2}', "`version`"),
+     ('{"format": "segcal-study", "version": 1, "methods": []}', "`datasets`")],
 )  # fmt: skip
 def test_a_study_file_that_is_wrong(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "study.json").write_text(content)
@@ -246,21 +246,19 @@ def test_broken_files_are_named_and_nothing_is_left(tiny: Path) -> None:
     run = tiny / "runs" / "acdc" / "ce_dice" / "seed0"
     table = (tiny / "cases.csv").read_text()
     (tiny / "cases.csv").write_text(table.replace("ece,", "ece,x", 1))
-    with pytest.raises(ValueError, match=r"column `value` of .*cases.csv to hold numbers"):
+    with pytest.raises(ValueError, match=r"cases.csv: .*`value`.*numbers"):
         write_report(tiny)
     (tiny / "cases.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"cases.csv to have the columns"):
+    with pytest.raises(ValueError, match=r"cases.csv: .*column"):
         write_report(tiny)
     (tiny / "cases.csv").write_text(table)
     shutil.copy(run / "bins.npz", run / "keep")
     (run / "bins.npz").write_bytes(b"nonsense")
-    with pytest.raises(
-        ValueError, match=r"bins.npz: cannot be read as calibration bins.*not an .npz"
-    ):
+    with pytest.raises(ValueError, match=r"bins.npz: .*calibration bins.*npz"):
         write_report(tiny)
     shutil.move(run / "keep", run / "bins.npz")
     np.savez(run / "slices.npz", cases=np.array(["<script>alert(1)</script>", "acdc_000"]))
-    with pytest.raises(ValueError, match=r"slices.npz: cannot be read as slices"):
+    with pytest.raises(ValueError, match=r"slices.npz: .*slices"):
         write_report(tiny)
     assert sorted(p.name for p in tiny.iterdir()) == ["cases.csv", "runs", "study.json"]
 
@@ -269,7 +267,7 @@ def test_a_run_outside_the_study(tiny: Path) -> None:
     study = json.loads((tiny / "study.json").read_text())
     study["runs"][0]["folder"] = "../elsewhere"
     (tiny / "study.json").write_text(json.dumps(study))
-    with pytest.raises(ValueError, match=r"to be inside the study, but got '../elsewhere'"):
+    with pytest.raises(ValueError, match=r"'../elsewhere'"):
         write_report(tiny)
 
 

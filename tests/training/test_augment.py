@@ -1,4 +1,4 @@
-"""Augmentation: image and label move together, and the same way every time."""
+"""Augmentation: image and label change together, and reproducibly."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def flips(seed: int = 0) -> Augmentation:
     return Augmentation([Named(name="RandAxisFlipd", options={"prob": 0.5})], seed)
 
 
-def test_labels_move_with_the_image_and_stay_labels() -> None:
+def test_spatial_transforms_change_image_and_label_together() -> None:
     names = [
         Named(name="RandFlipd", options={"prob": 0.5, "spatial_axis": 0}),
         Named(name="RandRotated", options={"prob": 1.0, "range_x": 0.6}),
@@ -31,13 +31,13 @@ def test_labels_move_with_the_image_and_stay_labels() -> None:
     assert after.target.dtype == torch.int64
     assert set(after.target.unique().tolist()) <= {0, 1, 3}  # 2 would be an interpolated label
     assert not torch.equal(after.target, before.target)
-    # The image is twice the label: up to interpolation at the edges it still is.
+    # The image was twice the label, and still is, except for interpolation at the edges.
     assert float((after.image[:, 0] - 2 * after.target).abs().mean()) < 0.6
     flipped = flips()(before, 0, 0, 0)
     assert torch.equal(flipped.image[:, 0], 2.0 * flipped.target)
 
 
-def test_intensity_transforms_leave_labels_alone() -> None:
+def test_intensity_transforms_do_not_change_labels() -> None:
     before = batch()
     noise = Named(name="RandGaussianNoised", options={"prob": 1.0})
     after = Augmentation([noise], 0)(before, 0, 0, 0)
@@ -45,11 +45,11 @@ def test_intensity_transforms_leave_labels_alone() -> None:
     assert not torch.equal(after.image, before.image)
 
 
-def test_changes_depend_on_seed_epoch_step_and_place_alone() -> None:
+def test_random_numbers_depend_only_on_seed_epoch_step_and_position() -> None:
     noise = Named(name="RandGaussianNoised", options={"prob": 1.0})
     augment = Augmentation([noise], 0)
     first = augment(batch(), 3, 5, 0).image
-    augment(batch(), 9, 9, 0)  # what came in between does not matter
+    augment(batch(), 9, 9, 0)  # other calls in between make no difference
     assert torch.equal(augment(batch(), 3, 5, 0).image, first)
     # Two processes with half the batch each draw what one process draws.
     halves = [augment(batch(2), 3, 5, start).image for start in (0, 2)]
@@ -59,7 +59,7 @@ def test_changes_depend_on_seed_epoch_step_and_place_alone() -> None:
     assert not torch.equal(Augmentation([noise], 1)(batch(), 3, 5, 0).image, first)
 
 
-def test_a_transform_that_changes_the_size_is_refused() -> None:
+def test_a_transform_that_changes_the_size_is_an_error() -> None:
     shrink = Named(name="Zoomd", options={"zoom": 0.5, "keep_size": False})
     with pytest.raises(ValueError, match=r"Zoomd to keep the image's shape \(1, 16, 16\)"):
         Augmentation([shrink], 0)(batch(), 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Runs that really learn: 2-D slices with the U-Net, 3-D patches with MONAI."""
+"""Runs that learn to segment: 2-D slices with the U-Net, 3-D patches with MONAI."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-def test_slices_are_learnt(tmp_path: Path) -> None:
+def test_slices_are_learned(tmp_path: Path) -> None:
     data = phantom(tmp_path / "data", dims=2, cases=40, size=48)
     config = settings(
         data,
         model={"options": {"filters": [8, 16, 32, 64], "pools": [2, 2, 2]}},
         loss={"name": "nacl", "dice_weight": 1.0},
-        optimiser={"lr": 5e-3, "milestones": [40]},
+        optimizer={"lr": 5e-3, "milestones": [40]},
         epochs=50,
         validate_every=25,
     )
@@ -41,7 +41,7 @@ def test_slices_are_learnt(tmp_path: Path) -> None:
     parts = log[-1]["losses"]
     assert set(parts) == {"loss", "ce", "penalty", "dice"}
     assert parts["loss"] == pytest.approx(parts["ce"] + parts["penalty"] + parts["dice"])
-    # Liver, spleen and kidneys; a lesion of a few pixels is beyond so short a run.
+    # Liver, spleen and kidneys; a lesion of a few pixels needs a longer run.
     organs = [log[-1]["val"]["dsc_by_label"][label] for label in "123"]
     assert sum(organs) / 3 > 0.75
     assert log[-1]["val"]["ece"] < 0.2
@@ -49,7 +49,7 @@ def test_slices_are_learnt(tmp_path: Path) -> None:
     assert [row["lr"] for row in log] == pytest.approx([5e-3] * 40 + [5e-4] * 10)
 
 
-def test_patches_are_learnt_with_monai(tmp_path: Path) -> None:
+def test_patches_are_learned_with_monai(tmp_path: Path) -> None:
     data = phantom(tmp_path / "data", dims=3, cases=10, size=32, slices=8)
     config = settings(
         data,
@@ -60,7 +60,7 @@ def test_patches_are_learnt_with_monai(tmp_path: Path) -> None:
             "divisible_by": 16,
         },
         loss={"name": "ce_dice"},
-        optimiser={"lr": 5e-3, "milestones": [12]},
+        optimizer={"lr": 5e-3, "milestones": [12]},
         epochs=14,
         validate_every=7,
     )

@@ -1,4 +1,4 @@
-"""One process and two, through torchrun, agree."""
+"""Two processes (torchrun) give the result of one."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ from segcal.training import train
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    # 20 cases: 14 for training, which 4 divides with an even rest, so nothing is seen twice.
+def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
+    # 14 of 20 cases are for training: batches of 4, 4, 4 and 2, so no slice is used twice.
     data = phantom(tmp_path / "data", dims=2, cases=20, size=32)
     config = settings(
         data,
@@ -24,8 +24,8 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     out = tmp_path / "two"
     process = start("train", "--config", tmp_path / "c.yaml", "--out", out, launcher=TORCHRUN)
     train(config, tmp_path / "one")
-    code, said = finish(process)
-    assert code == 0, said
+    code, output = finish(process)
+    assert code == 0, output
     assert json.loads((out / "run.json").read_text())["processes"] == 2
     one, two = weights(tmp_path / "one" / "last.pt"), weights(out / "last.pt")
     start_of = weights(tmp_path / "one" / "last.prev.pt")
@@ -39,13 +39,13 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
             assert abs(second["losses"][name] - value) < 1e-4
         assert abs(second["val"]["dsc"] - first["val"]["dsc"]) < 1e-3
         assert second["val"]["cases"] == first["val"]["cases"]
-    # An odd batch cannot be shared.
+    # An odd batch size cannot be divided by two.
     config = settings(data, batch_size=5)
     (tmp_path / "c.yaml").write_text(to_yaml(config))
     refused = start(
         "train", "--config", tmp_path / "c.yaml", "--out", tmp_path / "x", launcher=TORCHRUN
     )
-    code, said = finish(refused)
+    code, output = finish(refused)
     assert code != 0
-    assert "`batch_size` to be divisible by the 2 processes" in said
+    assert "`batch_size` to be divisible by the 2 processes" in output
     assert not (tmp_path / "x").exists()

@@ -25,7 +25,7 @@ def test_weights_by_hand(name: str, options: dict[str, Any], expected: dict[int,
     assert {epoch: schedule(epoch) for epoch in expected} == pytest.approx(expected)
 
 
-def test_the_loop_sets_it_also_inside_a_sum() -> None:
+def test_the_weight_is_set_inside_a_sum() -> None:
     nacl, ecp = NACLLoss(), ECPLoss()
     set_penalty_weight(WeightedSum(nacl, WeightedSum(ecp, DiceLoss())), 0.3)
     assert nacl.penalty_weight == ecp.penalty_weight == 0.3
@@ -52,10 +52,10 @@ def test_the_loop_sets_it_also_inside_a_sum() -> None:
         ("multiply", {"start": 0.1, "factor": 2.0, "cap": -1.0}, "`cap`"),
     ],
 )
-def test_bad_schedules_are_named(name: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_schedule(name, **options)
 
 
-def test_registry_is_complete() -> None:
+def test_all_schedules_have_a_name() -> None:
     assert set(SCHEDULES) == {"constant", "linear", "step", "multiply"}

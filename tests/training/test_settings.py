@@ -1,4 +1,4 @@
-"""Every setting changes something; what a run leaves behind."""
+"""Every setting has an effect; the files of a run."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+import segcal.training
 from helpers.runs import TINY_NET, phantom, same, settings, weights
 from segcal.config import ConfigError
 from segcal.core.errors import PathError
@@ -16,9 +17,10 @@ from segcal.data import open_dataset
 from segcal.losses import NACLLoss
 from segcal.metrics import CaseOptions, evaluate_case
 from segcal.training import TrainingError, train
-from segcal.training.device import make_fabric, processes
-from segcal.training.state import build_job, build_loss, in_format
-from segcal.training.validate import Validator, summarise
+from segcal.training.build import build_loss, build_state
+from segcal.training.device import make_fabric
+from segcal.training.state import to_memory_format
+from segcal.training.validate import Validator, summarize
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "penalty schedule": {"loss": {"schedule": {"name": "constant", "options": {"value": 0.9}}}},
     "network options": {"model": {"options": {"filters": [4, 8], "pools": [4]}}},
     "divisible by": {"model": {**TINY_NET, "divisible_by": 64}},
-    "optimiser": {"optimiser": {"name": "sgd"}},
-    "optimiser options": {"optimiser": {"options": {"betas": [0.5, 0.9]}}},
-    "lr": {"optimiser": {"lr": 1e-2}},
-    "weight decay": {"optimiser": {"weight_decay": 0.1}},
-    "milestones": {"optimiser": {"milestones": [1]}},
-    "factor": {"optimiser": {"milestones": [1], "factor": 0.5}},
+    "optimizer": {"optimizer": {"name": "sgd"}},
+    "optimizer options": {"optimizer": {"options": {"betas": [0.5, 0.9]}}},
+    "lr": {"optimizer": {"lr": 1e-2}},
+    "weight decay": {"optimizer": {"weight_decay": 0.1}},
+    "milestones": {"optimizer": {"milestones": [1]}},
+    "factor": {"optimizer": {"milestones": [1], "factor": 0.5}},
     "epochs": {"epochs": 1},
     "batch size": {"batch_size": 5},
     "seed": {"seed": 1},
@@ -77,7 +79,7 @@ def test_a_setting_changes_the_weights(what: str, data: Path, plain: Path, tmp_p
     ],
     ids=str,
 )
-def test_a_setting_of_speed_does_not(
+def test_a_speed_option_does_not_change_the_weights(
     changes: dict[str, Any], data: Path, plain: Path, tmp_path: Path
 ) -> None:
     train(settings(data, **changes), tmp_path / "run")
@@ -98,7 +100,7 @@ def test_patches_follow_their_settings(data: Path, tmp_path: Path) -> None:
     assert not same(results[0], results[2])
 
 
-def test_what_a_run_leaves_behind(data: Path, plain: Path) -> None:
+def test_files_of_a_run(data: Path, plain: Path) -> None:
     names = {path.name for path in plain.iterdir()}
     assert names == {
         "config.yaml", "run.json", "log.jsonl", "last.pt", "last.prev.pt", "best.pt", ".lock",
@@ -111,6 +113,7 @@ def test_what_a_run_leaves_behind(data: Path, plain: Path) -> None:
     rows = [json.loads(line) for line in (plain / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [0, 1]
     assert set(rows[0]) == {"epoch", "lr", "losses", "val", "seconds"}
+    assert rows[0]["val"]["region"] == "all"
     best = torch.load(plain / "best.pt", weights_only=True)
     assert best["metrics"]["dsc"] == max(row["val"]["dsc"] for row in rows)
 
@@ -125,11 +128,11 @@ def test_auto_precision_is_resolved_in_the_saved_config(data: Path, tmp_path: Pa
 def test_ema_is_the_running_average(data: Path, plain: Path, tmp_path: Path) -> None:
     train(settings(data, ema=0.5), tmp_path / "run")
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
-    assert same(state["model"], weights(plain / "last.pt"))  # it does not disturb training
+    assert same(state["model"], weights(plain / "last.pt"))  # it does not change the training
     assert not same(state["ema"], state["model"])
     best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
     assert best["epoch"] != 1 or same(best["model"], state["ema"])
-    # By hand: after one step the average lies halfway between start and end.
+    # After one step the average is halfway between the old and the new weights.
     train(settings(data, ema=0.5, epochs=1, batch_size=64), tmp_path / "one")
     first = torch.load(tmp_path / "one" / "last.prev.pt", weights_only=True)
     after = torch.load(tmp_path / "one" / "last.pt", weights_only=True)
@@ -139,9 +142,9 @@ def test_ema_is_the_running_average(data: Path, plain: Path, tmp_path: Path) -> 
 
 
 def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:
-    """Under SGD with rate 1 the weights move by the gradient: at most `clip` in one step."""
+    """SGD with learning rate 1 changes the weights by the gradient: at most `clip` in one step."""
     config = settings(
-        data, clip=0.01, epochs=1, batch_size=64, optimiser={"name": "sgd", "lr": 1.0}
+        data, clip=0.01, epochs=1, batch_size=64, optimizer={"name": "sgd", "lr": 1.0}
     )
     train(config, tmp_path / "run")
     before, after = (weights(tmp_path / "run" / name) for name in ("last.prev.pt", "last.pt"))
@@ -149,12 +152,12 @@ def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:
     assert moved == pytest.approx(0.01, rel=1e-3)
 
 
-def test_deep_supervision_weighs_heads_by_halves(data: Path) -> None:
+def test_deep_supervision_halves_the_weight_of_each_head(data: Path) -> None:
     config = settings(data)
-    job = build_job(config, make_fabric(config), open_dataset(data))
+    state = build_state(config, make_fabric(config), open_dataset(data))
     target = torch.randint(0, 5, (2, 8, 8))
     heads = tuple(torch.randn(2, 5, 8, 8) for _ in range(3))
-    total = sum(job.terms(heads, target).values())
+    total = sum(state.terms(heads, target).values())
     by_hand = sum(
         w * NACLLoss()(h, target) for w, h in zip((4 / 7, 2 / 7, 1 / 7), heads, strict=True)
     )
@@ -187,22 +190,17 @@ def test_the_validator_agrees_with_evaluate_case(data: Path, plain: Path) -> Non
     image = torch.from_numpy(case.image())
     with torch.no_grad():
         probs = model(image.transpose(0, 1)).softmax(1).transpose(0, 1)
-    result = evaluate_case(
-        probs,
-        case.label(),
-        case.spacing_mm,
-        case=case.name,
-        options=CaseOptions(regions=("foreground",)),
-    )
+    options = CaseOptions(regions=("all",))
+    result = evaluate_case(probs, case.label(), case.spacing_mm, case=case.name, options=options)
     value = {(row.metric, row.label): row.value for row in result.rows}
     assert scores[0].dsc == pytest.approx({k: value["dsc", k] for k in ("1", "2", "3", "4")})
     assert scores[0].ece == pytest.approx(value["ece", "all"])
     assert scores[0].cece == pytest.approx(value["cece", "all"])
-    assert summarise(scores)["dsc"] == pytest.approx(sum(scores[0].dsc.values()) / 4)
+    assert summarize(scores)["dsc"] == pytest.approx(sum(scores[0].dsc.values()) / 4)
     assert validator.score(model, stop=lambda: True) is None
 
 
-def test_tensorboard_when_asked(data: Path, tmp_path: Path) -> None:
+def test_tensorboard(data: Path, tmp_path: Path) -> None:
     train(settings(data, tensorboard=True, epochs=1), tmp_path / "run")
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
 
@@ -210,20 +208,20 @@ def test_tensorboard_when_asked(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": {"name": "nacll"}}, "Did you mean 'nacl'"),
+        ({"loss": {"name": "nacll"}}, "`loss`.*Did you mean 'nacl'"),
         ({"loss": {"options": {"patch": 3}}}, "patch"),
         ({"loss": {"name": "ce", "schedule": {"name": "constant", "options": {"value": 1.0}}}},
          "has none"),
-        ({"optimiser": {"name": "adm"}}, "Did you mean 'adam'"),
-        ({"optimiser": {"options": {"beta": 1}}}, "beta"),
-        ({"model": {"name": "unt"}}, "Did you mean 'unet'"),
+        ({"optimizer": {"name": "adm"}}, "Did you mean 'adam'"),
+        ({"optimizer": {"options": {"beta": 1}}}, "beta"),
+        ({"model": {"name": "unt"}}, "`model.name`.*Did you mean 'unet'.*monai"),
         ({"augment": [{"name": "RandFlip"}]}, "Did you mean 'RandFlipd'"),
         ({"augment": [{"name": "RandFlipd", "options": {"probability": 1}}]}, "probability"),
         ({"data": {"path": "/nowhere"}}, "/nowhere"),
         ({"data": {"fold": 99}}, "`fold`"),
     ],
 )  # fmt: skip
-def test_mistakes_are_named_before_anything_is_written(
+def test_invalid_settings_are_named_before_anything_is_written(
     changes: dict[str, Any], message: str, data: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -231,7 +229,7 @@ def test_mistakes_are_named_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_with_files_is_refused(data: Path, plain: Path, tmp_path: Path) -> None:
+def test_a_folder_with_files_is_not_overwritten(data: Path, plain: Path, tmp_path: Path) -> None:
     with pytest.raises(PathError, match="not empty; continue it with --resume"):
         train(settings(data), plain)
     (tmp_path / "notes.txt").write_text("mine")
@@ -240,25 +238,13 @@ def test_a_folder_with_files_is_refused(data: Path, plain: Path, tmp_path: Path)
             train(settings(data), tmp_path, resume=resume)
 
 
-def test_out_of_memory_names_the_setting(data: Path, tmp_path: Path) -> None:
+def test_out_of_memory_names_the_setting_to_lower(data: Path, tmp_path: Path) -> None:
     huge = {"options": {"filters": [4_000_000, 4_000_000], "pools": [2]}}
     with pytest.raises(TrainingError, match=r"out of memory.*`batch_size` \(4\)"):
         train(settings(data, model=huge), tmp_path / "run")
 
 
-def test_processes_are_read_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert processes() == (1, 1)
-    monkeypatch.setenv("SLURM_NTASKS", "8")  # a batch script, not yet a job step
-    assert processes() == (1, 1)
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
-    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
-    assert processes() == (4, 2)
-    monkeypatch.setenv("WORLD_SIZE", "6")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert processes() == (3, 2)
-
-
-def test_dice_ignores_what_the_loss_ignores() -> None:
+def test_dice_has_the_ignore_index_of_the_loss() -> None:
     loss, _ = build_loss(settings(Path("x"), loss={
         "name": "ce", "options": {"ignore_index": 3}, "dice_weight": 0.5}).loss)  # fmt: skip
     logits = torch.randn(1, 4, 4, 4)
@@ -270,18 +256,22 @@ def test_config_errors_are_value_errors() -> None:
     assert issubclass(ConfigError, ValueError)
 
 
+def test_tab_completion_lists_lazy_names() -> None:
+    assert set(segcal.training.__all__) <= set(dir(segcal.training))
+
+
 @pytest.mark.parametrize("shape", [(2, 1, 4, 6), (2, 3, 4, 6), (1, 1, 4, 6, 8)])
-def test_images_have_the_strides_of_their_order(shape: tuple[int, ...]) -> None:
+def test_images_have_the_strides_of_their_memory_format(shape: tuple[int, ...]) -> None:
     last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
     image = torch.randn(shape)
-    placed = in_format(image, last)
-    # What torch makes from scratch: of one channel it would leave any order as it is.
+    placed = to_memory_format(image, last)
+    # The strides of a new tensor: torch would not change those of an image of one channel.
     assert placed.stride() == torch.empty(shape, memory_format=last).stride()
     assert torch.equal(placed, image)
-    assert in_format(image, torch.contiguous_format) is image
+    assert to_memory_format(image, torch.contiguous_format) is image
 
 
-def test_the_commit_of_copied_sources_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_can_be_set_by_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     git_commit.cache_clear()
     before = git_commit()
     monkeypatch.setenv("SEGCAL_COMMIT", "abc123")

@@ -1,4 +1,4 @@
-"""Validation: volumes that are scored together get what each of them gets alone."""
+"""Validation: scoring volumes together gives the same result as scoring each one."""
 
 import math
 from pathlib import Path
@@ -16,21 +16,21 @@ from segcal.data.intensity import ChannelIntensity
 from segcal.data.store import pack_case
 from segcal.metrics import CaseOptions, evaluate_case
 from segcal.models import predict_logits
-from segcal.training import NonFiniteLossError, Validator, summarise, validate
-from segcal.training.validate import CaseScore, slices_at_once
+from segcal.training import NonFiniteLossError, Validator, summarize, validate
+from segcal.training.validate import CaseScore, slices_per_batch
 
 CPU = torch.device("cpu")
 CUDA = pytest.param(
     "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 )
 CLASSES = 3
-# In turns of two sizes of slices: each case of a stack has one of another in between.
+# Two slice sizes that alternate, so that the cases of a stack are not adjacent.
 SHAPES = [(3, 12, 10), (2, 9, 11), (1, 12, 10), (5, 9, 11), (4, 12, 10), (2, 12, 10)]
-EMPTY, FAULTY = 4, 9.0  # the case without foreground; an image value that SomeNet cannot bear
+EMPTY, FAULTY = 4, 9.0  # the case without foreground; an image value that SomeNet answers with NaN
 
 
 def store(folder: Path, image: np.ndarray, label: np.ndarray) -> PreparedCase:
-    """A case on disk, as `segcal prepare` leaves it."""
+    """A case on disk, as `segcal prepare` writes it."""
     shape = label.shape
     grid = Grid(
         original_shape=shape, original_spacing_mm=(2.0, 1.0, 1.0),
@@ -52,7 +52,7 @@ def make_cases(folder: Path, channels: int = 2) -> list[PreparedCase]:
         label = rng.integers(0, CLASSES, shape).astype(np.uint8)
         if index == EMPTY:
             label[:] = 0
-        # Names against the order of the cases: scores must not be sorted by them.
+        # The order of the names is not that of the cases: scores must not be sorted by name.
         cases.append(store(folder / f"case_{9 - index}", image, label))
     return cases
 
@@ -63,7 +63,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[PreparedCase]:
 
 
 class SomeNet(nn.Module):
-    """Random, unlike in training and evaluation, and aware of what it was shown."""
+    """Random weights, different in training and evaluation mode; records its batch sizes."""
 
     def __init__(self, dims: int = 2, channels: int = 2) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def alone(
     patch: tuple[int, int, int] | None = None,
     device: str = "cpu",
 ) -> CaseScore:
-    """What a case gets by itself, through the metrics of a finished run."""
+    """The score of a single case, by the metrics of `segcal evaluate`."""
     net.eval()
     logits = predict_logits(net, torch.from_numpy(case.image()).to(device), patch_size=patch)
     rows = evaluate_case(
@@ -98,7 +98,7 @@ def alone(
         case.label(),
         case.spacing_mm,
         case=case.name,
-        options=CaseOptions(regions=("foreground",)),
+        options=CaseOptions(regions=("all",)),
     ).rows
     value = {(row.metric, row.label): row.value for row in rows}
     labels = [str(k) for k in range(1, CLASSES)]
@@ -118,13 +118,13 @@ def assert_same(found: list[CaseScore] | None, expected: list[CaseScore]) -> Non
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("patch", [None, (2, 8, 8)])
-def test_each_case_gets_what_it_gets_alone(
+def test_scores_are_those_of_single_cases(
     device: str,
     patch: tuple[int, int, int] | None,
     cases: list[PreparedCase],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Batches of another size are computed in another way, with TF32 not to the same labels.
+    # The batch size changes how cuDNN computes; with TF32 labels would differ.
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     net = SomeNet(dims=2 if patch is None else 3).to(device)
     expected = [alone(net, case, patch, device) for case in cases]
@@ -136,13 +136,12 @@ def test_each_case_gets_what_it_gets_alone(
     assert net.training
     assert scores is not None
     assert len({score.ece for score in scores}) == len(cases)
-    assert math.isnan(scores[EMPTY].ece)
-    assert math.isnan(scores[EMPTY].cece)
-    summary = summarise(scores)
-    assert (summary["cases"], summary["undefined"]) == (len(cases), 1)
+    summary = summarize(scores)
+    assert (summary["cases"], summary["region"]) == (len(cases), "all")
+    assert summary["ece"] == pytest.approx(sum(score.ece for score in scores) / len(cases))
 
 
-def test_what_is_predicted_together_does_not_matter(
+def test_batch_size_and_order_do_not_change_the_scores(
     cases: list[PreparedCase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = SomeNet()
@@ -155,21 +154,23 @@ def test_what_is_predicted_together_does_not_matter(
     # 3 + 1 + 4 + 2 slices of the one size, 2 + 5 of the other
     assert seen == {1: [1] * 17, 4: [4, 4, 2, 4, 3], 1000: [10, 7]}
     assert_same(validator(cases[::-1]).score(net), expected[::-1])
-    # Room for three slices: a case that has more is still taken whole.
-    monkeypatch.setattr(validate, "_LOGITS_AT_ONCE", 3 * 12 * 10 * CLASSES)
+    # A limit of three slices: a case with more slices is not divided.
+    monkeypatch.setattr(validate, "_MAX_LOGITS", 3 * 12 * 10 * CLASSES)
     net.seen.clear()
     assert_same(validator(cases, batch_size=1000).score(net), expected)
     assert net.seen == [3, 2, 1, 5, 4, 2]
 
 
-def test_groups_are_scored_as_one(cases: list[PreparedCase]) -> None:
+def test_the_labels_of_a_group_are_one_structure(cases: list[PreparedCase]) -> None:
     scores = validator(cases, groups={"both": (1, 2)}).score(SomeNet())
     assert scores is not None
     assert [list(score.dsc) for score in scores] == [["both"]] * len(cases)
-    assert scores[EMPTY].dsc == {"both": 0.0}  # predicted where there is none
+    assert scores[EMPTY].dsc == {"both": 0.0}  # predicted, but not in the label
 
 
-def test_volumes_are_kept_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_volumes_stay_in_memory_if_they_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = SomeNet()
     for share in (0.1, 0.0):
         monkeypatch.setattr(validate, "_KEPT_SHARE", share)
@@ -186,7 +187,7 @@ def test_volumes_are_kept_where_they_fit(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("patch", [None, (2, 9, 10)])
-def test_logits_that_are_not_finite_name_their_case(
+def test_the_case_of_logits_that_are_not_finite_is_named(
     patch: tuple[int, int, int] | None, tmp_path: Path
 ) -> None:
     cases = make_cases(tmp_path)
@@ -199,7 +200,7 @@ def test_logits_that_are_not_finite_name_their_case(
     assert net.training
 
 
-def test_a_label_without_a_class_is_refused(tmp_path: Path) -> None:
+def test_a_label_without_a_class_is_an_error(tmp_path: Path) -> None:
     cases = make_cases(tmp_path)
     label = cases[0].label()
     label[0, 0, 0] = CLASSES
@@ -208,7 +209,7 @@ def test_a_label_without_a_class_is_refused(tmp_path: Path) -> None:
         validator(cases).score(SomeNet())
 
 
-def test_a_stop_is_heard_between_batches(cases: list[PreparedCase]) -> None:
+def test_validation_can_be_stopped_between_batches(cases: list[PreparedCase]) -> None:
     net = SomeNet().train()
     assert validator(cases).score(net, lambda: len(net.seen) == 2) is None
     assert net.seen == [4, 4]
@@ -225,8 +226,8 @@ def test_a_process_without_cases_has_no_scores() -> None:
 
 def test_small_slices_are_predicted_in_large_batches_on_a_gpu(cases: list[PreparedCase]) -> None:
     gpu = torch.device("cuda")
-    assert slices_at_once(cases, 4, CPU) == 16
-    assert slices_at_once(cases, 20, CPU) == 20
-    assert slices_at_once(cases, 4, gpu) == (1 << 20) // (12 * 10)
-    assert slices_at_once(cases[1:2], 4, gpu) == (1 << 20) // (9 * 11)
-    assert slices_at_once(cases, 10_000, gpu) == 10_000
+    assert slices_per_batch(cases, 4, CPU) == 16
+    assert slices_per_batch(cases, 20, CPU) == 20
+    assert slices_per_batch(cases, 4, gpu) == (1 << 20) // (12 * 10)
+    assert slices_per_batch(cases[1:2], 4, gpu) == (1 << 20) // (9 * 11)
+    assert slices_per_batch(cases, 10_000, gpu) == 10_000

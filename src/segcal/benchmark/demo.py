@@ -1,17 +1,17 @@
-"""The demonstration: phantoms whose true probabilities are known, five losses, a few minutes."""
+"""The demo: five losses on phantoms whose true probabilities are known, in a few minutes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from segcal.benchmark.benchmark_study import BenchmarkStudy
 from segcal.benchmark.local_launcher import cores, visible_gpus
 from segcal.benchmark.plan import Plan
 from segcal.benchmark.runner import run_benchmark
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import PhantomSpec, plan_phantom, prepare
-from segcal.study.writer import Study
+from segcal.data import PhantomSource, prepare
 
 NOTE = (
     "Generated abdomens, drawn by simulated raters who disagree where the image is ambiguous. The "
@@ -34,26 +34,25 @@ def prepare_demo(
     quick: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Path:
-    """Prepare the phantoms in OUT/data; cases that are there are kept."""
+    """Prepare the phantoms in OUT/data; existing cases are kept."""
     folder = Path(out) / "data"
     if Path(out).is_dir() and not folder.is_dir() and list(Path(out).glob("[!.]*")):
-        raise PathError(Path(out), "holds files of something else", "choose another --out")
-    plan = plan_phantom(demo_spec(quick), dtype="uint8")
-    prepare(plan, folder, workers=1, progress=progress)
+        raise PathError(Path(out), "holds other files", "choose another --out")
+    prepare(demo_source(quick), folder, dtype="uint8", workers=1, progress=progress)
     return folder
 
 
 def run_demo(
     out: Path | str, *, quick: bool = False, jobs: int | None = None, silent: bool = False
-) -> Study:
+) -> BenchmarkStudy:
     """Compare five losses in OUT/study on the phantoms of OUT/data.
 
-    Run again it goes on where it was stopped.
+    A second call continues an interrupted demo.
 
     Args:
-        quick: fewer and smaller cases, few epochs: to see that everything runs.
-        jobs: runs at once; by default one for each GPU, or for each of at most five cores.
-        silent: say nothing.
+        quick: fewer and smaller cases, few epochs: to check that everything runs.
+        jobs: runs at a time; by default one per GPU, or per core (at most five).
+        silent: print nothing.
     """
     return run_benchmark(
         demo_plan(prepare_demo(out, quick=quick), quick),
@@ -65,11 +64,11 @@ def run_demo(
     )
 
 
-def demo_spec(quick: bool) -> PhantomSpec:
+def demo_source(quick: bool) -> PhantomSource:
     """The phantoms: volumes of few, small slices."""
     if quick:
-        return PhantomSpec(cases=14, size=32, slices=4)
-    return PhantomSpec(cases=36, size=64, slices=6)
+        return PhantomSource(cases=14, size=32, slices=4)
+    return PhantomSource(cases=36, size=64, slices=6)
 
 
 def demo_plan(data: Path, quick: bool = False) -> Plan:
@@ -84,10 +83,8 @@ def demo_plan(data: Path, quick: bool = False) -> Plan:
             "epochs": epochs,
             "batch_size": 4,
             "precision": "32",
-            "optimiser": {"lr": 2e-3, "milestones": [2 * epochs // 3]},
+            "optimizer": {"lr": 2e-3, "milestones": [2 * epochs // 3]},
             "model": {"options": {"filters": [16, 32, 64], "pools": [2, 2]}},
         },
-        # The one region in which a calibrated model is sure to score 0.
-        "region": "all",
         "tables": ["main", "classes"],
     })  # fmt: skip

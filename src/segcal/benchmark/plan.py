@@ -1,13 +1,13 @@
-"""What a study is told: datasets × methods (with grids of options) × seeds, as checked YAML."""
+"""The plan of a study: datasets × methods (with grids of options) × seeds, as checked YAML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import Field, model_validator
@@ -22,15 +22,18 @@ from segcal.config import (
     put_overrides,
     read_yaml,
 )
-from segcal.evaluation import AFTER_TRAINING
-from segcal.metrics import CaseOptions, get_metric
+from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
+from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats import ranked_methods
+from segcal.study import MethodGroup
 
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-# Said by the plan itself, method by method and seed by seed.
-_OWN = ("loss", "seed")
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+# Settings of training that the plan sets for each method and seed.
+_SET_BY_PLAN = ("loss", "seed")
 
+T = TypeVar("T")
 Settings = dict[str, Any]
+Region = Literal["foreground", "all", "union", "boundary"]
 Table = Literal["main", "classes", "ablation", "priors"]
 Keep = Literal["all", "best", "none"]
 
@@ -46,8 +49,8 @@ class DatasetPlan(Section):
 class MethodPlan(Section):
     """A loss with its options, or with a `grid` of options to choose from.
 
-    `paper` is the row of the paper's tables it stands for, `group` the table it belongs to, and
-    `train` holds settings of `segcal train` for this method alone.
+    `paper` names its row in the tables of the paper, `group` the table of the report, and `train`
+    holds settings of `segcal train` for this method alone.
     """
 
     loss: str
@@ -66,10 +69,18 @@ class MethodPlan(Section):
 
 
 class Plan(Section):
-    """A study. `train` holds settings of `segcal train` for all runs, `evaluation` those of
-    `segcal evaluate`; `region` and `metrics` are what the tables and ranks show. `posthoc` names
-    the calibrators that each run is also evaluated with, and `keep` the weights that stay then.
-    `reference` is the method that the study is about: the report compares it with the others."""
+    """A study.
+
+    Attributes:
+        train: settings of `segcal train` for all runs.
+        evaluation: settings of `segcal evaluate`.
+        region, metrics: what the tables and ranks show.
+        posthoc: calibrators with which each run is also evaluated.
+        keep: the weights to keep once a run is evaluated.
+        reference: the method that the report compares with the others.
+        published: published numbers to print beside the study's; see `StudyFile`.
+        groups: how the report presents groups of methods.
+    """
 
     title: str = "Study"
     note: str = ""
@@ -78,41 +89,46 @@ class Plan(Section):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
     train: Settings = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
-    region: Literal["foreground", "all", "union", "boundary"] = "foreground"
+    region: Region = DEFAULT_REGION
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
     posthoc: tuple[str, ...] = ()
     keep: Keep = "best"
     tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
     reference: str | None = None
+    published: str | None = None
+    groups: dict[str, MethodGroup] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _names_are_folders(self) -> Self:
+    def _check_names(self) -> Self:
         for kind, names in (("datasets", self.datasets), ("methods", self.methods)):
             for name in names:
-                if not _SLUG.fullmatch(name):
+                if not _FOLDER_NAME.fullmatch(name):
                     raise ValueError(
-                        f"has `{name}` in `{kind}`, which is no name for a folder "
-                        "(letters, digits, and . _ + -)"
+                        f"has `{name}` in `{kind}`: names become folder names and may have "
+                        "letters, digits and . _ + -"
                     )
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("has a seed twice in `seeds`")
+        for key in ("seeds", "tables"):
+            values = getattr(self, key)
+            if len(set(values)) < len(values):
+                raise ValueError(f"has a value twice in `{key}`")
         if self.region not in self.evaluation.regions:
             raise ValueError(f"has region {self.region}, which `evaluation.regions` leaves out")
         return self
 
     @model_validator(mode="after")
-    def _metrics_are_measured(self) -> Self:
+    def _check_metrics(self) -> Self:
         options = CaseOptions(**self.evaluation.metric_options())
-        rows = [row_metric(name, self.evaluation) for name in self.metrics]
-        for name, row in zip(self.metrics, rows, strict=True):
-            metric = get_metric(name)
-            base = metric.key
+        rows = []
+        for name in self.metrics:
+            metric = _find("metrics", name, get_metric)
+            base, row = metric.key, metric.row_name(options)
+            rows.append(row)
             if metric.better is None:
-                raise ValueError(f"has `{base}` in `metrics`, which is descriptive: not rankable")
+                raise ValueError(f"`{base}` in `metrics` is descriptive and cannot be ranked")
             if ":" not in name and name not in (base, row):
                 raise ValueError(
                     f"has `{name}` in `metrics`, but `evaluation` measures `{row}`; "
-                    f"say `{base}`, or change `evaluation`"
+                    f"write `{base}`, or change `evaluation`"
                 )
             if not metric.is_measured(options):
                 raise ValueError(f"has `{base}` in `metrics`, which needs `evaluation.units` mm")
@@ -123,58 +139,53 @@ class Plan(Section):
                     f"has `{base}` in `metrics`, which is measured over all voxels: set `region` "
                     "to all"
                 )
-        for key, values in (("metrics", rows), ("tables", self.tables)):
-            if len(set(values)) < len(values):
-                raise ValueError(f"has a value twice in `{key}`")
+        if len(set(rows)) < len(rows):
+            raise ValueError("has a value twice in `metrics`")
         return self
 
     @model_validator(mode="after")
-    def _can_be_calibrated(self) -> Self:
+    def _check_posthoc(self) -> Self:
         for name in self.posthoc:
-            if name not in AFTER_TRAINING:
-                near = get_close_matches(name, AFTER_TRAINING, n=1)
-                hint = f"; did you mean `{near[0]}`?" if near else ""
-                raise ValueError(
-                    f"has `{name}` in `posthoc`, which is none of {', '.join(AFTER_TRAINING)}{hint}"
-                )
+            _find("posthoc", name, CALIBRATORS.get)
             for method in self.methods:
                 if calibrated_name(method, name) in self.methods:
                     raise ValueError(
-                        f"has method `{calibrated_name(method, name)}`, which `posthoc` makes too"
+                        f"has method `{calibrated_name(method, name)}`, a name that `posthoc` uses"
                     )
-        if len(set(self.posthoc)) < len(self.posthoc):
+        if len({short_name(name) for name in self.posthoc}) < len(self.posthoc):
             raise ValueError("has a calibrator twice in `posthoc`")
         if self.posthoc and self.evaluation.flips and self.evaluation.average == "probs":
             raise ValueError(
-                "has `posthoc`, which needs logits: set `evaluation.average` to logits, or leave "
-                "`evaluation.flips` out"
+                "has `posthoc`, which needs logits: set `evaluation.average` to logits, or remove "
+                "`evaluation.flips`"
             )
         return self
 
     @model_validator(mode="after")
-    def _reference_is_ranked(self) -> Self:
-        name, ranked = self.reference, ranked_methods(self.groups)
-        if name is None or name in ranked:
-            return self
-        if name in self.groups:
+    def _check_reference(self) -> Self:
+        name, ranked = self.reference, ranked_methods(self.method_groups)
+        if name is not None and name not in ranked and name in self.method_groups:
             raise ValueError(
-                f"has `reference` {name}, which is of group {self.groups[name]} and so not ranked; "
-                f"name one of {', '.join(ranked)}"
+                f"has `reference` {name}, which is in group {self.method_groups[name]} and so not "
+                f"ranked; name one of {', '.join(ranked)}"
             )
-        near = get_close_matches(name, ranked, n=1)
-        hint = f"; did you mean `{near[0]}`?" if near else ""
-        raise ValueError(
-            f"has `reference` {name}, which is none of its methods ({', '.join(ranked)}){hint}"
-        )
+        if name is not None and name not in ranked:
+            near = get_close_matches(name, ranked, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ValueError(
+                f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}"
+            )
+        return self
 
     @property
-    def groups(self) -> dict[str, str]:
-        """The group of each method; those that calibrators make of them come last."""
-        after = [calibrated_name(m, name) for m in self.methods for name in self.posthoc]
-        return {**{n: m.group for n, m in self.methods.items()}, **dict.fromkeys(after, "posthoc")}
+    def method_groups(self) -> dict[str, str]:
+        """The group of each method; calibrated methods come last."""
+        calibrated = [calibrated_name(m, name) for m in self.methods for name in self.posthoc]
+        groups = {name: method.group for name, method in self.methods.items()}
+        return {**groups, **dict.fromkeys(calibrated, "posthoc")}
 
     def config(self, dataset: str, method: str, options: Settings, seed: int) -> TrainConfig:
-        """What one run is told: settings of the plan, then the dataset, then the method."""
+        """The settings of one run: those of the plan, then of the dataset, then of the method."""
         where, how = self.datasets[dataset], self.methods[method]
         content: Settings = {}
         for source, part in (
@@ -182,10 +193,10 @@ class Plan(Section):
             (f"datasets.{dataset}.train", where.train),
             (f"methods.{method}.train", how.train),
         ):
-            for key in _OWN:
+            for key in _SET_BY_PLAN:
                 if key in part:
                     raise ConfigError(
-                        f"Expected `{source}` to leave `{key}` to the plan's methods and seeds."
+                        f"`{source}` must not set `{key}`, which the plan's methods and seeds set"
                     )
             content = merge(content, part)
         content = merge(content, {"data": {"path": where.path}})
@@ -194,8 +205,16 @@ class Plan(Section):
         return check_config(content, f"train settings of `{method}` on `{dataset}`")
 
 
+def _find(key: str, name: str, find: Callable[[str], T]) -> T:
+    """What a registry finds under a name; an error names the key of the plan."""
+    try:
+        return find(name)
+    except ValueError as error:
+        raise ValueError(f"has `{name}` in `{key}`: {error}") from error
+
+
 def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
-    """What rows call a metric: distances with their unit, surface Dice with its tolerance.
+    """The name of a metric in the rows: distances with unit, surface Dice with tolerance.
 
     Example:
         >>> row_metric("hd95", EvaluationConfig()), row_metric("nsd", EvaluationConfig())
@@ -205,12 +224,12 @@ def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
 
 
 def calibrated_name(method: str, calibrator: str) -> str:
-    """What a method is called once a calibrator was fitted to it."""
-    return f"{method}+{calibrator}"
+    """The name of a method with a calibrator."""
+    return f"{method}+{short_name(calibrator)}"
 
 
 def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
-    """`more` over `base`, section by section."""
+    """`base` updated by `more`, section by section."""
     out = dict(base)
     for key, value in more.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
@@ -225,12 +244,12 @@ def slug(options: Mapping[str, Any]) -> str:
         >>> slug({"margin": 5, "patch_size": [1, 3, 3]})
         'margin=5,patch_size=1x3x3'
     """
-    words = []
+    parts = []
     for key, value in options.items():
-        many = isinstance(value, (list, tuple))
-        text = "x".join(map(str, value)) if many else str(value)
-        words.append(f"{key}={re.sub(r'[^A-Za-z0-9.+-]+', '_', text)}")
-    return ",".join(words)
+        several = isinstance(value, (list, tuple))
+        text = "x".join(map(str, value)) if several else str(value)
+        parts.append(f"{key}={re.sub(r'[^A-Za-z0-9.+-]+', '_', text)}")
+    return ",".join(parts)
 
 
 def load_plan(
@@ -246,20 +265,19 @@ def load_plan(
     return place_data(plan, data or {}, str(path))
 
 
-def at_home(plan: Plan) -> Plan:
-    """The plan with whole paths, which mean the same to every process, here and on other nodes."""
+def with_absolute_paths(plan: Plan) -> Plan:
+    """The plan with absolute paths, which every process on every node understands."""
     return place_data(
         plan, {n: str(Path(d.path).absolute()) for n, d in plan.datasets.items() if d.path}
     )
 
 
 def place_data(plan: Plan, data: Mapping[str, str], source: str = "plan") -> Plan:
-    """The plan with its datasets in those folders; every dataset must have one then."""
+    """The plan with its datasets in the given folders."""
     for name in data:
         if name not in plan.datasets:
             raise ConfigError(
-                f"Expected argument `--data` to name a dataset of {source} "
-                f"({', '.join(plan.datasets)}), but got {name!r}."
+                f"--data {name}=…: {source} has no such dataset, only {', '.join(plan.datasets)}"
             )
     placed = {
         name: where.model_copy(update={"path": data.get(name, where.path)})
@@ -269,5 +287,5 @@ def place_data(plan: Plan, data: Mapping[str, str], source: str = "plan") -> Pla
 
 
 def to_yaml(plan: Plan) -> str:
-    """The plan as YAML, to be read again."""
+    """The plan as YAML, for `load_plan`."""
     return yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

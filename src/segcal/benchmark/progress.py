@@ -1,4 +1,4 @@
-"""Progress of a study: one bar for all runs and one for each running one."""
+"""Progress of a study: one bar for all runs and one for each run in progress."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from pathlib import Path
 
 from segcal.benchmark.tasks import Result, Task
 from segcal.core.progress import Progress, format_duration
-from segcal.evaluation import read_evaluation
-from segcal.evaluation.evaluation_files import epochs_done
+from segcal.study import epochs_done
 
 
 class StudyProgress(Progress):
-    """Finished and running runs. `total` may grow; calibration is that of `region`."""
+    """Shows finished runs and runs in progress; `total` may grow."""
 
-    def __init__(
-        self, study: Path, total: int, *, region: str = "foreground", silent: bool = False
-    ) -> None:
+    def __init__(self, study: Path, total: int, *, silent: bool = False) -> None:
         super().__init__(silent=silent)
-        self.study, self.total, self.region = study, total, region
+        self.study, self.total = study, total
         self.done = 0
         self.running: dict[str, tuple[Task, int, float]] = {}
         self._begun, self._worked = time.monotonic(), 0.0
@@ -36,7 +33,7 @@ class StudyProgress(Progress):
         left = f", {format_duration(self._left())} left" if self.done < self.total else ""
         text = f"{self.done}/{self.total} {task.run} {result.state}"
         if result.state == "done":
-            text += f": {self._scores(task)}  {result.seconds:.1f} s{left}"
+            text += f": {_scores(task, result)}  {result.seconds:.1f} s{left}"
         else:
             text += f": {result.error}{left}"
         self.say(text)
@@ -55,16 +52,8 @@ class StudyProgress(Progress):
             elapsed = format_duration(time.monotonic() - since)
             self.update(folder, epoch, epochs, title=f"  {task.run}", text=f"{what} {elapsed}")
 
-    def _scores(self, task: Task) -> str:
-        split = "test" if "test" in task.splits else task.splits[0]
-        found = read_evaluation(self.study / task.folder, split)
-        means = found.means(self.region) if found is not None else {}
-        names = {"dsc": "DSC", "ece": f"ECE ({self.region})"}
-        shown = [f"{title} {means[name]:.4f}" for name, title in names.items() if name in means]
-        return f"{split} {' '.join(shown)}"
-
     def _share(self, task: Task, before: int) -> float:
-        """How much of the task this process has done; evaluation counts as one epoch."""
+        """The fraction of the task done since its start; evaluation counts as one epoch."""
         epochs = int(task.config["epochs"])
         return (epochs_done(self.study / task.folder) - before) / max(epochs + 1 - before, 1)
 
@@ -74,3 +63,9 @@ class StudyProgress(Progress):
         )
         rest = self.total - self.done - (worked - self._worked)
         return (time.monotonic() - self._begun) / max(worked, 1e-3) * rest
+
+
+def _scores(task: Task, result: Result) -> str:
+    titles = {"dsc": "DSC", "ece": f"ECE ({task.region})"}
+    shown = [f"{titles[name]} {value:.4f}" for name, value in result.scores.items()]
+    return " ".join([task.split, *shown])

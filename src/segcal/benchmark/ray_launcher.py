@@ -1,4 +1,4 @@
-"""The Ray launcher: the same tasks on a cluster that shares the study's folder."""
+"""The Ray launcher: tasks on a cluster whose nodes share the folder of the study."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ def run_ray(
     retries: int = 1,
     address: str | None = None,
 ) -> Iterator[Event]:
-    """Do tasks on Ray; a task whose worker dies is done again there, from its last checkpoint.
+    """Run tasks on Ray; a task whose worker dies is retried from its last checkpoint.
 
     Args:
-        tasks, study: the folder and the prepared sets must be at the same place on every node.
-        jobs: how many at once; by default one for each GPU of the cluster, or for each core.
-            More than GPUs share them.
-        retries: how often a task may be done again.
+        tasks, study: the folder and the prepared sets must have the same path on every node.
+        jobs: tasks at a time; by default one per GPU of the cluster, or per core. More tasks than
+            GPUs share them.
+        retries: how often a task is retried.
         address: of the cluster; None joins the one this machine is part of, or starts Ray here;
-            "local" always starts one here.
+            "local" always starts Ray here.
     """
     from segcal.training import Interrupted
 
     ray: Any = require("ray")
-    ours = not ray.is_initialized()
-    if ours:
+    started_here = not ray.is_initialized()
+    if started_here:
         _connect(ray, address, jobs)
     try:
         share, slots = _share(ray.cluster_resources(), jobs)
         remote = ray.remote(
             max_retries=retries,
-            retry_exceptions=[Interrupted],  # a node that is taken away says SIGTERM first
+            retry_exceptions=[Interrupted],  # a preempted node gets SIGTERM first
             **share,
         )(_remote_task)
         waiting, running = deque(tasks), dict[Any, Task]()
@@ -56,7 +56,7 @@ def run_ray(
             if not ready:
                 yield Tick()
     finally:
-        if ours:
+        if started_here:
             ray.shutdown()
 
 
@@ -69,7 +69,7 @@ def _fetch(ray: Any, reference: Any) -> Result:
         return Result.from_json(ray.get(reference))
     except ray.exceptions.RayError as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
-        return Result("failed", f"Ray gave it up ({text[0]})")
+        return Result("failed", f"Ray gave up ({text[0]})")
 
 
 def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
@@ -79,7 +79,7 @@ def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
         "configure_logging": False,
     }
     if address == "local" and jobs is not None:
-        # Each task takes a core's place at least; a machine may run more tasks than it has cores.
+        # Each task needs one CPU of Ray; a machine may run more tasks than it has cores.
         options["num_cpus"] = max(jobs, os.cpu_count() or 1)
     elif address not in (None, "local"):
         del options["include_dashboard"]
@@ -87,14 +87,11 @@ def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(
-            f"Expected argument `--address` to be a Ray cluster that answers, but got "
-            f"{address!r} ({reason})."
-        ) from error
+        raise ValueError(f"--address {address}: no Ray cluster answers there ({reason})") from error
 
 
 def _share(resources: dict[str, float], jobs: int | None) -> tuple[dict[str, float], int]:
-    """What a task asks of the cluster, and how many are in flight.
+    """The resources of a task, and how many tasks run at a time.
 
     Example:
         >>> _share({"CPU": 16.0, "GPU": 2.0}, jobs=8)

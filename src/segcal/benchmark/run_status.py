@@ -1,28 +1,36 @@
-"""What of a task is done already, what is left to train, and which weights may go then."""
+"""How far a task is: trained, evaluated, calibrated; and which weights can be deleted then."""
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segcal.config import TrainConfig, changed_keys, check_config, read_yaml
+from segcal.config import TrainConfig, changed_keys
+from segcal.core.errors import PathError
 from segcal.data import open_dataset
-from segcal.evaluation import Evaluation, read_evaluation
-from segcal.evaluation.evaluation_files import epochs_done
+from segcal.study import (
+    BEST,
+    FREE_TO_CHANGE,
+    LAST,
+    PREVIOUS,
+    REFUSED,
+    Evaluation,
+    check_same_data,
+    check_same_settings,
+    epochs_done,
+    read_evaluation,
+    read_run_config,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from segcal.benchmark.tasks import Task
 
-# The data may have moved; what "auto" meant was written down when the run began.
-_MAY_DIFFER = ("data.path", "cuda_graph")
-
 
 def is_done(task: Task, study: Path) -> bool:
-    """Whether nothing is left to do: trained, evaluated, and calibrated as it asks."""
+    """Whether nothing is left to do: trained, evaluated and calibrated as requested."""
     return is_trained(task, study) and all(
         is_calibrated(task, study, name) for name in task.posthoc
     )
@@ -31,101 +39,73 @@ def is_done(task: Task, study: Path) -> bool:
 def is_trained(task: Task, study: Path) -> bool:
     """Whether the run itself was trained with these settings, and evaluated."""
     try:
-        there = _settings_of(study / task.folder)
+        existing = read_run_config(study / task.folder)
     except ValueError:  # a damaged file
         return False
-    if there is None or _changed(there, task.settings):
+    ignored = {*_may_differ(task.settings)} - {"epochs"}
+    if existing is None or set(changed_keys(existing, task.settings)) - ignored:
         return False
-    return all(evaluated(task, study, split) for split in task.splits)
+    return is_evaluated(task, study)
 
 
-def evaluated(task: Task, study: Path, split: str) -> bool:
-    """Whether the split was evaluated as the task asks, when all its epochs were trained.
+def is_evaluated(task: Task, study: Path) -> bool:
+    """Whether the run was evaluated as requested, after all epochs.
 
-    The checkpoint, if it is there, must be the one that was evaluated. If it is not, it was
-    deleted since, and the evaluation stands for it.
+    If the checkpoint exists, it must be the one that was evaluated.
     """
     folder = study / task.folder
     try:
-        done = read_evaluation(folder, split)
-        return done is not None and _fits(done, task, folder)
+        existing = read_evaluation(folder, task.split)
+        return existing is not None and _is_current(existing, task, folder)
     except ValueError:  # a damaged file, or no run
         return False
 
 
 def is_calibrated(task: Task, study: Path, name: str) -> bool:
-    """Whether the run was evaluated with that calibrator, with the weights it is known by."""
-    after, run = task.calibrated(name), study / task.folder
+    """Whether the run was evaluated with that calibrator, fitted to its present weights."""
+    calibrated, run = task.calibrated(name), study / task.folder
     try:
-        before, done = read_evaluation(run), read_evaluation(study / after.folder)
-        if before is None or done is None or not _fits(done, after, run):
+        before, after = read_evaluation(run), read_evaluation(study / calibrated.folder)
+        if before is None or after is None or not _is_current(after, calibrated, run):
             return False
     except ValueError:
         return False
-    fitted = done.about.get("calibrator", {}).get("fitted_cases")
-    if fitted is not None and set(fitted) != _present(task, "val")[1]:
-        return False
-    return bool(done.about.get("checkpoint_sha256") == before.about.get("checkpoint_sha256"))
-
-
-def _fits(done: Evaluation, task: Task, run: Path) -> bool:
-    """Whether an evaluation is whole, and what the task asks of the run in that folder."""
-    from segcal.evaluation.finished_run import differences
-
-    told = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
-    fingerprint, cases = _present(task, done.split)
+    fitted = (after.info.calibrator or {}).get("fitted_cases", ())
     return (
-        done.damaged() is None
-        and done.about.get("data_fingerprint") == fingerprint
-        and set(done.case_names) == cases
-        and not differences(done, task.evaluation_settings, told, run)
-        # The log alone would not tell weights that were trained on from those evaluated before.
-        and done.about.get("epochs", epochs_done(run)) == task.settings.epochs
+        set(fitted) == _present(task, "val")[1]
+        and after.info.checkpoint_sha256 == before.info.checkpoint_sha256
     )
 
 
-def check_before(tasks: Iterable[Task], study: Path) -> None:
-    """Refuse, before anything is written, a plan that some run of the study contradicts.
+def _is_current(existing: Evaluation, task: Task, run: Path) -> bool:
+    """Whether an evaluation is complete, and what the task requests of the run in that folder."""
+    from segcal.evaluation import differences
 
-    Methods are compared on the same data, trained and tested on the same cases; a run that is
-    there with other settings, other data or other cases is named.
+    names = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
+    fingerprint, cases = _present(task, existing.split)
+    return (
+        existing.damaged() is None
+        and existing.info.data_fingerprint == fingerprint
+        and set(existing.info.case_names) == cases
+        and existing.info.epochs == task.settings.epochs
+        and not differences(existing, task.evaluation_settings, names, run)
+    )
+
+
+def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
+    """Refuse, before anything is written, a plan that contradicts a run of the study.
+
+    Methods are compared on the same data, trained and tested on the same cases; an existing run
+    with other settings, data or cases is named.
     """
     for task in tasks:
-        folder, asked = study / task.folder, task.settings
-        there = _settings_of(folder)
-        if there is None:
-            continue
-        for key in _changed(there, asked):
-            if key != "epochs":
-                raise _other_settings(folder, key)
-            must_train(folder, asked)
-        _check_data(task, folder)
-
-
-def _check_data(task: Task, folder: Path) -> None:
-    try:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        trained, seen = about["data_fingerprint"], dict(about["cases"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # It was stopped before it began, or is damaged: its training says so.
-    path = task.settings.data.path
-    if trained != _present(task, "test")[0]:
-        raise ValueError(
-            f"{folder}: was trained on other data than {path}; give its own with "
-            f"--data {task.dataset}=DIR, or another --out"
-        )
-    test = _present(task, "test")[1]
-    for part, names in seen.items():
-        known = sorted(set(names) & test)
-        changed = sorted(set(names) ^ _present(task, part)[1])
-        if known or changed:
-            what = f"used test case {known[0]} in its {part} split" if known else (
-                f"differs from {path} in {part} case {changed[0]}"
-            )  # fmt: skip
-            raise ValueError(
-                f"{folder}: {what} (the set was split anew); bring the splits back, delete the "
-                "folder to train it anew, or give another --out"
-            )
+        folder, requested = study / task.folder, task.settings
+        if read_run_config(folder) is not None:
+            check_same_settings(folder, requested, _may_differ(requested))
+            must_train(folder, requested)
+            fingerprint = _present(task, "test")[0]
+            cases = {part: _present(task, part)[1] for part in ("train", "val")}
+            check_same_data(folder, requested, fingerprint, cases)
 
 
 def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
@@ -137,71 +117,48 @@ def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
         for path in (root / "dataset.yaml", root / "splits.json")
         if path.is_file()
     )
-    return _look_up(data.path, split, data.fold, stamps)
+    return _read_split(data.path, split, data.fold, stamps)
 
 
 @lru_cache(maxsize=256)
-def _look_up(
+def _read_split(
     path: str, split: str, fold: int | None, stamps: tuple[tuple[int, int], ...]
 ) -> tuple[str, frozenset[str]]:
-    """`stamps` say when the files were changed: a study asks for the same again and again."""
+    """`stamps` are the times and sizes of the files: after a change they are read again."""
     dataset = open_dataset(path)
     return dataset.fingerprint, frozenset(case.name for case in dataset.part(split, fold))
 
 
-def must_train(folder: Path, asked: TrainConfig) -> bool:
-    """Whether a run is to be begun or gone on with; False if it has all its epochs already.
+def must_train(folder: Path, requested: TrainConfig) -> bool:
+    """Whether a run has to be started or continued; False if it has all its epochs.
 
-    A run whose state was deleted is never begun anew by itself: an error says what is missing.
+    A run whose state was deleted is not started again; an error names what is missing.
     """
-    from segcal.training.checkpoint import LAST, PREVIOUS
-
-    there = _settings_of(folder)
-    if there is None:
+    if read_run_config(folder) is None:
         return True
-    if there.epochs > asked.epochs:
-        raise ValueError(
-            f"{folder}: was trained for {there.epochs} epochs, not {asked.epochs}; "
-            "give the old value, or another --out"
-        )
+    check_same_settings(folder, requested, _may_differ(requested))
     done = epochs_done(folder)
     if done == 0 or any((folder / name).exists() for name in (LAST, PREVIOUS)):
         return True
-    for key in _changed(there, asked):
-        if key != "epochs":
-            raise _other_settings(folder, key)
-    if done < asked.epochs:
-        raise ValueError(
-            f"{folder}: has {done} of {asked.epochs} epochs but no {LAST} to go on from; "
-            f"ask for {done}, bring it back, or delete the folder to train it anew"
+    if done < requested.epochs:
+        raise PathError(
+            folder,
+            f"has {done} of {requested.epochs} epochs but no {LAST} to continue from",
+            f"request {done} epochs, restore {LAST}, or delete the folder to train it again",
         )
     return False
 
 
-def _other_settings(folder: Path, key: str) -> ValueError:
-    return ValueError(
-        f"{folder}: was started with another `{key}`; give the old value, or another --out"
-    )
+def _may_differ(requested: TrainConfig) -> tuple[str, ...]:
+    """An existing run has the precision that "auto" meant when it was started."""
+    return (*FREE_TO_CHANGE, *(("precision",) if requested.precision == "auto" else ()))
 
 
-def _settings_of(folder: Path) -> TrainConfig | None:
-    """What the run in a folder was told; None where no run is."""
-    path = folder / "config.yaml"
-    return check_config(read_yaml(path), str(path)) if path.is_file() else None
-
-
-def _changed(there: TrainConfig, asked: TrainConfig) -> list[str]:
-    free = (*_MAY_DIFFER, *(("precision",) if asked.precision == "auto" else ()))
-    return [key for key in changed_keys(there, asked) if key not in free]
-
-
-def prune(task: Task, study: Path, keep: str | None = None) -> None:
-    """Delete the weights of a finished run that are not to be kept, by the task or by `keep`."""
-    from segcal.training.checkpoint import BEST, LAST, PREVIOUS, REFUSED
-
+def delete_weights(task: Task, study: Path, keep: str | None = None) -> None:
+    """Delete the weights of a finished run except those to keep ("all", "best" or "none")."""
     keep = keep or task.keep
     if keep == "all":
         return
-    stays = {BEST, f"{task.evaluation_settings.checkpoint}.pt"} if keep == "best" else set[str]()
-    for name in {BEST, LAST, PREVIOUS, REFUSED} - stays:
+    kept = {BEST, f"{task.evaluation_settings.checkpoint}.pt"} if keep == "best" else set[str]()
+    for name in {BEST, LAST, PREVIOUS, REFUSED} - kept:
         (study / task.folder / name).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""From a plan to its tasks: datasets × methods × points of grids × seeds."""
+"""The tasks of a plan: datasets × methods × points of grids × seeds."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from segcal.data import PreparedDataset, open_dataset
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
-    """The prepared sets of a plan; one without a folder, or without what a metric needs, is an
-    error that says what to give."""
-    for name, where in plan.datasets.items():
-        if not where.path:
+    """The prepared sets of a plan; an error names a set without a folder or without the true
+    probabilities that a metric needs."""
+    for name, dataset in plan.datasets.items():
+        if not dataset.path:
             raise ValueError(
-                f"Expected dataset `{name}` of the plan to have a folder, but got none: "
-                f"say --data {name}=DIR, or set datasets.{name}.path."
+                f"dataset `{name}` has no folder; pass --data {name}=DIR, or set "
+                f"datasets.{name}.path in the plan"
             )
-    datasets = {name: open_dataset(where.path) for name, where in plan.datasets.items()}
+    datasets = {name: open_dataset(dataset.path) for name, dataset in plan.datasets.items()}
     for metric in (name for name in plan.metrics if name.startswith("truth_")):
-        for name, dataset in datasets.items():
-            if next(iter(dataset)).truth() is None:
-                raise ValueError(
-                    f"Expected dataset `{name}` to have known probabilities, which `{metric}` of "
-                    f"`metrics` needs, but {plan.datasets[name].path} has labels alone."
+        for name, opened in datasets.items():
+            if next(iter(opened)).truth() is None:
+                raise PathError(
+                    plan.datasets[name].path,
+                    f"dataset `{name}` has no known probabilities, which the metric `{metric}` "
+                    "needs",
+                    "remove the metric from `metrics`",
                 )
     return datasets
 
@@ -39,16 +41,16 @@ def check_parts(tasks: Iterable[Task], datasets: Mapping[str, PreparedDataset]) 
         except LeakError:
             raise
         except PathError:
-            pass  # Something cannot be read: its runs fail and say why, the others go on.
+            pass  # Something cannot be read: its runs fail with the reason, the others continue.
 
 
 def plan_tasks(plan: Plan) -> list[Task]:
-    """The tasks that can be done at once: candidates of grids, and all runs of other methods.
+    """The tasks that can start at once: candidates of grids, and all runs of other methods.
 
-    Seeds come one after another, so that a study which is cut off compares all methods. Losses
-    are built here once, so that a wrong option is known before anything is trained.
+    Seeds come one after another, so that an interrupted study compares all methods. Each loss is
+    built once, so that an invalid option is found before anything is trained.
     """
-    from segcal.training.state import build_loss
+    from segcal.training import build_loss
 
     tasks = []
     for seed in plan.seeds:
@@ -67,7 +69,7 @@ def plan_tasks(plan: Plan) -> list[Task]:
 
 
 def possible_tasks(plan: Plan) -> Iterator[Task]:
-    """Every run that the plan may come to, whatever point of a grid is chosen."""
+    """Every run that the plan may lead to, whichever point of a grid is chosen."""
     for name, method in plan.methods.items():
         for dataset in plan.datasets:
             for options in method.candidates():
@@ -84,10 +86,10 @@ def make_task(
     *,
     searched: bool = False,
 ) -> Task:
-    """The task of one run. Runs of methods with a grid live in folders that name the options.
+    """The task of one run. The folder of a run with a grid names its options.
 
-    `searched`: a candidate, which is judged by the validation split and never sees the test split.
-    It may be chosen, so its best weights are kept until then.
+    `searched`: a candidate, which is evaluated on the validation split only. Its best weights are
+    kept because it may be chosen.
     """
     grid = plan.methods[method].grid
     place = f"{method}@{slug({key: options[key] for key in grid})}" if grid else method
@@ -97,18 +99,34 @@ def make_task(
         method=place if searched else method,
         seed=seed,
         folder=f"runs/{dataset}/{place}/seed{seed}",
-        splits=("val",) if searched else ("test",),
+        split="val" if searched else "test",
         config=plan.config(dataset, method, options, seed).model_dump(mode="json"),
         evaluation=plan.evaluation.model_dump(mode="json"),
+        region=plan.region,
         posthoc=() if searched else plan.posthoc,
         keep="best" if searched and plan.keep == "none" else plan.keep,
     )
 
 
 def counts(plan: Plan) -> Mapping[str, int]:
-    """How much a plan asks for: candidates to search, and runs to report."""
+    """The number of candidates to search, and of runs to report."""
     per_seed = len(plan.datasets)
     search = sum(
         per_seed * len(list(method.candidates())) for method in plan.methods.values() if method.grid
     )
     return {"candidates": search, "runs": per_seed * len(plan.methods) * len(plan.seeds)}
+
+
+def list_runs(plan: Plan) -> Iterator[str]:
+    """The runs and datasets of a plan, one line each, and a summary; nothing is trained."""
+    for task in plan_tasks(plan):
+        for one in task.and_calibrated():
+            yield one.run
+    for name, dataset in plan.datasets.items():
+        yield f"dataset {name}: {dataset.path or f'no folder yet; pass --data {name}=DIR'}"
+    if all(dataset.path for dataset in plan.datasets.values()):
+        open_datasets(plan)
+    total = counts(plan)
+    search = f", after {total['candidates']} candidates" if total["candidates"] else ""
+    calibrated = f", each also calibrated by {', '.join(plan.posthoc)}" if plan.posthoc else ""
+    yield f"{plan.title}: {total['runs']} runs{search}{calibrated}; nothing was trained"

@@ -1,4 +1,4 @@
-"""One task: train a run (or go on with it), then evaluate it. The same for every launcher."""
+"""One task: train a run (or continue it), evaluate it and calibrate it; used by every launcher."""
 
 from __future__ import annotations
 
@@ -15,21 +15,30 @@ from pathlib import Path
 from typing import Any
 
 from segcal.benchmark.plan import calibrated_name
-from segcal.benchmark.run_status import evaluated, is_calibrated, is_trained, must_train, prune
+from segcal.benchmark.run_status import (
+    delete_weights,
+    is_calibrated,
+    is_evaluated,
+    is_trained,
+    must_train,
+)
 from segcal.config import EvaluationConfig, TrainConfig, check_config, check_section
+from segcal.metrics import DEFAULT_REGION
+from segcal.study import read_evaluation
 
 
 @dataclass(frozen=True)
 class Task:
-    """Plain data, so that it travels to any process.
+    """Plain data that can be sent to any process.
 
     Args:
         run: name of the run in the tables, such as "acdc/nacl/seed0".
-        folder: of the run, relative to the study.
-        splits: to be evaluated once it is trained.
+        folder: folder of the run, relative to the study.
+        split: the split to evaluate after training.
         config, evaluation: settings of training and evaluation, as plain content.
-        posthoc: calibrators that are fitted then, each evaluated as a run of its own.
-        keep: the weights that stay at the end: "all", "best" or "none".
+        region: where the calibration of the progress line is measured.
+        posthoc: calibrators to fit then, each evaluated as a run of its own.
+        keep: the weights to keep at the end: "all", "best" or "none".
     """
 
     run: str
@@ -37,9 +46,10 @@ class Task:
     method: str
     seed: int
     folder: str
-    splits: tuple[str, ...]
+    split: str
     config: dict[str, Any]
     evaluation: dict[str, Any]
+    region: str = DEFAULT_REGION
     posthoc: tuple[str, ...] = ()
     keep: str = "best"
 
@@ -49,11 +59,10 @@ class Task:
     @classmethod
     def from_json(cls, text: str) -> Task:
         content = json.loads(text)
-        lists = {key: tuple(content[key]) for key in ("splits", "posthoc")}
-        return cls(**{**content, **lists})
+        return cls(**{**content, "posthoc": tuple(content["posthoc"])})
 
     def calibrated(self, name: str) -> Task:
-        """The run that a calibrator makes of this one: an evaluation in a folder of its own."""
+        """The calibrated run: an evaluation in a folder of its own."""
         place, seed = self.folder.rsplit("/", 1)
         method = calibrated_name(self.method, name)
         return replace(
@@ -65,7 +74,7 @@ class Task:
         )
 
     def and_calibrated(self) -> list[Task]:
-        """This run and those that its calibrators make of it."""
+        """This run and its calibrated runs."""
         return [self, *map(self.calibrated, self.posthoc)]
 
     @property
@@ -79,10 +88,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """How a task ended. `error` is one line, empty if it is done.
+    """How a task ended.
 
-    `unclean`: it failed in a way (memory, a GPU's error) after which its process should not go on.
-    `posthoc` holds the errors of its calibrators, empty if they are done.
+    Attributes:
+        state: "done", "failed" or "missing".
+        error: one line, empty if the task is done.
+        unclean: it failed in a way (memory, an error of the GPU) that needs a new process.
+        posthoc: the error of each calibrator, empty if it is done.
+        scores: mean DSC and ECE of the evaluated split.
     """
 
     state: str
@@ -90,12 +103,13 @@ class Result:
     seconds: float = 0.0
     unclean: bool = False
     posthoc: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, float] = field(default_factory=dict)
 
-    def of(self, calibrator: str) -> Result:
-        """How the calibrated run ended."""
+    def of_calibrator(self, name: str) -> Result:
+        """How the run of a calibrator ended."""
         if self.state != "done":
             return Result("failed", f"the run to be calibrated failed: {self.error}")
-        error = self.posthoc.get(calibrator, "")
+        error = self.posthoc.get(name, "")
         return Result("failed" if error else "done", error)
 
     def to_json(self) -> str:
@@ -107,7 +121,7 @@ class Result:
 
 
 def run_task(task: Task, study: Path) -> Result:
-    """Do a task, whatever of it is left to do; what it says goes to the study's logs.
+    """Do what is left of a task; output goes to the logs of the study.
 
     An error becomes a failed result. Interrupted training raises.
     """
@@ -116,63 +130,64 @@ def run_task(task: Task, study: Path) -> Result:
             result = _attempt(partial(_train_and_evaluate, task, study))
             if result.state != "done":
                 return result
-            after = {
+            calibrated = {
                 name: _attempt(partial(_calibrate, task, study, name)) for name in task.posthoc
             }
-            if all(one.state == "done" for one in after.values()):
-                prune(task, study)
+            if all(one.state == "done" for one in calibrated.values()):
+                delete_weights(task, study)
             return replace(
                 result,
-                posthoc={name: one.error for name, one in after.items()},
-                unclean=any(one.unclean for one in after.values()),
+                posthoc={name: one.error for name, one in calibrated.items()},
+                unclean=any(one.unclean for one in calibrated.values()),
             )
         finally:
-            _forget()
+            _free_memory()
 
 
-def _attempt(what: Callable[[], None]) -> Result:
+def _attempt(function: Callable[[], dict[str, float]]) -> Result:
     from segcal.training import Interrupted, NonFiniteLossError
 
     started = time.monotonic()
     try:
-        what()
+        scores = function()
     except Interrupted:
         raise
     except Exception as error:
         traceback.print_exc()
         expected = isinstance(error, (ValueError, NonFiniteLossError))
-        took = time.monotonic() - started
-        return Result("failed", _one_line(error), took, unclean=not expected)
-    return Result("done", "", time.monotonic() - started)
+        seconds = time.monotonic() - started
+        return Result("failed", _one_line(error), seconds, unclean=not expected)
+    return Result("done", "", time.monotonic() - started, scores=scores)
 
 
-def _train_and_evaluate(task: Task, study: Path) -> None:
+def _train_and_evaluate(task: Task, study: Path) -> dict[str, float]:
     from segcal.evaluation import evaluate_run
     from segcal.training import train
 
     folder, config = study / task.folder, task.settings
-    if is_trained(task, study):
-        return
-    if must_train(folder, config):
+    if not is_trained(task, study) and must_train(folder, config):
         train(config, folder, resume=True)
-    for split in task.splits:
-        if not evaluated(task, study, split):
-            evaluate_run(
-                folder, split=split, config=task.evaluation_settings, data=config.data.path,
-                name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
-            )  # fmt: skip
+    evaluation = read_evaluation(folder, task.split) if is_evaluated(task, study) else None
+    if evaluation is None:
+        evaluation = evaluate_run(
+            folder, split=task.split, config=task.evaluation_settings, data=config.data.path,
+            name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
+        )  # fmt: skip
+    means = evaluation.means(task.region)
+    return {name: means[name] for name in ("dsc", "ece") if name in means}
 
 
-def _calibrate(task: Task, study: Path, name: str) -> None:
+def _calibrate(task: Task, study: Path, name: str) -> dict[str, float]:
     from segcal.evaluation import evaluate_calibrated
 
-    after = task.calibrated(name)
+    calibrated = task.calibrated(name)
     if not is_calibrated(task, study, name):
         evaluate_calibrated(
-            study / task.folder, name, study / after.folder, config=task.evaluation_settings,
-            data=task.settings.data.path, name=after.run, method=after.method,
-            dataset=after.dataset, overwrite=True,
+            study / task.folder, name, study / calibrated.folder, config=task.evaluation_settings,
+            data=task.settings.data.path, name=calibrated.run, method=calibrated.method,
+            dataset=calibrated.dataset, overwrite=True,
         )  # fmt: skip
+    return {}
 
 
 def log_of(study: Path, task: Task) -> Path:
@@ -181,7 +196,7 @@ def log_of(study: Path, task: Task) -> Path:
 
 @contextmanager
 def _logged(study: Path, task: Task) -> Iterator[None]:
-    """Send everything that is said, by C libraries too, to the log of the run."""
+    """Send all output, also that of C libraries, to the log of the run."""
     path = log_of(study, task)
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -201,14 +216,14 @@ def _logged(study: Path, task: Task) -> Iterator[None]:
                 os.close(copy)
 
 
-def _forget() -> None:
-    """Leave nothing of a run in the process: the next one is as if it were the first."""
+def _free_memory() -> None:
+    """Release what a run left in the process, so that the next one starts afresh."""
     import gc
 
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    # Compiled code is kept per source line, and only for so many networks.
+    # torch keeps compiled code per source line, for a limited number of networks.
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
     gc.collect()
@@ -220,5 +235,5 @@ def _one_line(error: BaseException) -> str:
     from segcal.training import TrainingError
 
     text = " ".join(str(error).split())
-    ours = isinstance(error, (ValueError, TrainingError))
-    return text if ours and text else f"{type(error).__name__}: {text}"
+    expected = isinstance(error, (ValueError, TrainingError))
+    return text if expected and text else f"{type(error).__name__}: {text}"

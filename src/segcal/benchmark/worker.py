@@ -1,4 +1,7 @@
-"""A worker process: tasks on standard input, a line of JSON for each on standard output."""
+"""A worker process: reads tasks from standard input, writes one line of JSON for each.
+
+python -m segcal.benchmark.worker STUDY PARENT
+"""
 
 import ctypes
 import os
@@ -6,28 +9,27 @@ import signal
 import sys
 from pathlib import Path
 
-from segcal.benchmark.tasks import Task, run_task
 
+def die_with_parent(parent: int) -> None:
+    """End this process when its parent dies, so that a resumed study finds its runs unlocked.
 
-def die_with_parent() -> None:
-    """A launcher that is killed takes its workers along, so that a resumed one finds runs free."""
-    parent = os.getppid()
-    try:
-        # PR_SET_PDEATHSIG; Linux only. Elsewhere a worker ends with its present task.
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return
-    if os.getppid() != parent:
-        os._exit(1)
+    Elsewhere than on Linux, a worker whose parent died ends with its present task.
+    """
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.name == "posix" and os.getppid() != parent:
+        os._exit(1)  # It died before this call.
 
 
 def main() -> None:
-    """Until there are no more tasks, or one has failed badly: a new process is a clean one."""
+    """Do tasks until there are no more, or until one failed in a way that needs a new process."""
+    die_with_parent(int(sys.argv[2]))  # before the slow imports
+    from segcal.benchmark.tasks import Task, run_task
     from segcal.training import Interrupted
 
-    die_with_parent()
     study = Path(sys.argv[1])
-    # Whatever libraries print must not come between the lines of results.
+    # Output of libraries must not mix with the lines of results.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,8 +1,10 @@
 """The command line: one module per command; each parses arguments and calls one function."""
 
 import os
+import re
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +17,7 @@ from segcal.cli import (
     data,
     demo,
     evaluate,
+    list,
     nnunet,
     predict,
     prepare,
@@ -41,6 +44,7 @@ app.command("benchmark")(benchmark.benchmark)
 app.command("rank")(rank.rank)
 app.command("report")(report.report)
 app.command("demo")(demo.demo)
+app.command("list")(list.list_names)
 app.add_typer(nnunet.app, name="nnunet")
 
 
@@ -62,7 +66,7 @@ def _root(
     pass
 
 
-def main() -> None:
+def run() -> None:
     """Run the command line; invalid input becomes one line on stderr and exit code 2.
 
     SEGCAL_DEBUG=1 shows the traceback instead.
@@ -75,5 +79,21 @@ def main() -> None:
         reason = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
             reason = f"{error.filename}: {error.strerror}"
-        typer.echo(f"segcal: {' '.join(reason.split())}", err=True)
+        typer.echo(f"segcal: {' '.join(_name_options(reason).split())}", err=True)
         sys.exit(2)
+
+
+def _name_options(message: str) -> str:
+    """Functions name their arguments; on the command line the same things are options."""
+    options = set(_option_names(typer.main.get_command(app)))
+
+    def option(found: re.Match[str]) -> str:
+        return f"--{found[1].replace('_', '-')}" if found[1] in options else found[0]
+
+    return re.sub(r"argument `(\w+)`", option, message)
+
+
+def _option_names(command: Any) -> Iterator[str]:
+    yield from (str(parameter.name) for parameter in command.params)
+    for inner in getattr(command, "commands", {}).values():
+        yield from _option_names(inner)

@@ -2,16 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 Logits = Annotated[Path | None, typer.Option(help="Folder of logits.")]
 Probs = Annotated[Path | None, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
-Labels = Annotated[Path, typer.Option(help="Folder of label maps, named as the cases.")]
-Images = Annotated[Path | None, typer.Option(help="Folder of images, named as the cases.")]
-Axes = Annotated[str, typer.Option(help="Axis order of plain arrays: auto, zyx or xyz.")]
+Labels = Annotated[Path, typer.Option(help="Folder of label maps with the names of the cases.")]
+Images = Annotated[Path | None, typer.Option(help="Folder of images with the names of the cases.")]
+Axes = Annotated[Literal["auto", "zyx", "xyz"], typer.Option(help="Axis order of plain arrays.")]
 IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore.")]
+Method = Annotated[
+    str,
+    typer.Option(
+        help="temperature, vector, dirichlet, matrix, or package.module:Class of your own."
+    ),
+]
+Region = Annotated[str, typer.Option(help="Voxels to fit on: all, foreground, union or boundary.")]
+Folds = Annotated[int, typer.Option(help="Folds of the cross-validation; 0 skips it.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampled voxels and the folds.")]
 Patient = Annotated[
     str | None, typer.Option(help="Regular expression that finds the patient in a case name.")
 ]
@@ -38,5 +47,14 @@ def warn_unused(unused: Sequence[str]) -> None:
         typer.echo(f"{len(unused)} label maps without a prediction are skipped ({shown})", err=True)
 
 
-def changed_labels(changed: int, voxels: int) -> str:
-    return f"{changed:,} of {voxels:,} voxels changed their label"
+def number(value: float | None) -> str:
+    """Four digits; a dash for None and NaN."""
+    return "–" if value is None or value != value else f"{value:.4g}"
+
+
+def print_table(table: Any) -> None:
+    """Print a rich table; into a file or a pipe it is not cut."""
+    from rich.console import Console
+
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(table)

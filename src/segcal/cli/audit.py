@@ -11,13 +11,14 @@ from segcal.core.progress import show_progress
 
 def audit(
     probs: Annotated[
-        list[str], typer.Option(help="Folder of probabilities; several networks: NAME=FOLDER each.")
+        list[str],
+        typer.Option(help="Folder of probabilities; for several networks NAME=FOLDER each."),
     ],
     labels: opt.Labels,
     out: Annotated[Path, typer.Option(help="Folder of the study; the page is report/index.html.")],
     images: opt.Images = None,
-    name: Annotated[str | None, typer.Option(help="What to call the network.")] = None,
-    dataset: Annotated[str, typer.Option(help="What to call the data.")] = "audit",
+    name: Annotated[str | None, typer.Option(help="Name of the network.")] = None,
+    dataset: Annotated[str, typer.Option(help="Name of the data.")] = "audit",
     classes: Annotated[
         str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
     ] = None,
@@ -34,9 +35,8 @@ def audit(
     ignore_label: opt.IgnoreLabel = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Report on the calibration of any network's softmax; guard a release with --fail-if."""
-    from segcal.evaluation.audit import audit_predictions, make_networks
-    from segcal.evaluation.fail_rules import check_rules, parse_rule
+    """Report the calibration of the predictions of any network; check limits with --fail-if."""
+    from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
     from segcal.report import write_report
 
     rules = [parse_rule(text) for text in fail_if or ()]
@@ -44,23 +44,19 @@ def audit(
     with show_progress() as step:
         audited = audit_predictions(
             networks, labels, out,
-            images=images, dataset=dataset, classes=_names(classes), region=region, logits=logits,
-            axes=axes, ignore_label=ignore_label, patient=patient, overwrite=overwrite,
-            progress=step,
+            images=images, dataset=dataset, region=region, logits=logits, axes=axes,
+            classes=None if classes is None else [part.strip() for part in classes.split(",")],
+            ignore_label=ignore_label, patient=patient, overwrite=overwrite, progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
     if not audited.has_spacing:
-        typer.echo("no file says how large a voxel is: distances are in voxels", err=True)
+        typer.echo("no file states a voxel size: distances are in voxels", err=True)
     page = write_report(out)
     for line in audited.lines():
         typer.echo(line)
     typer.echo(f"report: {page}")
-    broken = check_rules(audited.networks, rules)
-    for line in broken:
-        typer.echo(f"segcal: {line}", err=True)
-    if broken:
+    violations = check_rules(audited.networks, rules)
+    for line in violations:
+        typer.echo(f"segcal: FAILED {line}", err=True)
+    if violations:
         raise typer.Exit(1)
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",")]

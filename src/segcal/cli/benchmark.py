@@ -1,48 +1,51 @@
-"""`segcal benchmark`: a thin command over `segcal.benchmark`."""
+"""`segcal benchmark`."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from segcal.cli import _options as opt
+
 
 def benchmark(
     plan: Annotated[Path, typer.Argument(help="YAML: datasets, methods, seeds; see examples/.")],
     out: Annotated[Path, typer.Option(help="Folder of the study.")],
     data: Annotated[
-        list[str] | None, typer.Option(help="NAME=DIR: where a dataset of the plan is; repeat.")
+        list[str] | None, typer.Option(help="NAME=DIR: folder of a dataset of the plan; repeat.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at once; one for each GPU by default.")
+        int | None, typer.Option(help="Runs at a time; by default one per GPU.")
     ] = None,
     launcher: Annotated[str, typer.Option(help="local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
     retries: Annotated[
-        int, typer.Option(help="How often a run is tried again whose process has died.")
+        int, typer.Option(help="How often a run is retried after its process died.")
     ] = 1,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")
     ] = False,
     keep: Annotated[
         str | None,
-        typer.Option(help="Weights that stay once a run is evaluated: all, best or none."),
+        typer.Option(help="Weights to keep once a run is evaluated: all, best or none."),
     ] = None,
     override: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value of the plan, such as train.epochs=1; repeat."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the plan, list its runs, train nothing.")
+        bool, typer.Option("--dry-run", help="Check the plan and list its runs only.")
     ] = False,
     report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
 ) -> None:
     """Run a study: datasets × methods × seeds, trained, evaluated, ranked and reported."""
-    from segcal.benchmark import load_plan, run_benchmark
+    from segcal.benchmark import list_runs, load_plan, run_benchmark
 
     changes = [*(override or []), *([] if keep is None else [f"keep={keep}"])]
-    checked = load_plan(plan, overrides=changes, data=_pairs(data or []))
+    checked = load_plan(plan, overrides=changes, data=dict(map(_name_and_folder, data or [])))
     if dry_run:
-        _list(checked)
+        for line in list_runs(checked):
+            typer.echo(line)
         return
     try:
         study = run_benchmark(
@@ -50,19 +53,19 @@ def benchmark(
             resume=resume,
         )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo(f"segcal: {out}: interrupted; continue with --resume", err=True)
+        typer.echo(f"segcal: {out}: stopped; continue with --resume", err=True)
         raise typer.Exit(130) from None
     finish(study, report)
 
 
 def finish(study: Any, report: bool) -> None:
-    """The ranking in the terminal, what failed, and the report."""
-    if study.done():
+    """Print the ranking and the failed runs, and write the report."""
+    if study.finished is not None:
         _show_ranks(study)
         if report:
             from segcal.report import write_report
 
-            typer.echo(f"report: {write_report(study.folder)}")
+            typer.echo(f"report: {write_report(study.finished)}")
     for run, error in study.failed.items():
         typer.echo(f"segcal: {run} failed: {error}", err=True)
     if study.failed:
@@ -70,74 +73,49 @@ def finish(study: Any, report: bool) -> None:
 
 
 def _show_ranks(study: Any) -> None:
-    """Means of each dataset (as the report's tables have them), those ranked first."""
-    from rich.console import Console
+    """Print the means of each dataset as in the report, ranked methods first."""
     from rich.table import Table
 
     from segcal.stats import method_means
 
-    content, metrics, ranks = study.content(), study.metrics, study.ranks
-    titles = {method["name"]: method["title"] for method in content["methods"]}
-    rows = method_means(study.table(), metrics=metrics, region=content["region"])
+    finished, metrics, ranks = study.finished, study.metrics, study.ranks
+    rows = method_means(finished.table, metrics=metrics, region=finished.region)
     means: dict[Any, float] = rows.set_index(["dataset", "method", "metric"])["mean"].to_dict()
     places = {} if ranks is None else {row.method: row for row in ranks.itertuples()}
-    shown = [d["name"] for d in content["datasets"] if any(key[0] == d["name"] for key in means)]
-    where = f"calibration in region {content['region']}, lower ranks are better"
-    grid = Table("method", title=f"{content['title']}: {where}", title_justify="left")
+    shown = [name for name in finished.datasets if any(key[0] == name for key in means)]
+    note = f"calibration in region {finished.region}, lower ranks are better"
+    grid = Table("method", title=f"{finished.info.title}: {note}", title_justify="left")
     for dataset in shown:
         for metric in metrics:
             name = metric.replace("_", " ")
             grid.add_column(name if len(shown) == 1 else f"{dataset} {name}", justify="right")
     for name in ("sum rank", "mean case rank"):
         grid.add_column(name, justify="right")
-    there = {method for _, method, _ in means}
-    for method in [*places, *(name for name in titles if name in there - set(places))]:
-        numbers = [_number(means.get((d, method, m))) for d in shown for m in metrics]
+    measured = {method for _, method, _ in means}
+    for method in [*places, *(m for m in finished.methods if m in measured - set(places))]:
+        numbers = [opt.number(means.get((d, method, m))) for d in shown for m in metrics]
         place = places.get(method)
         rank = ("–", "–") if place is None else (
             f"{place.sum_rank:g}", f"{place.mean_case_rank:.3g}"
         )  # fmt: skip
-        grid.add_row(titles[method], *numbers, *rank)
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(grid)
+        grid.add_row(finished.methods[method].title, *numbers, *rank)
+    opt.print_table(grid)
     if ranks is None:
         typer.echo(f"not ranked: {study.not_ranked}")
         return
     undefined = int(ranks["undefined"].sum())
     if undefined:
-        words = "count as the worst in ranks, where a structure was missed; means leave them out"
-        typer.echo(f"{undefined} values are undefined: they {words}")
+        typer.echo(
+            f"{undefined} values are undefined: ranks count a missed structure as the worst value, "
+            "means leave it out"
+        )
     used = str(ranks["metrics"].iloc[0]).split()
     for metric in [name for name in metrics if name not in used]:
-        typer.echo(f"not ranked by {metric}: some dataset has no value of it")
+        typer.echo(f"not ranked by {metric}: a dataset has no value of it")
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None or value != value else f"{value:.4g}"
-
-
-def _pairs(texts: list[str]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not (name and equals and path):
-            raise ValueError(f"Expected argument `--data` to be NAME=DIR, but got {text!r}.")
-        pairs[name] = path
-    return pairs
-
-
-def _list(plan: Any) -> None:
-    from segcal.benchmark.task_matrix import counts, open_datasets, plan_tasks
-
-    tasks = plan_tasks(plan)
-    for task in tasks:
-        for one in task.and_calibrated():
-            typer.echo(one.run)
-    for name, where in plan.datasets.items():
-        typer.echo(f"dataset {name}: {where.path or f'no folder yet; say --data {name}=DIR'}")
-    if all(where.path for where in plan.datasets.values()):
-        open_datasets(plan)
-    total = counts(plan)
-    search = f", after {total['candidates']} candidates" if total["candidates"] else ""
-    after = f", each calibrated by {', '.join(plan.posthoc)} too" if plan.posthoc else ""
-    typer.echo(f"{plan.title}: {total['runs']} runs{search}{after}; nothing was trained")
+def _name_and_folder(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise ValueError(f"--data {text}: expected NAME=DIR")
+    return name, folder

@@ -15,23 +15,23 @@ def check(
         Path | None, typer.Option(help="Write a contact sheet to this PNG file.")
     ] = None,
 ) -> None:
-    """Verify a prepared set (hashes, shapes, labels, splits, leaks) and sum it up."""
+    """Verify a prepared set (hashes, shapes, labels, splits, leaks) and summarize it."""
     from segcal.core.errors import PathError
     from segcal.data import check_dataset, contact_sheet, open_dataset
 
     report = check_dataset(folder)
-    width = max(len(what) for what, _ in report.summary)
-    for what, value in report.summary:
-        typer.echo(f"{what:<{width}}  {value}")
+    width = max(len(title) for title, _ in report.summary)
+    for title, value in report.summary:
+        typer.echo(f"{title:<{width}}  {value}")
     for problem in report.problems:
         typer.echo(f"segcal: {problem}", err=True)
-    good = [case.name for case in report.cases]
-    if figure is not None and good:
+    valid = [case.name for case in report.cases]
+    if figure is not None and valid:
         try:
-            shown = contact_sheet(open_dataset(folder), figure, cases=good)
+            shown = contact_sheet(open_dataset(folder), figure, cases=valid)
         except PathError as error:
-            raise PathError(figure, error.problem, "give --figure a file you may write") from error
+            raise PathError(figure, error.problem, "give --figure a writable file") from error
         typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")
     if report.problems:
         raise typer.Exit(2)
-    typer.echo(f"{'check':<{width}}  clean")
+    typer.echo(f"{'check':<{width}}  no problems")

@@ -1,4 +1,4 @@
-"""`segcal demo`: a thin command over `segcal.benchmark.demo`."""
+"""`segcal demo`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,15 +9,15 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder; run again to continue.")] = Path("segcal-demo"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny data, few epochs: to see that all runs.")
+        bool, typer.Option("--quick", help="Tiny data, few epochs: a smoke test.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at once; one for each GPU or core by default.")
+        int | None, typer.Option(help="Runs at a time; by default one per GPU or core.")
     ] = None,
     report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
 ) -> None:
-    """Compare five losses on generated data whose true probabilities are known; some minutes."""
-    from segcal.benchmark.demo import prepare_demo, run_demo
+    """Compare five losses on generated data with known true probabilities; takes minutes."""
+    from segcal.benchmark import prepare_demo, run_demo
     from segcal.cli.benchmark import finish
     from segcal.core.progress import show_progress
 
@@ -27,6 +27,6 @@ def demo(
             prepare_demo(out, quick=quick, progress=step)
         study = run_demo(out, quick=quick, jobs=jobs)
     except KeyboardInterrupt:
-        typer.echo(f"segcal: {out}: interrupted; run the same command again", err=True)
+        typer.echo(f"segcal: {out}: stopped; run the same command again to continue", err=True)
         raise typer.Exit(130) from None
     finish(study, report)

@@ -15,7 +15,8 @@ def evaluate(
     data: Annotated[Path | None, typer.Option(help="The prepared set, if it has moved.")] = None,
     checkpoint: opt.Checkpoint = "best",
     region: Annotated[
-        list[str] | None, typer.Option(help="foreground, all, union, boundary; all by default.")
+        list[str] | None,
+        typer.Option(help="foreground, all, union or boundary; repeat. Default: all four."),
     ] = None,
     units: Annotated[str, typer.Option(help="Of surface distances: mm or voxel.")] = "mm",
     empty: Annotated[str, typer.Option(help="Empty masks: nan, diagonal or paper.")] = "nan",
@@ -23,65 +24,57 @@ def evaluate(
     flips: opt.Flips = "",
     average: opt.Average = "probs",
     device: opt.Device = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an evaluation that is there.")
-    ] = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Evaluate a run on a split of its data: cases.csv, bins.npz, slices.npz, evaluation.json."""
     from segcal.config import EvaluationConfig, check_section
-    from segcal.evaluation import evaluate_run
+    from segcal.core.checks import check_choice
+    from segcal.evaluation import SPLITS, evaluate_run
 
-    asked: dict[str, Any] = {
+    check_choice("--split", split, SPLITS)
+    settings: dict[str, Any] = {
         "checkpoint": checkpoint, "units": units, "empty": empty, "num_bins": bins,
         "flips": list(flips), "average": average, **({"regions": region} if region else {}),
     }  # fmt: skip
-    config = check_section(EvaluationConfig, asked, "segcal evaluate")
-    _check_split(split)
+    config = check_section(EvaluationConfig, settings, "segcal evaluate")
     with show_progress() as step:
-        found = evaluate_run(
+        evaluation = evaluate_run(
             run, split=split, config=config, data=data, device=device, overwrite=overwrite,
             progress=step, say=lambda text: typer.echo(text, err=True),
         )  # fmt: skip
-    if found.reused:
-        typer.echo(f"{found.path('evaluation.json')}: done before with these settings; kept")
-    show(found)
+    if evaluation.reused:
+        typer.echo(f"{evaluation.path('evaluation.json')}: is up to date and was reused")
+    _show(evaluation)
 
 
-def show(found: Any) -> None:
-    """Means of the main metrics: per structure, and calibration per region."""
-    from rich.console import Console
+def _show(evaluation: Any) -> None:
+    """Print means of the main metrics: segmentation per structure, calibration per region."""
     from rich.table import Table
 
     from segcal.metrics import POOLED
 
-    about, table = found.about, found.table()
+    info, table = evaluation.info, evaluation.table()
     table = table[table["case"] != POOLED]
-    console = Console()
-    console = console if console.is_terminal else Console(width=200)
 
     def mean(metric: str, label: str, region: str) -> str:
         keys = (table["metric"] == metric) & (table["label"] == label)
-        value = table[keys & (table["region"] == region)]["value"].mean()
-        return "–" if value != value else f"{value:.4g}"
+        return opt.number(table[keys & (table["region"] == region)]["value"].mean())
 
-    what = f"{about['dataset']} {about['split']}, {about['cases']} cases, {about['method']}"
-    distance = f"hd95_{about['options']['units']}"
-    grid = Table(title=what, title_justify="left")
+    distance = f"hd95_{info.options['units']}"
+    title = f"{info.dataset} {info.split}, {len(info.case_names)} cases, {info.method}"
+    grid = Table(title=title, title_justify="left")
     for column in ("structure", "DSC", distance.replace("_", " ")):
         grid.add_column(column, justify="left" if column == "structure" else "right")
-    for name in about["structures"]:
+    for name in info.structures:
         grid.add_row(name, mean("dsc", name, "all"), mean(distance, name, "all"))
-    console.print(grid)
+    opt.print_table(grid)
     grid = Table("region", "ECE", "CECE", "signed gap", "Brier", "NLL")
-    for region in about["regions"]:
+    for region in info.regions:
         metrics = ("ece", "cece", "signed_gap", "brier", "nll")
         grid.add_row(region, *(mean(metric, "all", region) for metric in metrics))
-    console.print(grid)
-    missing = sum(about["undefined"].values())
-    typer.echo(f"{found.path('cases.csv')}: mean over cases; {missing} undefined values left out")
-
-
-def _check_split(split: str) -> None:
-    from segcal.core.checks import check_choice
-
-    check_choice("split", split, ("train", "val", "test"))
+    opt.print_table(grid)
+    undefined = sum(info.undefined.values())
+    typer.echo(
+        f"{evaluation.path('cases.csv')}: means over cases; {undefined} undefined values are left "
+        "out"
+    )

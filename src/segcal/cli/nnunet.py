@@ -1,12 +1,13 @@
-"""`segcal nnunet`: trainers for nnU-Net, and calibration of what it predicts."""
+"""`segcal nnunet`: trainers for nnU-Net, and calibration of its predictions."""
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from segcal.cli import _options as opt
+from segcal.cli.calibrate import print_fit
 from segcal.core.progress import show_progress
 
 app = typer.Typer(
@@ -14,19 +15,19 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Predicted = Annotated[
-    list[Path] | None,
-    typer.Option(help="Folder made with --save_probabilities; repeat for one per fold."),
-]
+_PREDICTIONS = typer.Option(
+    help="Folder written with --save_probabilities; repeat for one folder per fold."
+)
+_OUT = typer.Option(help="Folder for the calibrated predictions.")
 Average = Annotated[
-    str, typer.Option(help="Of several folders: probs (calibrated, then averaged) or logits.")
+    Literal["probs", "logits"],
+    typer.Option(help="For several folders: calibrate, then average probs; or average logits."),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
 
 
 @app.command()
 def trainers(
-    names: Annotated[bool, typer.Option("--list", help="The trainers instead.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="List the trainers instead.")] = False,
 ) -> None:
     """Print the folder of segcal's trainers: export nnUNet_extTrainer=$(segcal nnunet trainers)"""
     from segcal.integrations.nnunet import TRAINERS, trainer_folder
@@ -43,93 +44,65 @@ def calibrate(
     results: Annotated[
         Path, typer.Argument(help="A trainer's folder below nnUNet_results, with its folds.")
     ],
-    predictions: Predicted = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for calibrated predictions.")] = None,
+    predictions: Annotated[list[Path] | None, _PREDICTIONS] = None,
+    out: Annotated[Path | None, _OUT] = None,
     average: Average = "probs",
-    method: Annotated[str, typer.Option(help="temperature, vector or dirichlet.")] = "temperature",
+    method: opt.Method = "temperature",
     labels: Annotated[
         Path | None, typer.Option(help="Label maps; by default those that nnU-Net keeps.")
     ] = None,
     fold: Annotated[
-        list[int] | None, typer.Option(help="Folds to fit on; repeat for several. All by default.")
+        list[int] | None, typer.Option(help="Fold to fit on; repeat for several. Default: all.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="Of the calibrator; RESULTS/segcal_METHOD.json by default.")
+        Path | None,
+        typer.Option(help="File of the calibrator. Default: RESULTS/segcal_METHOD.json."),
     ] = None,
-    region: Annotated[
-        str, typer.Option(help="Voxels to fit on: all, foreground, union or boundary.")
-    ] = "all",
-    folds: Annotated[int, typer.Option(help="Of the verdict's cross-validation; 0: none.")] = 5,
-    patient: Annotated[
-        str | None, typer.Option(help="Regular expression for the patient in a case's name.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of sample and folds.")] = 0,
-    overwrite: Overwrite = False,
+    region: opt.Region = "all",
+    folds: opt.Folds = 5,
+    patient: opt.Patient = None,
+    seed: opt.Seed = 0,
+    overwrite: opt.Overwrite = False,
 ) -> None:
-    """Fit on the cross-validation softmax (--npz), say if it helps, and calibrate predictions."""
-    from segcal.cli import calibrate as posthoc
-    from segcal.core.checks import check_choice
-    from segcal.evaluation.posthoc_fit import fit_pairs
-    from segcal.integrations.nnunet import calibrate as room
-    from segcal.predictions.writer import check_free
+    """Fit on the cross-validation softmax (--npz), report if it helps, calibrate predictions."""
+    from segcal.integrations.nnunet import calibrate_results
+    from segcal.posthoc import short_name
 
-    check_choice("method", method, room.METHODS)
-    check_choice("average", average, room.AVERAGES)
-    if (out is None) != (not predictions):
-        raise ValueError("Expected --predictions FOLDER and --out FOLDER together.")
-    target = file or results / f"segcal_{method}.json"
-    check_free([target], overwrite)
-    pairs = room.held_out(results, labels, fold, partial(typer.echo, err=True))
-    found = None
-    if predictions and out is not None:
-        found = room.find_predictions(predictions, pairs.num_classes)
-        room.check_out(found, out, overwrite)
-    with show_progress() as step:
-        fitted = fit_pairs(
-            pairs, method,
-            from_probs=True, region=region, folds=folds, patient=patient, seed=seed, progress=step,
+    target = file or results / f"segcal_{short_name(method)}.json"
+    with show_progress() as progress:
+        done = calibrate_results(
+            results, target,
+            method=method, labels=labels, use_folds=fold, region=region, folds=folds,
+            patient=patient, seed=seed, predictions=predictions or (), out=out,
+            average=average, overwrite=overwrite, warn=partial(typer.echo, err=True),
+            on_fit=partial(print_fit, out=target), progress=progress,
         )  # fmt: skip
-    fitted.calibrator.save(target)
-    posthoc._say_fit(fitted, target)
-    if found is not None and out is not None:
-        _apply(fitted.calibrator, found, out, average)
+    if done is not None:
+        typer.echo(f"{out}: {done}{_averaged(predictions or [], average)}")
 
 
 @app.command()
 def apply(
-    calibrator: Annotated[Path, typer.Argument(help="What `segcal nnunet calibrate` wrote.")],
-    predictions: Annotated[
-        list[Path],
-        typer.Option(help="Folder made with --save_probabilities; repeat for one per fold."),
+    calibrator: Annotated[
+        Path, typer.Argument(help="A file that `segcal nnunet calibrate` wrote.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for calibrated predictions.")],
+    predictions: Annotated[list[Path], _PREDICTIONS],
+    out: Annotated[Path, _OUT],
     average: Average = "probs",
-    overwrite: Overwrite = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
-    """Calibrate predictions with a calibrator fitted before."""
-    from segcal.core.checks import check_choice
-    from segcal.integrations.nnunet import calibrate as room
+    """Calibrate predictions with an existing calibrator."""
+    from segcal.integrations.nnunet import apply_to_predictions
     from segcal.posthoc import load_calibrator
 
-    check_choice("average", average, room.AVERAGES)
-    loaded = load_calibrator(calibrator)
-    found = room.find_predictions(predictions, loaded.check_fitted())
-    room.check_out(found, out, overwrite)
-    _apply(loaded, found, out, average)
+    with show_progress() as progress:
+        done = apply_to_predictions(
+            load_calibrator(calibrator), predictions, out,
+            average=average, overwrite=overwrite, warn=partial(typer.echo, err=True),
+            progress=progress,
+        )  # fmt: skip
+    typer.echo(f"{out}: {done}{_averaged(predictions, average)}")
 
 
-def _apply(calibrator: Any, found: Any, out: Path, average: str) -> None:
-    from segcal.integrations.nnunet.calibrate import calibrate_predictions
-
-    bare = found.without_labels
-    if bare:
-        typer.echo(
-            f"no label map is written for {len(bare)} cases ({bare[0]}, …): none in NIfTI lies "
-            "beside their softmax",
-            err=True,
-        )
-    with show_progress() as step:
-        done = list(calibrate_predictions(calibrator, found, out, average=average, progress=step))
-    voxels, changed = sum(one.voxels for one in done), sum(one.changed for one in done)
-    how = f", {len(found.folders)} folders averaged by {average}" if len(found.folders) > 1 else ""
-    typer.echo(f"{out}: {len(done)} cases{how}, {opt.changed_labels(changed, voxels)}")
+def _averaged(predictions: list[Path], average: str) -> str:
+    return f"; average of {len(predictions)} folders ({average})" if len(predictions) > 1 else ""

@@ -14,28 +14,27 @@ def predict(
     source: Annotated[Path, typer.Option("--input", help="Folder of NIfTI images.")],
     out: Annotated[Path, typer.Option(help="Folder for the maps.")],
     output: Annotated[
-        list[str] | None, typer.Option(help="labels, probs, confidence, entropy; all by default.")
+        list[str] | None,
+        typer.Option(help="labels, probs, confidence or entropy; repeat. Default: all four."),
     ] = None,
     checkpoint: opt.Checkpoint = "best",
     flips: opt.Flips = "",
     average: opt.Average = "probs",
     device: opt.Device = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Make all again, whatever is there.")
-    ] = False,
+    overwrite: opt.Overwrite = False,
 ) -> None:
     """Predict NIfTI images on their own grid: labels, probabilities, confidence, entropy."""
     from segcal.evaluation import OUTPUTS, predict_volumes
 
     with show_progress() as step:
-        found = predict_volumes(
+        report = predict_volumes(
             run, source, out, outputs=output or OUTPUTS, checkpoint=checkpoint,
             flips=list(flips), average=average, device=device, overwrite=overwrite, progress=step,
             warn=lambda line: typer.echo(f"segcal: {line}", err=True),
         )  # fmt: skip
-    before = f"; {len(found.kept)} scans done before, kept" if found.kept else ""
-    typer.echo(f"{out}: {len(found.written)} files{before}")
-    for problem in found.problems:
-        typer.echo(f"left out: {problem}", err=True)
-    if found.problems:
+    kept = f"; {len(report.kept)} scans were predicted before" if report.kept else ""
+    typer.echo(f"{out}: {len(report.written)} files written{kept}")
+    for problem in report.problems:
+        typer.echo(f"skipped: {problem}", err=True)
+    if report.problems:
         raise typer.Exit(2)

@@ -1,197 +1,133 @@
-"""`segcal prepare`: one command per data source."""
+"""`segcal prepare`: one command per data source, generated from the registered sources."""
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import inspect
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from segcal.core.progress import show_progress
+from segcal.core.signals import sigterm_as_interrupt
+
+if TYPE_CHECKING:
+    from segcal.data import Source
+
+_RECIPES = {
+    "paper": "the sizes of the NACL paper",
+    "padded": "original voxels, slices padded to one size (a multiple of 32)",
+    "native": "keep the original grid",
+}
+_FOLDER = Annotated[Path, typer.Option("--source", help="Folder of the downloaded data set.")]
+# Options of every source: name, type and help, default.
+_COMMON: dict[str, tuple[Any, Any]] = {
+    "out": (
+        Annotated[Path, typer.Option(help="Folder to write; run again to continue.")],
+        inspect.Parameter.empty,
+    ),
+    "dtype": (
+        Annotated[str, typer.Option(help="How images are stored: float16 or uint8.")],
+        "float16",
+    ),
+    "workers": (
+        Annotated[int, typer.Option(help="Processes; 0: by cores and memory, at most 8.")],
+        0,
+    ),
+    "keep_going": (
+        Annotated[bool, typer.Option("--keep-going", help="Skip invalid cases and list them.")],
+        False,
+    ),
+    "seed": (Annotated[int, typer.Option(help="Seed of the splits.")], 0),
+    "folds": (Annotated[int, typer.Option(help="Folds for cross-validation.")], 5),
+}
+
+
+class SourceCommands(TyperGroup):
+    """The sources as commands. They are imported when `segcal prepare` is used, not before."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from segcal.data import SOURCES
+
+        names = []
+        for name in SOURCES:
+            try:
+                SOURCES.get(name)
+                names.append(name)
+            except Exception as error:  # a broken plugin must not hide the other sources
+                typer.echo(f"segcal: source {name!r} cannot be loaded ({error})", err=True)
+        return names
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from segcal.data import SOURCES
+
+        return make_command(cmd_name, SOURCES.get(cmd_name))
+
 
 app = typer.Typer(
-    no_args_is_help=True, help="Turn a downloaded set into verified, split, fast cases."
+    cls=SourceCommands,
+    no_args_is_help=True,
+    help="Turn a downloaded data set into verified cases with splits, stored for fast reading. "
+    "NAME is one of the commands below, or package.module:Class of your own source.",
 )
 
-Source = Annotated[Path, typer.Option(help="Folder of the downloaded set.")]
-Out = Annotated[Path, typer.Option(help="Folder to write; run again to continue.")]
-Recipe = Annotated[str, typer.Option(help="paper (its sizes) or native (keep the grid).")]
-Dtype = Annotated[str, typer.Option(help="How images are stored: float16 or uint8.")]
-Workers = Annotated[int, typer.Option(help="Processes; 0: by cores and memory, at most 8.")]
-KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Leave out bad cases, list them.")]
-Seed = Annotated[int, typer.Option(help="Seed of the splits.")]
-Folds = Annotated[int, typer.Option(help="Folds for cross-validation.")]
-Modality = Annotated[str | None, typer.Option(help="mr or ct, where dataset.json does not say.")]
-Window = Annotated[
-    tuple[float, float] | None, typer.Option(help="CT window, lower and upper value.")
-]
-Classes = Annotated[str | None, typer.Option(help="Names of labels 1, 2, … separated by commas.")]
+
+@app.callback()
+def _group() -> None:
+    """Makes typer build a group, although the commands are added later."""
 
 
-@app.command()
-def acdc(
-    source: Source,
-    out: Out,
-    recipe: Recipe = "paper",
-    dtype: Dtype = "float16",
-    workers: Workers = 0,
-    keep_going: KeepGoing = False,
-    seed: Seed = 0,
-    folds: Folds = 5,
-) -> None:
-    """ACDC: cardiac cine MR, ED and ES frames."""
-    _from_source("acdc", source, out, recipe, dtype, workers, keep_going, seed, folds)
+def make_command(command: str, source: "type[Source]") -> Any:
+    """The command of a source: the options that all share, and those of its constructor."""
+    own = inspect.signature(source).parameters
+    hints = get_type_hints(source.__init__, include_extras=True)
+    options = dict(_COMMON)
+    if len(source.recipes()) > 1:
+        texts = "; ".join(f"{name}: {_RECIPES[name]}" for name in source.recipes())
+        options["recipe"] = Annotated[str, typer.Option(help=f"{texts}.")], source.recipes()[0]
+    for name, parameter in own.items():
+        kind = _FOLDER if name == "folder" else _with_help(hints[name])
+        options[name] = kind, parameter.default
+
+    def run(**given: Any) -> None:
+        shared = {name: given[name] for name in given if name in _COMMON or name == "recipe"}
+        _prepare(source, {name: given[name] for name in own}, **shared)
+
+    run.__doc__ = source.summary
+    run.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+    ordered = sorted(options.items(), key=lambda item: item[0] != "folder")
+    run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, (kind, default) in ordered
+    ])  # fmt: skip
+    single = typer.Typer(add_completion=False)
+    single.command(command)(run)
+    return typer.main.get_command(single)
 
 
-@app.command()
-def flare(
-    source: Source,
-    out: Out,
-    recipe: Recipe = "paper",
-    dtype: Dtype = "float16",
-    workers: Workers = 0,
-    keep_going: KeepGoing = False,
-    seed: Seed = 0,
-    folds: Folds = 5,
-) -> None:
-    """FLARE-21: abdominal CT."""
-    _from_source("flare", source, out, recipe, dtype, workers, keep_going, seed, folds)
+def _with_help(hint: Any) -> Any:
+    """`Annotated[type, "help"]` as typer needs it. The source itself checks a Literal."""
+    kind, text = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
+    if get_origin(kind) is Literal:
+        kind = str
+    elif any(get_origin(part) is Literal for part in get_args(kind)):
+        kind = str | None
+    return Annotated[kind, typer.Option(help=text)]
 
 
-@app.command()
-def brats(
-    source: Source,
-    out: Out,
-    recipe: Recipe = "paper",
-    dtype: Dtype = "float16",
-    workers: Workers = 0,
-    keep_going: KeepGoing = False,
-    seed: Seed = 0,
-    folds: Folds = 5,
-) -> None:
-    """BraTS-19: brain MR, four modalities."""
-    _from_source("brats", source, out, recipe, dtype, workers, keep_going, seed, folds)
-
-
-@app.command()
-def msd(
-    source: Source,
-    out: Out,
-    recipe: Recipe = "paper",
-    dtype: Dtype = "float16",
-    workers: Workers = 0,
-    keep_going: KeepGoing = False,
-    seed: Seed = 0,
-    folds: Folds = 5,
-    modality: Modality = None,
-    window: Window = None,
-    classes: Classes = None,
-) -> None:
-    """A task of the Medical Segmentation Decathlon."""
-    told: dict[str, Any] = {"modality": modality, "window": window, "classes": classes}
-    _from_source("msd", source, out, recipe, dtype, workers, keep_going, seed, folds, **told)
-
-
-@app.command()
-def folder(
-    source: Source,
-    out: Out,
-    recipe: Recipe = "paper",
-    dtype: Dtype = "float16",
-    workers: Workers = 0,
-    keep_going: KeepGoing = False,
-    seed: Seed = 0,
-    folds: Folds = 5,
-    modality: Modality = None,
-    window: Window = None,
-    classes: Classes = None,
-) -> None:
-    """Images and labels paired by name, or nnU-Net's raw layout."""
-    told: dict[str, Any] = {"modality": modality, "window": window, "classes": classes}
-    _from_source("folder", source, out, recipe, dtype, workers, keep_going, seed, folds, **told)
-
-
-@app.command()
-def phantom(
-    out: Out,
-    dims: Annotated[int, typer.Option(help="2 (single slices) or 3 (volumes).")] = 3,
-    cases: Annotated[int, typer.Option(help="How many patients.")] = 40,
-    size: Annotated[int, typer.Option(help="Side of the slices in voxels.")] = 96,
-    slices: Annotated[int | None, typer.Option(help="Slices of a volume; 16.")] = None,
-    dtype: Dtype = "float16",
-    workers: Workers = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the phantoms and the splits.")] = 0,
-    folds: Folds = 5,
-) -> None:
-    """Generated abdomens whose true class probabilities are known."""
-    from segcal.data import PhantomSpec, plan_phantom
-
-    if dims == 2 and slices is not None:
-        raise ValueError("Expected argument `slices` only with --dims 3, but got --dims 2.")
-    spec = PhantomSpec(dims=dims, cases=cases, size=size, slices=slices or 16, seed=seed)
-    _run(plan_phantom(spec, dtype=dtype), out, workers, False, seed, folds)
-
-
-def _from_source(
-    kind: str,
-    source: Path,
-    out: Path,
-    recipe: str,
-    dtype: str,
-    workers: int,
-    keep_going: bool,
-    seed: int,
-    folds: int,
-    classes: str | None = None,
-    **told: Any,
-) -> None:
-    from segcal.data import SourceOptions, plan_source
-
-    names = None if classes is None else tuple(name.strip() for name in classes.split(","))
-    options = SourceOptions(classes=names, **told)
-    plan = plan_source(kind, source, recipe=recipe, dtype=dtype, options=options)
-    _run(plan, out, workers, keep_going, seed, folds)
-
-
-def _run(plan: Any, out: Path, workers: int, keep_going: bool, seed: int, folds: int) -> None:
+def _prepare(source: "type[Source]", own: dict[str, Any], *, out: Path, **options: Any) -> None:
     from segcal.data import prepare
-    from segcal.data._free_memory import free_ram
 
-    if workers == 0:
-        # As many cases at once as cores and memory allow.
-        room = int(0.8 * free_ram()) // plan.case_bytes if plan.case_bytes else 8
-        workers = max(1, min(os.cpu_count() or 1, 8, room))
-    with _interruptible(), show_progress() as step:
-        report = prepare(
-            plan,
-            out,
-            workers=workers,
-            keep_going=keep_going,
-            seed=seed,
-            folds=folds,
-            progress=step,
-        )
-    typer.echo(f"{out}: {len(report.dataset)} cases ({report.written} new, {report.kept} kept)")
-    for group in report.dataset.splits.duplicates:
-        typer.echo(f"identical scans: {' = '.join(group)} (kept in one split)")
-    for problem in report.skipped:
-        typer.echo(f"left out: {problem}", err=True)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C and a polite kill end the run with one line; what is there stays and is kept."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
     try:
-        yield
+        with sigterm_as_interrupt(), show_progress() as progress:
+            report = prepare(source(**own), out, progress=progress, **options)
     except KeyboardInterrupt:
         typer.echo("segcal: interrupted; run the same command again to continue", err=True)
         raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    typer.echo(f"{out}: {report.summary(source.knows_patients)}")
+    if report.kept:
+        typer.echo(f"{report.kept} unchanged cases were kept, {report.written} written")
+    for group in report.dataset.splits.duplicates:
+        typer.echo(f"identical scans: {' = '.join(group)} (kept in one split)")
+    for problem in report.skipped:
+        typer.echo(f"skipped: {problem}", err=True)
+    typer.echo(f"Next: segcal data check {out}; segcal train --data {out} --out runs/{out.name}")

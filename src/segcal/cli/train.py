@@ -8,22 +8,27 @@ import typer
 
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    data: Annotated[Path | None, typer.Option(help="A prepared set.")] = None,
-    loss: Annotated[str | None, typer.Option(help="nacl, ce, ce_dice, focal, …")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file; flags override it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Prepared data set.")] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="nacl, ce, ce_dice, focal, …, or package.module:Class.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with settings; other options override it.")
+    ] = None,
     override: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value, such as optimiser.lr=3e-4; repeat for several."),
+        typer.Option("--set", help="key=value, such as optimizer.lr=3e-4; may be repeated."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")
     ] = False,
     precision: Annotated[str | None, typer.Option(help="auto, 32, tf32 or bf16-mixed.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="How many; 100 by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and order.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs, 100 by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the weights and the order.")] = None,
 ) -> None:
-    """Train a network by the paper's protocol, or by your config."""
+    """Train a network with the protocol of the NACL paper, or with your settings."""
     from segcal.config import make_config
+    from segcal.losses import LOSSES
     from segcal.training import Interrupted, TrainingError
     from segcal.training import train as run
 
@@ -39,7 +44,12 @@ def train(
         config = out / "config.yaml"
     settings = make_config(config, flags=flags, overrides=override or ())
     if not settings.data.path:
-        raise ValueError("Expected argument `--data` to name a prepared set, but got nothing.")
+        raise ValueError("--data is required: the folder of a prepared data set")
+    if loss is not None:
+        try:
+            LOSSES.get(loss)
+        except ValueError as error:
+            raise ValueError(f"--loss {loss}: {error}") from error
     try:
         run(settings, out, resume=resume)
     except Interrupted as error:

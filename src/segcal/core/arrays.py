@@ -1,11 +1,11 @@
-"""numpy arrays and torch tensors alike, without importing torch for those who have none."""
+"""numpy arrays and torch tensors through one interface; torch is not imported for it."""
 
 import sys
 from typing import Any, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = Any  # numpy array or torch tensor: torch is not imported to say so
+Array: TypeAlias = Any  # numpy array or torch tensor; naming the type would import torch
 
 
 def is_tensor(array: object) -> bool:

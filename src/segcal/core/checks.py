@@ -1,8 +1,9 @@
-"""Argument checks shared by every room. Knows nobody."""
+"""Argument checks that all packages share."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -16,12 +17,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Modules that a plain installation may lack, and the extra that brings each.
-_EXTRA_OF = {"nnunetv2": "nnunet", "ray": "ray", "tensorboard": "tensorboard"}
+# Packages that are not in the base installation, and the extra that installs each.
+_APP = (
+    "blosc2", "filelock", "jinja2", "lightning_fabric", "matplotlib", "monai", "nibabel", "pandas",
+    "pydantic", "rich", "typer", "yaml",
+)  # fmt: skip
+_EXTRA_OF = {
+    **dict.fromkeys(_APP, "app"),
+    "nnunetv2": "nnunet",
+    "ray": "ray",
+    "tensorboard": "tensorboard",
+}
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise a ValueError that lists the choices, and names the nearest one, if `value` is none."""
+    """Raise a ValueError that lists the choices and the nearest one unless `value` is a choice."""
     allowed = list(choices)
     if isinstance(value, str) and value in allowed:
         return
@@ -86,21 +96,33 @@ def per_axis(name: str, value: T | Sequence[T], axes: int) -> tuple[T, ...]:
 
 
 def require(module: str) -> ModuleType:
-    """Import an optional module, or say which extra brings it."""
+    """Import an optional module; an ImportError names the pip command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        top = module.split(".")[0]
-        extra = _EXTRA_OF.get(top)
-        package = f"'segcal[{extra}]'" if extra else top
-        raise ImportError(f"This needs the package {top!r}: pip install {package}") from error
+        raise missing_package(module) from error
+
+
+def require_app(package: str) -> None:
+    """Raise an ImportError with the pip command unless the packages of the extra `app` exist."""
+    for module in _APP:
+        if importlib.util.find_spec(module) is None:
+            raise missing_package(module, package)
+
+
+def missing_package(module: str, needed_by: str = "this") -> ImportError:
+    """The error for a package that is not installed, with the pip command that installs it."""
+    top = module.split(".")[0]
+    extra = _EXTRA_OF.get(top)
+    package = f"'segcal[{extra}]'" if extra else top
+    return ImportError(f"{needed_by} needs the package {top!r}: pip install {package}", name=top)
 
 
 def values_can_be_read(tensor: Tensor) -> bool:
-    """Whether looking at the values of `tensor` is free of side effects.
+    """Whether reading the values of `tensor` is cheap.
 
-    On a GPU a look waits for all queued work, so it happens only if SEGCAL_CHECK_LABELS is 1;
-    while torch.compile traces there are no values.
+    On a GPU reading waits for all queued work, so it happens only if SEGCAL_CHECK_LABELS is 1.
+    While torch.compile traces there are no values.
     """
     import torch
 
@@ -110,21 +132,22 @@ def values_can_be_read(tensor: Tensor) -> bool:
 
 
 def check_labels(name: str, labels: Tensor, num_classes: int, ignore_index: int | None) -> bool:
-    """Raise if a label is neither in 0..K−1 nor the ignored one; False if surely none is ignored.
+    """Raise if a label is neither in 0..K−1 nor `ignore_index`; return whether any is ignored.
 
-    Where the values cannot be read, nothing is raised.
+    If the values are not read (see `values_can_be_read`), nothing is raised, and the answer is
+    whether a label could be ignored.
     """
     if not values_can_be_read(labels):
         return ignore_index is not None
     labels = labels.long()  # so that a negative `ignore_index` does not wrap in an unsigned type
     low, high = (int(bound) for bound in labels.aminmax())
     if low < 0 or high >= num_classes:
-        strange = labels[(labels < 0) | (labels >= num_classes)]
-        strange = strange[strange != ignore_index] if ignore_index is not None else strange
-        if strange.numel():
-            found = strange.unique().tolist()  # type: ignore[no-untyped-call]
+        invalid = labels[(labels < 0) | (labels >= num_classes)]
+        invalid = invalid[invalid != ignore_index] if ignore_index is not None else invalid
+        if invalid.numel():
+            found = invalid.unique().tolist()  # type: ignore[no-untyped-call]
             shown = ", ".join(map(str, found[:5])) + (", …" if len(found) > 5 else "")
-            ignored = f" or the ignored {ignore_index}" if ignore_index is not None else ""
+            ignored = f" or {ignore_index} (ignored)" if ignore_index is not None else ""
             raise ValueError(
                 f"Expected argument `{name}` to hold labels 0 to {num_classes - 1}{ignored}, "
                 f"but got {shown}."

@@ -1,4 +1,4 @@
-"""What made a file: versions and commit. Knows nobody."""
+"""Provenance of a result: versions of the software and the commit of the sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("torch", "lightning-fabric", "monai", "numpy", "triton")
 
 
 def versions() -> dict[str, str]:
-    """Versions of segcal, Python and the packages that decide how a run comes out."""
+    """Versions of segcal, Python and the packages that influence a result."""
     found = {"segcal": segcal.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -29,10 +29,10 @@ def versions() -> dict[str, str]:
 def git_commit() -> str | None:
     """The commit of segcal's sources, "+changes" if they differ from it; None outside git.
 
-    $SEGCAL_COMMIT is taken at its word: for sources that were copied without their history.
+    $SEGCAL_COMMIT overrides it, for sources that were copied without their git history.
     """
-    if told := os.environ.get("SEGCAL_COMMIT"):
-        return told
+    if commit := os.environ.get("SEGCAL_COMMIT"):
+        return commit
     sources = Path(segcal.__file__).parent
     git = ["git", "-C", str(sources)]
     try:

@@ -1,38 +1,43 @@
-"""How much memory a process may still take."""
+"""How much memory a process can still allocate."""
 
 import os
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+# Where the system does not say (Windows).
+_ASSUMED = 4 * 2**30
 
 
 def free_ram() -> int:
-    """Bytes of RAM that can be had: what the machine has left, or a container's limit if less."""
-    return min([_machine(), *_containers(_CGROUP)])
+    """Free bytes of RAM on this machine, or in its container if that has less."""
+    return min([_free_on_machine(), *_free_in_container(_CGROUP)])
 
 
-def _machine() -> int:
+def _free_on_machine() -> int:
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            found = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-        return found["MemAvailable"] * 1024
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        values = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+        return values["MemAvailable"] * 1024
     except (OSError, KeyError):
+        pass
+    if hasattr(os, "sysconf"):  # macOS: half of what is installed
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return _ASSUMED
 
 
-def _containers(root: Path) -> list[int]:
-    """What the control group (version 2, then 1) leaves; nothing where there is no limit."""
-    v1 = root / "memory"
+def _free_in_container(root: Path) -> list[int]:
+    """What the control group (version 2, version 1) leaves; empty if there is no limit."""
     found = []
-    for limit, used, stat in (
-        (root / "memory.max", root / "memory.current", root / "memory.stat"),
-        (v1 / "memory.limit_in_bytes", v1 / "memory.usage_in_bytes", v1 / "memory.stat"),
+    for folder, limit, used in (
+        (root, "memory.max", "memory.current"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         try:
-            # Files read before count as used, but the system gives them up at once.
-            pairs = (line.split() for line in stat.read_text().splitlines())
+            # Cached files count as used, but the system releases them on demand.
+            pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
             cached = {name: int(value) for name, value in pairs}.get("inactive_file", 0)
-            found.append(max(int(limit.read_text()) - int(used.read_text()) + cached, 0))
+            free = int((folder / limit).read_text()) - int((folder / used).read_text()) + cached
+            found.append(max(free, 0))
         except (OSError, ValueError):
             continue
     return found

@@ -1,20 +1,19 @@
-"""Running one job per case, here or in worker processes."""
+"""Running one job per case, in this process or in worker processes."""
 
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from itertools import islice
 from typing import TypeVar
 
 from segcal.core.errors import PathError
 
 R = TypeVar("R")
-# One thread each: the processes already fill the cores.
+# One thread per process: the processes already use all cores.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOSC_NTHREADS")
 
 
@@ -26,37 +25,20 @@ def run_jobs(
         for name, job in jobs.items():
             yield name, _attempt(job)
         return
-    # Fresh processes: forking one that already has threads (progress bar, blosc2) can deadlock.
+    # Spawned, not forked: a fork of a process with threads (progress bar, blosc2) can deadlock.
     context = multiprocessing.get_context("spawn")
     with _single_threaded():
         pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _follow_parent)
         try:
-            yield from _drain(pool, jobs, 2 * workers)
+            futures = {pool.submit(_attempt, job): name for name, job in jobs.items()}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise OSError(
+                "a worker process died (out of memory?); run again with fewer --workers"
+            ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _drain(
-    pool: ProcessPoolExecutor, jobs: Mapping[str, Callable[[], R]], ahead: int
-) -> Iterator[tuple[str, R | PathError]]:
-    """Keep only a few jobs queued, so that stopping early leaves little to wait for."""
-    waiting = iter(jobs.items())
-    running: dict[Future[R | PathError], str] = {}
-    try:
-        while True:
-            for name, job in islice(waiting, ahead - len(running)):
-                running[pool.submit(_attempt, job)] = name
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield running.pop(future), future.result()
-    except BrokenProcessPool as error:
-        names = ", ".join(sorted(running.values()))
-        raise OSError(
-            f"a worker process died (out of memory?) while preparing one of: {names}; "
-            "run again with fewer --workers"
-        ) from error
 
 
 def _attempt(job: Callable[[], R]) -> R | PathError:
@@ -67,9 +49,9 @@ def _attempt(job: Callable[[], R]) -> R | PathError:
 
 
 def _follow_parent() -> None:
-    """Leave when the parent is gone: a killed `prepare` must not leave workers behind.
+    """End this worker when its parent ends, however it ends.
 
-    Ctrl-C reaches every process of the terminal; the parent alone answers it.
+    Ctrl-C reaches every process of a terminal; only the parent reacts to it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

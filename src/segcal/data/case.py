@@ -1,4 +1,4 @@
-"""One case: the arrays, and everything that must travel with them."""
+"""One case: its arrays, and the properties stored with them."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from segcal.data.grid import Grid, Shape, Spacing
+from segcal.data.info import Dtype
 from segcal.data.intensity import ChannelIntensity
 
 
 class SourceFile(BaseModel):
-    """A file a case was made from, as it was then; `name` is relative to the source folder."""
+    """Size and time of a file that a case was prepared from; `name` is relative to the source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,8 +26,8 @@ class SourceFile(BaseModel):
 class Case:
     """A case in memory. Axes (C, Z, Y, X) and (Z, Y, X): the slice axis comes first.
 
-    `truth`, where it is known (phantoms), is each class's true probability, (K, Z, Y, X).
-    `voxels_sha256` identifies the scan: the source image's voxel values, whatever their file.
+    `truth`, where it is known (phantoms), is the true probability of each class, (K, Z, Y, X).
+    `voxels_sha256` identifies the scan: a hash of the voxel values of the source image.
     """
 
     name: str
@@ -40,17 +41,13 @@ class Case:
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def spacing_mm(self) -> Spacing:
-        return self.grid.spacing_mm
-
 
 class CaseProperties(BaseModel):
-    """`case.json`: what is stored beside a case's arrays.
+    """`case.json`: what is stored beside the arrays of a case.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
-    stored voxels of each label; `image_range` has each channel's decoded minimum and maximum;
-    `settings` is everything that decided how the source files became these arrays.
+    stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
+    `settings` holds everything that decided how the source files became these arrays.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +58,7 @@ class CaseProperties(BaseModel):
     channels: int
     shape: Shape
     spacing_mm: Spacing
-    dtype: Literal["float16", "uint8"]
+    dtype: Dtype
     scale: tuple[float, ...]
     offset: tuple[float, ...]
     image_range: tuple[tuple[float, float], ...]

@@ -1,4 +1,4 @@
-"""The contact sheet: one slice of every case, with its label contours."""
+"""The contact sheet: one slice of every case, with the contours of its labels."""
 
 import math
 from collections.abc import Sequence
@@ -7,107 +7,91 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.core.checks import check_number
 from segcal.core.files import atomic_path
 from segcal.data.dataset import PreparedCase, PreparedDataset
-from segcal.data.resample import resize_labels, resize_linear
+from segcal.data.resample import center_start, crop_or_pad, resize_labels, resize_linear
 
-# Bright, distinct on grey, and apart for colour-blind eyes.
-COLOURS = ("#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff")
+# Bright, distinct on gray, and distinguishable with color blindness.
+COLORS = ("#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff")
+TILE = 128
+MAX_CASES = 400
+_HEADER_PIXELS = 34
 
 
 def contact_sheet(
-    dataset: PreparedDataset,
-    path: Path | str,
-    *,
-    cases: Sequence[str] | None = None,
-    tile: int = 128,
-    limit: int = 400,
+    dataset: PreparedDataset, path: Path | str, *, cases: Sequence[str] | None = None
 ) -> int:
-    """Write the sheet as PNG; returns how many cases it shows (evenly chosen above `limit`).
+    """Write the sheet as PNG and return the number of cases on it.
 
-    `cases` names those to show; by default all.
+    `cases` names those to show; all by default. Of more than 400, an even selection is shown.
     """
-    check_number("tile", tile, low=16)
-    check_number("limit", limit, low=1)
-    path = Path(path)
     names = dataset.info.cases if cases is None else tuple(cases)
     if not names:
         raise ValueError("Expected argument `cases` to name a case, but got none.")
-    if len(names) > limit:
-        names = tuple(names[i] for i in np.linspace(0, len(names) - 1, limit).astype(int))
+    if len(names) > MAX_CASES:
+        names = tuple(names[i] for i in np.linspace(0, len(names) - 1, MAX_CASES).astype(int))
     columns = math.ceil(math.sqrt(len(names) * 1.4))
     rows = math.ceil(len(names) / columns)
-    sheet = np.zeros((rows * tile, columns * tile, 3), dtype=np.float32)
+    sheet = np.zeros((rows * TILE, columns * TILE, 3), dtype=np.float32)
+    captions = {}
     for index, name in enumerate(names):
-        y, x = (index // columns) * tile, (index % columns) * tile
-        sheet[y : y + tile, x : x + tile] = _tile(dataset[name], tile)
-    with atomic_path(path) as partial:
-        _draw(sheet, names, columns, tile, dataset, partial)
+        y, x = (index // columns) * TILE, (index % columns) * TILE
+        sheet[y : y + TILE, x : x + TILE] = _tile(dataset[name])
+        captions[x, y] = name if len(name) <= TILE // 5 else "…" + name[-TILE // 5 :]
+    with atomic_path(Path(path)) as partial:
+        _draw(sheet, captions, dataset.classes, partial)
     return len(names)
 
 
 def _draw(
     sheet: NDArray[np.float32],
-    names: tuple[str, ...],
-    columns: int,
-    tile: int,
-    dataset: PreparedDataset,
+    captions: dict[tuple[int, int], str],
+    classes: dict[int, str],
     path: Path,
 ) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
     from matplotlib.patheffects import withStroke
 
     height, width = sheet.shape[:2]
-    dpi, header = 100, 34
-    figure = Figure(figsize=(max(width, 480) / dpi, (height + header) / dpi), dpi=dpi)
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + header)))
+    total = height + _HEADER_PIXELS
+    figure = Figure(figsize=(max(width, 480) / 100, total / 100), dpi=100)
+    axes = figure.add_axes((0.0, 0.0, 1.0, height / total))
     axes.imshow(sheet, interpolation="none")
     axes.set_axis_off()
-    for index, name in enumerate(names):
-        at = ((index % columns) * tile + 3, (index // columns) * tile + 3)
-        shown = name if len(name) <= tile // 5 else "…" + name[-(tile // 5) :]
-        text = axes.text(*at, shown, color="white", fontsize=5.5, va="top")
-        # Outlined: readable on bright tissue too.
+    for (x, y), caption in captions.items():
+        text = axes.text(x + 3, y + 3, caption, color="white", fontsize=5.5, va="top")
+        # An outline keeps the text readable on bright tissue.
         text.set_path_effects([withStroke(linewidth=1.2, foreground="black")])
-    handles = [
-        Patch(color=COLOURS[(label - 1) % len(COLOURS)], label=name)
-        for label, name in sorted(dataset.classes.items())
-        if label > 0
-    ]
-    figure.legend(
-        handles=handles[:12],
-        loc="upper left",
-        ncols=min(len(handles), 6),
-        fontsize=7,
-        frameon=False,
-    )
-    figure.savefig(path, format="png", dpi=dpi)
+    named = [(label, name) for label, name in sorted(classes.items()) if label > 0][:12]
+    handles = [Patch(color=_color(label), label=name) for label, name in named]
+    columns = min(len(handles), 6)
+    figure.legend(handles=handles, loc="upper left", ncols=columns, fontsize=7, frameon=False)
+    figure.savefig(path, format="png", dpi=100)
 
 
-def _tile(case: PreparedCase, tile: int) -> NDArray[np.float32]:
-    """The middle labelled slice in true proportions, first channel, contours on top."""
+def _color(label: int) -> str:
+    return COLORS[(label - 1) % len(COLORS)]
+
+
+def _tile(case: PreparedCase) -> NDArray[np.generic]:
+    """The middle labeled slice of the first channel, in true proportions, with contours."""
     label = case.label()
-    labelled = np.flatnonzero(label.any(axis=(1, 2)))
-    index = int(labelled[len(labelled) // 2]) if labelled.size else len(label) // 2
+    labeled = np.flatnonzero(label.any(axis=(1, 2)))
+    index = int(labeled[len(labeled) // 2]) if labeled.size else len(label) // 2
     image = case.image_slice(index)[0]
     size_mm = np.array(image.shape) * np.array(case.spacing_mm[1:])
-    height, width = np.maximum(1, np.round(size_mm * (tile - 2) / size_mm.max())).astype(int)
-    grey = resize_linear(image, (height, width))
-    low, high = np.percentile(grey, (1, 99))
-    grey = np.clip((grey - low) / max(float(high - low), 1e-6), 0, 1)
-    picture = np.repeat(grey[..., None], 3, axis=2)
+    height, width = np.maximum(1, np.round(size_mm * (TILE - 2) / size_mm.max())).astype(int)
+    gray = resize_linear(image, (height, width))
+    low, high = np.percentile(gray, (1, 99))
+    gray = np.clip((gray - low) / max(float(high - low), 1e-6), 0, 1)
+    picture = np.repeat(gray[None], 3, axis=0)
     labels = resize_labels(label[index], (height, width))
     for value in np.unique(labels[labels > 0]):
-        colour = COLOURS[(int(value) - 1) % len(COLOURS)]
-        picture[_edge(labels == value)] = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    out = np.zeros((tile, tile, 3), dtype=np.float32)
-    y, x = (tile - height) // 2, (tile - width) // 2
-    out[y : y + height, x : x + width] = picture
-    return out
+        color = [int(_color(int(value))[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        picture[:, _edge(labels == value)] = np.array(color)[:, None]
+    start = center_start((height, width), (TILE, TILE))
+    return np.moveaxis(crop_or_pad(picture, start, (TILE, TILE), 0), 0, 2)
 
 
 def _edge(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The grid a case is stored on, and the way back to the one it came from."""
+"""The grid that a case is stored on, and how to return to the grid of its file."""
 
 from typing import Self
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from segcal.data.resample import (
     Float,
     Labels,
-    centre_start,
+    center_start,
     crop_or_pad,
     resize_labels,
     resize_linear,
@@ -18,26 +18,36 @@ from segcal.data.resample import (
 Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 Row = tuple[float, float, float, float]
-Wish = tuple[int | None, int | None, int | None]
+OptionalShape = tuple[int | None, int | None, int | None]
 
 
 class GridRecipe(BaseModel):
-    """What to do with every case's grid, axes (Z, Y, X); None keeps an axis as it is.
+    """What happens to the grid of every case, axes (Z, Y, X); None keeps an axis unchanged.
 
-    First the whole volume is resized to `resize`, then a centred box `crop` is cut out of it
-    (padded where the volume is smaller).
+    The whole volume is resized to `resize`; then its center is cropped to `crop` (padded where the
+    volume is smaller).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    resize: Wish = (None, None, None)
-    crop: Wish = (None, None, None)
+    resize: OptionalShape = (None, None, None)
+    crop: OptionalShape = (None, None, None)
+
+    def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
+        """The shape after resizing, and the stored shape, of a volume with this shape."""
+        resized = _fill_in(self.resize, shape)
+        return resized, _fill_in(self.crop, resized)
+
+
+def _fill_in(requested: OptionalShape, shape: Shape) -> Shape:
+    z, y, x = (have if want is None else want for want, have in zip(requested, shape, strict=True))
+    return z, y, x
 
 
 class Grid(BaseModel):
     """original → resized → cropped or padded. Axes (Z, Y, X), as the arrays are stored.
 
-    `affine` is the source file's own: it maps its voxel indices (x, y, z) to millimetres.
+    `affine` is that of the source file: it maps voxel indices (x, y, z) to millimeters.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +60,7 @@ class Grid(BaseModel):
     shape: Shape
 
     @model_validator(mode="after")
-    def _positive(self) -> Self:
+    def _check_positive(self) -> Self:
         if min(*self.original_shape, *self.resized_shape, *self.shape) < 1:
             raise ValueError("Expected grid shapes to be positive.")
         if min(self.original_spacing_mm) <= 0:
@@ -66,13 +76,13 @@ class Grid(BaseModel):
 
     @property
     def stored_affine(self) -> NDArray[np.float64]:
-        """Affine of the stored grid: its voxel indices (x, y, z) to millimetres."""
+        """Affine of the stored grid: its voxel indices (x, y, z) to millimeters."""
         step = np.array(self.original_shape[::-1]) / np.array(self.resized_shape[::-1])
-        move = np.eye(4)
-        move[:3, :3] = np.diag(step)
-        move[:3, 3] = (np.array(self.start[::-1]) + 0.5) * step - 0.5
-        moved: NDArray[np.float64] = np.array(self.affine) @ move
-        return moved
+        to_original = np.eye(4)
+        to_original[:3, :3] = np.diag(step)
+        to_original[:3, 3] = (np.array(self.start[::-1]) + 0.5) * step - 0.5
+        affine: NDArray[np.float64] = np.array(self.affine) @ to_original
+        return affine
 
     def apply_image(self, image: NDArray[np.floating]) -> Float:
         """(C, Z, Y, X) from the original grid to the stored one; padding is 0."""
@@ -85,26 +95,26 @@ class Grid(BaseModel):
         return np.asarray(crop_or_pad(resized, self.start, self.shape, 0), dtype=np.uint8)
 
     def restore_labels(self, labels: NDArray[np.integer]) -> Labels:
-        """(Z, Y, X) labels on the stored grid back to the original one.
+        """(Z, Y, X) labels from the stored grid to the original one.
 
-        What the crop left out comes back as background.
+        Voxels that were cropped away become background.
         """
         self._check("labels", labels.shape)
-        whole = crop_or_pad(labels, self._back(), self.resized_shape, 0)
+        whole = crop_or_pad(labels, self._start_back(), self.resized_shape, 0)
         return resize_labels(np.asarray(whole, dtype=np.uint8), self.original_shape)
 
     def restore_probs(self, probs: NDArray[np.floating]) -> Float:
-        """(K, Z, Y, X) probabilities on the stored grid back to the original one.
+        """(K, Z, Y, X) probabilities from the stored grid to the original one.
 
-        They still sum to 1; what the crop left out is background with certainty.
+        They still sum to 1. Voxels that were cropped away become background with probability 1.
         """
         self._check("probs", probs.shape[1:])
-        background = crop_or_pad(probs[:1], self._back(), self.resized_shape, 1.0)
-        others = crop_or_pad(probs[1:], self._back(), self.resized_shape, 0.0)
+        background = crop_or_pad(probs[:1], self._start_back(), self.resized_shape, 1.0)
+        others = crop_or_pad(probs[1:], self._start_back(), self.resized_shape, 0.0)
         whole = np.concatenate([background, others]).astype(np.float32)
         return resize_linear(whole, self.original_shape)
 
-    def _back(self) -> Shape:
+    def _start_back(self) -> Shape:
         z, y, x = self.start
         return -z, -y, -x
 
@@ -120,21 +130,14 @@ def plan_grid(
     shape: Shape, spacing_mm: Spacing, affine: NDArray[np.floating], recipe: GridRecipe
 ) -> Grid:
     """The grid on which a volume of this shape is stored."""
-
-    def wished(wish: Wish, size: Shape) -> Shape:
-        z, y, x = (have if want is None else want for want, have in zip(wish, size, strict=True))
-        return z, y, x
-
-    resized = wished(recipe.resize, shape)
-    final = wished(recipe.crop, resized)
-    rows = tuple(tuple(float(v) for v in row) for row in affine)
+    resized, stored = recipe.shapes(shape)
     return Grid.model_validate(
         {
             "original_shape": shape,
             "original_spacing_mm": spacing_mm,
-            "affine": rows,
+            "affine": tuple(tuple(float(v) for v in row) for row in affine),
             "resized_shape": resized,
-            "start": centre_start(resized, final),
-            "shape": final,
+            "start": center_start(resized, stored),
+            "shape": stored,
         }
     )

@@ -1,31 +1,33 @@
-"""Raw images without labels, for prediction: found in a folder, read as a set's own were."""
+"""Scans without labels, for prediction: found in a folder, read like the training set."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data.dataset import DatasetInfo
-from segcal.data.formats.nifti import Header, check_same_grid, read_header
+from segcal.data.formats.nifti import Header, check_channels, read_channels, read_header
 from segcal.data.grid import Grid, GridRecipe, plan_grid
-from segcal.data.orientation import UNKNOWN, Turn, orientation, plan_turn
-from segcal.data.sources.base import check_channels, normalise_channels, read_channels, stem
+from segcal.data.info import DatasetInfo
+from segcal.data.intensity import normalize_image
+from segcal.data.orientation import UNKNOWN, axis_codes, grid_orientation, reorient, reoriented_grid
+from segcal.data.sources.files import nifti_name
 from segcal.data.store import decode_image, encode_image
 
-# What label maps beside the images are called in ACDC and BraTS.
+# Label maps beside the images in ACDC and BraTS.
 _LABEL_ENDINGS = ("_gt", "_seg")
 
 
 def find_images(folder: Path | str, channels: Sequence[str]) -> dict[str, tuple[Path, ...]]:
-    """Case name → its image files, of NIfTI files in `folder` (or else in its subfolders).
+    """Case name → its image files, of the NIfTI files in `folder` (or else in its subfolders).
 
-    One file a case, with all channels; or one file a channel, whose names end in `_0000`,
-    `_0001`, … or in the channels' names (`_flair`, `_t1`, …). Label maps that lie beside the
-    images (NAME_gt, NAME_seg) are passed over.
+    A case has one file with all channels, or one file per channel whose name ends in `_0000`,
+    `_0001`, … or in the name of the channel (`_flair`, `_t1`, …). Label maps beside the images
+    (NAME_gt, NAME_seg) are ignored.
     """
     folder = Path(folder)
     files = _nifti_files(list_folder(folder, "--input"))
@@ -34,22 +36,22 @@ def find_images(folder: Path | str, channels: Sequence[str]) -> dict[str, tuple[
         files = _nifti_files([path for part in parts for path in list_folder(part)])
     if not files:
         raise PathError(folder, "holds no .nii or .nii.gz images", "check the path of --input")
-    endings = [f"{number:04d}" for number in range(len(channels))]
-    named = [name.casefold().replace(" ", "_") for name in channels]
-    for suffixes in (endings, named):
+    numbers = [f"{number:04d}" for number in range(len(channels))]
+    names = [name.casefold().replace(" ", "_") for name in channels]
+    for suffixes in (numbers, names):
         grouped = _group(files, suffixes)
         if grouped is not None:
             return grouped
     cases: dict[str, tuple[Path, ...]] = {}
     for name, path in files:
         if name in cases:
-            raise PathError(path, f"gives the name {name} a second time", "keep one file per case")
+            raise PathError(path, f"is a second file named {name}", "keep one file per case")
         cases[name] = (path,)
     return cases
 
 
 def _nifti_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    named = [(stem(path), path) for path in paths if path.is_file()]
+    named = [(nifti_name(path), path) for path in paths if path.is_file()]
     return [(name, path) for name, path in named if name and not name.endswith(_LABEL_ENDINGS)]
 
 
@@ -58,14 +60,14 @@ def _group(
 ) -> dict[str, tuple[Path, ...]] | None:
     """The files by case if every name ends in one of the suffixes, else None."""
     pattern = re.compile(rf"(.+)_({'|'.join(map(re.escape, suffixes))})", re.IGNORECASE)
-    found = [pattern.fullmatch(name) for name, _ in files]
     cases: dict[str, dict[str, Path]] = {}
-    for match, (_, path) in zip(found, files, strict=True):
+    for name, path in files:
+        match = pattern.fullmatch(name)
         if match is None:
             return None
         channel = match[2].casefold()
         if channel in cases.setdefault(match[1], {}):
-            raise PathError(path, "is a channel's second file", "keep one file per channel")
+            raise PathError(path, "is the second file of a channel", "keep one file per channel")
         cases[match[1]][channel] = path
     for name, paths in cases.items():
         missing = [suffix for suffix in suffixes if suffix not in paths]
@@ -78,53 +80,50 @@ def _group(
     return {name: tuple(paths[s] for s in suffixes) for name, paths in cases.items()}
 
 
-@dataclass(frozen=True)
-class RawScan:
-    """A scan as the network is to see it, and the way back to its file.
+def check_scan(images: Sequence[Path], info: DatasetInfo) -> Header:
+    """Check the headers of a scan and return the first; reads no voxels."""
+    headers = [read_header(path) for path in images]
+    check_channels(headers, len(info.channels))
+    return headers[0]
 
-    `grid` is that of the turned volume, `file_grid` the file's own; `image` is (C, Z, Y, X).
+
+def scan_grids(header: Header, recipe: GridRecipe, target: str | None = None) -> tuple[Grid, Grid]:
+    """The grid of a scan's file, and that of the scan reoriented to the axis codes `target`.
+
+    A file with a placeholder affine keeps its orientation.
+    """
+    file_grid = plan_grid(header.shape, header.spacing_mm, header.affine, recipe)
+    if target is None or UNKNOWN in (grid_orientation(file_grid), target):
+        return file_grid, file_grid
+    return file_grid, reoriented_grid(file_grid, target, recipe)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A scan as the network receives it.
+
+    `image` is (C, Z, Y, X) on `grid`, the grid after reorientation; `file_grid` is that of the
+    file.
     """
 
     image: NDArray[np.float32]
     grid: Grid
     file_grid: Grid
-    turn: Turn
+
+    def to_file_order(self, array: NDArray[Any]) -> NDArray[Any]:
+        """(…, Z, Y, X) on the original shape of `grid`, in the orientation of the file."""
+        return reorient(array, axis_codes(self.grid.affine), axis_codes(self.file_grid.affine))
 
 
-def judge_raw(images: Sequence[Path], info: DatasetInfo) -> Header:
-    """What the headers of a scan promise, or a PathError; no voxel is read."""
-    headers = [read_header(path) for path in images]
-    for other in headers[1:]:
-        check_same_grid(other, headers[0])
-    check_channels(images[0], sum(header.channels for header in headers), len(info.channels))
-    return headers[0]
+def read_scan(images: Sequence[Path], info: DatasetInfo, target: str | None = None) -> Scan:
+    """Read a scan as the data set `info` would have stored it.
 
-
-def place_raw(
-    header: Header, recipe: GridRecipe, wanted: str | None = None
-) -> tuple[Grid, Grid, Turn]:
-    """The grid of the scan's file, that of the scan turned to `wanted` axis codes, and the turn.
-
-    A file that does not say where its axes point is left as it is.
-    """
-    file_grid = plan_grid(header.shape, header.spacing_mm, header.affine, recipe)
-    codes = orientation(file_grid)
-    if wanted is None or UNKNOWN in (codes, wanted):
-        return file_grid, file_grid, Turn()
-    turn = plan_turn(codes, wanted)
-    affine = turn.affine(header.affine, header.shape)
-    shape, spacing_mm = turn.shape(header.shape), turn.spacing(header.spacing_mm)
-    return file_grid, plan_grid(shape, spacing_mm, affine, recipe), turn
-
-
-def read_raw(images: Sequence[Path], info: DatasetInfo, wanted: str | None = None) -> RawScan:
-    """A scan as the set `info` would have stored it, and the way back.
-
-    Intensities, grid and rounding are those of the set, so that a network sees what it was
-    trained on; `wanted` are the axis codes ("RAS") to which it is turned first.
+    Intensity, grid and rounding are those of the data set, so that a network receives what it was
+    trained on. The scan is first reoriented to the axis codes `target`, such as "RAS".
     """
     image, header = read_channels(images, len(info.channels))
-    file_grid, grid, turn = place_raw(header, info.grid, wanted)
-    normal, _ = normalise_channels(images, turn.apply(image), info.intensity)
-    stored, scale, offset = encode_image(grid.apply_image(normal), info.dtype)
-    return RawScan(decode_image(stored, scale, offset), grid, file_grid, turn)
+    file_grid, grid = scan_grids(header, info.grid, target)
+    turned = reorient(image, axis_codes(file_grid.affine), axis_codes(grid.affine))
+    normalized, _ = normalize_image(images, turned, info.intensity)
+    stored, scale, offset = encode_image(grid.apply_image(normalized), info.dtype)
+    return Scan(decode_image(stored, scale, offset), grid, file_grid)

@@ -1,7 +1,7 @@
-"""Batches in a seeded order that can be resumed: from memory when the set fits, else from disk."""
+"""Batches in a seeded, resumable order: from memory if the data set fits, else from disk."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -12,22 +12,22 @@ from segcal.core.checks import check_choice, check_int
 from segcal.data._free_memory import free_ram
 from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
-LOADERS = ("auto", "resident", "stream")
-# Shares of the free memory that a resident set may take; the rest is for the training itself.
-_GPU_SHARE, _RAM_SHARE = 0.4, 0.4
+LoaderKind = Literal["auto", "resident", "stream"]
+# Fraction of the free memory that a resident data set may use; training needs the rest.
+_MEMORY_FRACTION = 0.4
 
 
 class Loader:
-    """Iterating gives the batches of one epoch; iterating again, those of the next.
+    """Iterating yields the batches of one epoch; iterating again, those of the next.
 
-    A loop that is left early counts as an epoch: the next one is whole, with other batches. Only
-    after `load_state_dict` does an epoch begin in its middle.
+    An epoch that is left early counts as an epoch: the next one is complete. Only after
+    `load_state_dict` does iteration start in the middle of an epoch.
 
     The order of epoch e depends on (seed, e) alone and is the same for every kind of loader.
-    `state_dict` says how far the loader is; a loader that loads it goes on with the next batch.
-    With several processes each takes its share of every global batch, in rank order. All have
-    equally many items: where they do not divide, the epoch's first items come again, so a sum
-    over all processes counts up to world_size − 1 items of the last batch twice.
+    `state_dict` returns the position; a loader that loads it continues with the next batch.
+    With several processes, each gets its share of every global batch, in rank order. All shares
+    have the same size: if the items do not divide evenly, the first items of the epoch are
+    repeated, so a sum over all processes counts up to world_size − 1 items twice.
     """
 
     def __init__(
@@ -37,7 +37,6 @@ class Loader:
         *,
         shuffle: bool = True,
         seed: int = 0,
-        drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -48,19 +47,13 @@ class Loader:
         if length < 1:
             raise ValueError("Expected argument `dataset` to hold items, but it is empty.")
         self.length, self.batch_size = length, batch_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.shuffle, self.seed = shuffle, seed
         self.rank, self.world_size = rank, world_size
         self.epoch, self.step = 0, 0
         self._resuming = False
-        if len(self) == 0:
-            raise ValueError(
-                f"Expected argument `batch_size` to be at most {length // world_size} "
-                f"(with drop_last), but got {batch_size}."
-            )
 
     def __len__(self) -> int:
-        whole = self.batch_size * self.world_size
-        return self.length // whole if self.drop_last else -(-self.length // whole)
+        return -(-self.length // (self.batch_size * self.world_size))
 
     def __iter__(self) -> Iterator[Batch]:
         if self.step and not self._resuming:
@@ -73,29 +66,25 @@ class Loader:
             yield batch
 
     def order(self, epoch: int) -> list[Tensor]:
-        """This process's item indices of each batch of an epoch."""
+        """The item indices of each batch of an epoch, for this process."""
         items = torch.arange(self.length)
         if self.shuffle:
             mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
             items = torch.randperm(self.length, generator=torch.Generator().manual_seed(mixed))
-        whole = self.batch_size * self.world_size
         batches = []
-        for start in range(0, len(self) * whole, whole):
-            share = items[start : start + whole]
+        for share in items.split(self.batch_size * self.world_size):
             missing = -len(share) % self.world_size
-            # Every process needs as many items as the others: the first ones come again.
-            again = items.repeat(-(-missing // self.length))[:missing]
-            share = torch.cat([share, again])
-            size = len(share) // self.world_size
-            batches.append(share[self.rank * size : (self.rank + 1) * size])
+            # All processes need the same number of items: the first ones are repeated.
+            repeated = items.repeat(-(-missing // self.length))[:missing]
+            batches.append(torch.cat([share, repeated]).chunk(self.world_size)[self.rank])
         return batches
 
     def state_dict(self) -> dict[str, int]:
-        """How far the loader is, and what its order depends on."""
+        """The position, and the settings that decide the order."""
         return {**self._order_settings(), "epoch": self.epoch, "step": self.step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on with the batch after `state`; a ValueError if it is of another order."""
+        """Continue after `state`; a ValueError if it belongs to another order."""
         for key, here in self._order_settings().items():
             if state.get(key) != here:
                 raise ValueError(
@@ -108,21 +97,15 @@ class Loader:
         self.epoch, self.step, self._resuming = epoch, step, True
 
     def _order_settings(self) -> dict[str, int]:
-        return {
-            "seed": self.seed,
-            "length": self.length,
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-            "shuffle": int(self.shuffle),
-            "drop_last": int(self.drop_last),
-        }
+        names = ("seed", "length", "batch_size", "world_size", "shuffle")
+        return {name: int(getattr(self, name)) for name in names}
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         raise NotImplementedError
 
 
 class StreamLoader(Loader):
-    """Reads from disk, with torch's DataLoader and its worker processes."""
+    """Reads from disk, with the DataLoader of torch and its worker processes."""
 
     def __init__(
         self, dataset: Dataset[Batch], batch_size: int, *, workers: int = 0, **options: Any
@@ -135,12 +118,11 @@ class StreamLoader(Loader):
         if isinstance(self.dataset, PatchDataset):
             self.dataset.set_epoch(self.epoch)
             if self.workers:
-                # Workers live for one epoch: what they find out themselves is lost with them.
+                # Workers live for one epoch only, so their caches would be lost.
                 self.dataset.find_foreground()
-        indices = [batch.tolist() for batch in order]
         yield from DataLoader(
             self.dataset,
-            batch_sampler=indices,
+            batch_sampler=[batch.tolist() for batch in order],
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
         )
@@ -149,7 +131,7 @@ class StreamLoader(Loader):
 class ResidentLoader(Loader):
     """Holds all slices in one tensor on `device`, as stored (uint8 or float16).
 
-    A batch is one gather and one scaling there: no file, no worker, no copy from the host.
+    A batch is one gather and one scaling there: no file access, no worker, no copy from the host.
     """
 
     def __init__(
@@ -169,14 +151,12 @@ class ResidentLoader(Loader):
             )
         self.device = torch.device(device)
         self.names = [dataset.case_of(index).name for index in range(len(dataset))]
-        images, labels, scale, offset = _collect(dataset, shape)
-        self.images, self.labels = images.to(self.device), labels.to(self.device)
-        self.scale, self.offset = scale.to(self.device), offset.to(self.device)
+        tensors = [tensor.to(self.device) for tensor in _read_all(dataset, shape)]
+        self.images, self.labels, self.scale, self.offset = tensors
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
-        # The whole epoch's order crosses to the device once.
-        sizes = [len(batch) for batch in order]
-        moved = torch.split(torch.cat(order).to(self.device), sizes)
+        # The order of the epoch is copied to the device once.
+        moved = torch.cat(order).to(self.device).split([len(batch) for batch in order])
         for batch, index in zip(order, moved, strict=True):
             image = self.images[index].float()
             if self.images.dtype == torch.uint8:
@@ -185,31 +165,30 @@ class ResidentLoader(Loader):
             yield Batch(image, self.labels[index].long(), names)
 
 
-def _collect(
+def _read_all(
     dataset: SliceDataset, shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All slices as stored, with each one's scale and offset as (N, C, 1, 1)."""
+    """All images and labels as stored, and the scale and offset of each slice, (N, C, 1, 1)."""
     first = dataset.cases[0].properties
     dtype = torch.uint8 if first.dtype == "uint8" else torch.float16
     images = torch.empty((len(dataset), first.channels, *shape), dtype=dtype)
     labels = torch.empty((len(dataset), *shape), dtype=torch.uint8)
     scale = torch.empty((len(dataset), first.channels, 1, 1))
     offset = torch.empty_like(scale)
-    at = 0
+    start = 0
     for case in dataset.cases:
-        properties = case.properties
-        end = at + case.shape[0]
+        box = slice(start, start + case.shape[0])
         stored = dataset.fit(case.read("image"), case.stored_zero())
-        images[at:end] = torch.from_numpy(stored).transpose(0, 1)
-        labels[at:end] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
-        scale[at:end, :, 0, 0] = torch.tensor(properties.scale)
-        offset[at:end, :, 0, 0] = torch.tensor(properties.offset)
-        at = end
+        images[box] = torch.from_numpy(stored).transpose(0, 1)
+        labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
+        scale[box, :, 0, 0] = torch.tensor(case.properties.scale)
+        offset[box, :, 0, 0] = torch.tensor(case.properties.offset)
+        start = box.stop
     return images, labels, scale, offset
 
 
 def resident_bytes(dataset: SliceDataset) -> int | None:
-    """What a resident loader would hold; None when the slices differ in size."""
+    """Memory that a resident loader needs; None if the slices differ in size."""
     shape = dataset.shape()
     if shape is None or not dataset.cases:
         return None
@@ -219,7 +198,7 @@ def resident_bytes(dataset: SliceDataset) -> int | None:
 
 
 def free_bytes(device: torch.device | str) -> int:
-    """Memory free on a GPU, or in RAM."""
+    """Free memory of a GPU, or of the RAM."""
     device = torch.device(device)
     return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else free_ram()
 
@@ -229,31 +208,26 @@ def make_loader(
     batch_size: int,
     *,
     device: torch.device | str = "cpu",
-    kind: str = "auto",
+    kind: LoaderKind = "auto",
     workers: int = 0,
     **options: Any,
 ) -> Loader:
-    """A resident loader when the slices fit into the device's free memory, else one from disk.
+    """A resident loader if the slices fit into the free memory of the device, else a stream.
 
-    `options` are Loader's: shuffle, seed, drop_last, rank, world_size. Batches of a loader from
-    disk are on the CPU (pinned where there is a GPU).
+    `options` are those of Loader: shuffle, seed, rank, world_size. Batches of a StreamLoader are
+    on the CPU (pinned if there is a GPU).
     """
-    check_choice("kind", kind, LOADERS)
+    check_choice("kind", kind, get_args(LoaderKind))
     check_int("workers", workers, low=0)
     if kind == "auto":
-        kind = "resident" if _fits(dataset, device, options.get("world_size", 1)) else "stream"
+        needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
+        # Each process has its own GPU, but all share the RAM.
+        on_gpu = torch.device(device).type == "cuda"
+        processes = 1 if on_gpu else max(options.get("world_size", 1), 1)
+        free = _MEMORY_FRACTION * free_bytes(device) / processes
+        kind = "resident" if needed is not None and needed <= free else "stream"
     if kind == "stream":
         return StreamLoader(dataset, batch_size, workers=workers, **options)
     if not isinstance(dataset, SliceDataset):
         raise ValueError("Expected argument `dataset` to be a SliceDataset for a resident loader.")
     return ResidentLoader(dataset, batch_size, device=device, **options)
-
-
-def _fits(
-    dataset: SliceDataset | PatchDataset, device: torch.device | str, world_size: int
-) -> bool:
-    needed = resident_bytes(dataset) if isinstance(dataset, SliceDataset) else None
-    # Processes have a GPU each, but share the RAM.
-    on_gpu = torch.device(device).type == "cuda"
-    share = _GPU_SHARE if on_gpu else _RAM_SHARE / max(world_size, 1)
-    return needed is not None and needed <= share * free_bytes(device)

@@ -1,7 +1,7 @@
 """Phantoms: generated abdomens whose true class probabilities are known.
 
 A rater draws organ o wherever d_o(x) + σ_o(x) · ε(x) > 0: d_o is the signed distance to the
-organ's edge in millimetres, ε a smooth Gaussian field of unit variance drawn anew for every
+edge of the organ in millimeters, ε a smooth Gaussian field of unit variance drawn for every
 rater, and σ_o the disagreement. σ_o grows where the image is ambiguous: where the edge is blurred
 and where the organ's contrast fades. Hence each rater includes x with probability
 Φ(d_o(x) / σ_o(x)), exactly; later organs lie over earlier ones, so the probability of a class is
@@ -23,7 +23,7 @@ from scipy.special import ndtr
 from segcal.core.checks import check_number
 from segcal.data.case import Case
 from segcal.data.grid import GridRecipe, plan_grid
-from segcal.data.intensity import Intensity, normalise
+from segcal.data.intensity import Intensity, normalize
 
 CLASSES = {0: "background", 1: "liver", 2: "spleen", 3: "kidneys", 4: "lesion"}
 FIELD_OF_VIEW_MM = 192.0
@@ -32,7 +32,7 @@ INTENSITY = Intensity(kind="zscore")
 
 Field = NDArray[np.float32]
 
-# Centre and radii (z, y, x) in mm, brightness. Kidneys are a pair; the lesion sits in the liver.
+# Center and radii (z, y, x) in mm, brightness. Kidneys are a pair; the lesion sits in the liver.
 _LIVER = ((0.0, -8.0, -34.0), (34.0, 34.0, 38.0), 0.66)
 _SPLEEN = ((2.0, -4.0, 52.0), (22.0, 24.0, 15.0), 0.58)
 _KIDNEYS = (((0.0, 34.0, -36.0), (0.0, 34.0, 36.0)), (26.0, 17.0, 13.0), 0.78)
@@ -45,10 +45,9 @@ _LONG_MM = 1e6
 
 @dataclass(frozen=True)
 class PhantomSpec:
-    """`dims` 2 gives single slices, 3 volumes of `slices` slices; `size` is the slices' side."""
+    """`dims` 2: single slices, 3: volumes of `slices` slices; `size`: height and width."""
 
     dims: int = 3
-    cases: int = 40
     size: int = 96
     slices: int = 16
     seed: int = 0
@@ -56,7 +55,6 @@ class PhantomSpec:
     def __post_init__(self) -> None:
         if self.dims not in (2, 3):
             raise ValueError(f"Expected argument `dims` to be 2 or 3, but got {self.dims}.")
-        check_number("cases", self.cases, low=1)
         check_number("size", self.size, low=32, high=1024)
         check_number("slices", self.slices, low=4, high=512)
         check_number("seed", self.seed, low=0)
@@ -156,7 +154,7 @@ def make_case(spec: PhantomSpec, index: int) -> Case:
     """The phantom as a case: one rater's label, and the truth beside it."""
     phantom = generate(spec, index)
     label = phantom.draw(np.random.default_rng([spec.seed, index, 1]))
-    image, record = normalise(phantom.image, INTENSITY)
+    image, record = normalize(phantom.image, INTENSITY)
     z, y, x = spec.spacing_mm
     name = f"phantom_{index:04d}"
     return Case(
@@ -175,15 +173,15 @@ def _organs(rng: np.random.Generator, where: Field, skin: Field) -> tuple[Field,
     """Signed distances (O, Z, Y, X), positive inside, and the organs' brightness."""
     liver = _blob(rng, where, _LIVER[0], _LIVER[1])
     spleen = _blob(rng, where, _SPLEEN[0], _SPLEEN[1])
-    pair = [_blob(rng, where, centre, _KIDNEYS[1]) for centre in _KIDNEYS[0]]
+    pair = [_blob(rng, where, center, _KIDNEYS[1]) for center in _KIDNEYS[0]]
     radius = rng.uniform(6.0, 12.0)
     offset = rng.uniform(-1.0, 1.0, size=3) * (12.0 if where.shape[1] > 1 else 0.0, 14.0, 14.0)
-    centre = tuple(np.array(_LIVER[0]) + offset)
+    center = tuple(np.array(_LIVER[0]) + offset)
     # Organs stay inside the body wall, the lesion inside the liver.
-    room = skin - 10.0
-    liver, spleen = np.minimum(liver, room), np.minimum(spleen, room)
-    kidneys = np.minimum(np.maximum(*pair), room)
-    lesion = np.minimum(_blob(rng, where, centre, (radius,) * 3), liver)
+    inside_wall = skin - 10.0
+    liver, spleen = np.minimum(liver, inside_wall), np.minimum(spleen, inside_wall)
+    kidneys = np.minimum(np.maximum(*pair), inside_wall)
+    lesion = np.minimum(_blob(rng, where, center, (radius,) * 3), liver)
     if rng.uniform() < 0.25:
         # A quarter of the patients have none: absent classes are part of the task.
         lesion = np.full_like(lesion, -100.0)
@@ -194,13 +192,13 @@ def _organs(rng: np.random.Generator, where: Field, skin: Field) -> tuple[Field,
 def _blob(
     rng: np.random.Generator,
     where: Field,
-    centre: tuple[float, ...],
+    center: tuple[float, ...],
     radii: tuple[float, ...],
     vary: float = 1.0,
 ) -> Field:
     """Signed distance (approximate, mm) to a rotated ellipsoid with a wavy outline."""
     size = [r * math.exp(0.12 * vary * rng.standard_normal()) for r in radii]
-    middle = [c + vary * rng.uniform(-5.0, 5.0) for c in centre]
+    middle = [c + vary * rng.uniform(-5.0, 5.0) for c in center]
     if where.shape[1] == 1:
         middle[0] = 0.0
     z, y, x = (w - m for w, m in zip(where, middle, strict=True))

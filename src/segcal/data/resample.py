@@ -1,9 +1,9 @@
-"""Resizing and centre cropping in index space; affines are carried along by `grid`.
+"""Resizing and center cropping in index space; `grid` keeps the affines consistent.
 
-Voxel centres follow the half-voxel convention: output voxel i sits at input coordinate
-(i + 1/2) · in/out − 1/2, so a volume keeps its extent in millimetres whatever its shape, and
-resizing back undoes the move exactly. When an axis shrinks, the images' linear kernel widens with
-it, so that fine structure is averaged rather than aliased; labels are weighed by exact area.
+Voxel centers follow the half-voxel convention: output voxel i lies at input coordinate
+(i + 1/2) · in/out − 1/2, so a volume keeps its extent in millimeters whatever its shape. When an
+axis shrinks, the linear kernel of images widens with it, so that fine structure is averaged and
+not aliased; labels are weighted by exact area.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,21 +15,21 @@ from scipy.sparse import csr_array
 Float = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
-# Float rounding must not decide a tie.
+# Shares that differ by less are a tie: rounding errors must not decide.
 _MARGIN = 1e-5
 
 
 def linear_weights(n_in: int, n_out: int) -> Float:
     """The (n_out, n_in) matrix that resizes one axis; its rows sum to 1."""
     step = n_in / n_out
-    centre = (np.arange(n_out) + 0.5) * step - 0.5
-    distance = np.abs(np.arange(n_in)[None, :] - centre[:, None]) / max(step, 1.0)
+    center = (np.arange(n_out) + 0.5) * step - 0.5
+    distance = np.abs(np.arange(n_in)[None, :] - center[:, None]) / max(step, 1.0)
     weights = np.clip(1.0 - distance, 0.0, None)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float32)
 
 
 def area_weights(n_in: int, n_out: int) -> Float:
-    """The (n_out, n_in) matrix of the share of each output voxel that each input voxel fills."""
+    """The (n_out, n_in) matrix of the fraction of each output voxel that each input voxel fills."""
     edges = np.linspace(0, n_in, n_out + 1)
     first = np.arange(n_in)
     overlap = np.minimum(edges[1:, None], first + 1) - np.maximum(edges[:-1, None], first)
@@ -45,11 +45,11 @@ def resize_linear(array: NDArray[np.floating], shape: Sequence[int]) -> Float:
 def resize_labels(labels: NDArray[np.integer], shape: Sequence[int]) -> Labels:
     """Give each output voxel the class that fills the largest share of it.
 
-    Each class's mask is resized (linearly where an axis grows, by exact area where it shrinks) and
-    the largest wins; a tie goes to the class of the input voxel under the output voxel's centre,
-    so that edges move neither in nor out on average. A structure thinner than about half an
-    output voxel can still vanish: no class fills most of a voxel there but its surroundings.
-    One class at a time, so memory does not grow with their number.
+    The mask of each class is resized (linearly where an axis grows, by exact area where it
+    shrinks) and the class with the largest share is taken. A tie goes to the class of the input
+    voxel under the output voxel's center, so that edges move neither in nor out on average. A
+    structure thinner than about half an output voxel can vanish. Classes are processed one at a
+    time, so memory does not grow with their number.
     """
     if labels.shape == tuple(shape):
         return np.asarray(labels, dtype=np.uint8)
@@ -73,7 +73,7 @@ def resize_labels(labels: NDArray[np.integer], shape: Sequence[int]) -> Labels:
 
 
 def present(labels: NDArray[np.integer]) -> list[int]:
-    """The labels that occur, in order; counted where they are small, which needs no sorting."""
+    """The labels that occur, in order. Small types are counted, which is faster than sorting."""
     if labels.dtype == np.uint8:
         return [int(v) for v in np.flatnonzero(np.bincount(labels.ravel(), minlength=256))]
     if labels.dtype.itemsize <= 2:
@@ -94,7 +94,7 @@ def _resize(
     first = out.ndim - len(shape)
     for axis, size in enumerate(shape, start=first):
         if out.shape[axis] != size:
-            # Sparse: a row has few weights, and the result does not depend on BLAS threads.
+            # Sparse: rows have few weights, and the result does not depend on BLAS threads.
             weights = csr_array(weights_of(out.shape[axis], size))
             front = np.moveaxis(out, axis, 0)
             resized = weights @ front.reshape(len(front), -1)
@@ -121,6 +121,6 @@ def crop_or_pad(
     return out
 
 
-def centre_start(size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Where a centred box of `shape` begins in an array of `size`; negative means padding."""
+def center_start(size: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """The first index of a centered box of `shape` in an array of `size`; negative: padding."""
     return tuple((have - want) // 2 for have, want in zip(size, shape, strict=True))

@@ -1,6 +1,5 @@
-"""Splits by patient: counts or proportions, seeded; scans that are the same stay together."""
+"""Splits by patient: counts or proportions, seeded; identical scans stay in one part."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -24,7 +23,7 @@ class Fold(BaseModel):
 class Splits(BaseModel):
     """`splits.json`: case names of each part, and k folds over the cases outside the test set.
 
-    `duplicates` lists patients that share an identical scan.
+    `duplicates` lists groups of patients that share an identical scan.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,30 +52,25 @@ def read_splits(path: Path) -> Splits:
 
 
 def find_duplicates(scans: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
-    """Patients that share a scan, from (patient, hash of the scan's voxels); sorted groups."""
-    of_scan: dict[str, list[str]] = defaultdict(list)
+    """Groups of patients that share a scan, from (patient, hash of the scan's voxels); sorted."""
+    groups: list[tuple[set[str], set[str]]] = []
     for patient, voxels in scans:
-        of_scan[voxels].append(patient)
-    parent: dict[str, str] = {}
-
-    def root(patient: str) -> str:
-        while parent.setdefault(patient, patient) != patient:
-            patient = parent[patient]
-        return patient
-
-    for patients in of_scan.values():
-        for other in patients[1:]:
-            parent[root(other)] = root(patients[0])
-    groups: dict[str, set[str]] = defaultdict(set)
-    for patient in list(parent):
-        groups[root(patient)].add(patient)
-    return sorted(tuple(sorted(group)) for group in groups.values() if len(group) > 1)
+        patients, hashes = {patient}, {voxels}
+        separate = []
+        for group in groups:
+            if patient in group[0] or voxels in group[1]:
+                patients |= group[0]
+                hashes |= group[1]
+            else:
+                separate.append(group)
+        groups = [*separate, (patients, hashes)]
+    return sorted(tuple(sorted(patients)) for patients, _ in groups if len(patients) > 1)
 
 
 def part_sizes(patients: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """`counts` when they add up to the number of patients, the same proportions otherwise.
+    """`counts` if they add up to the number of patients, otherwise the same proportions.
 
-    No part is left empty while there are patients for it (train first, then val, then test).
+    No part is empty as long as there are patients for it (train first, then val, then test).
     """
     total = sum(counts)
     if patients == total:
@@ -88,7 +82,7 @@ def part_sizes(patients: int, counts: Sequence[int]) -> tuple[int, ...]:
         sizes[index] += 1
     for index in range(min(len(sizes), patients)):
         if sizes[index] == 0:
-            # Of equally large parts the later one gives: training comes first.
+            # Of equally large parts the later one gives up a patient.
             giver = max(range(len(sizes)), key=lambda i: (sizes[i], i))
             sizes[giver] -= 1
             sizes[index] = 1
@@ -102,7 +96,7 @@ def make_splits(
     seed: int = 0,
     folds: int = 5,
 ) -> Splits:
-    """Split cases (case name → patient) so that no patient and no duplicated scan parts."""
+    """Split cases (name → patient) so that no patient or duplicate scan is in two parts."""
     check_int("seed", seed, low=0)
     check_folds(folds)
     groups = _groups(set(patient_of.values()), duplicates)
@@ -122,7 +116,7 @@ def make_splits(
 
 
 def check_folds(folds: int) -> None:
-    """0 means none; a single fold would have nothing to train on."""
+    """0 means no folds; a single fold would have no training cases."""
     if check_int("folds", folds, low=0) == 1:
         raise ValueError("Expected argument `folds` to be 0 or at least 2, but got 1.")
 
@@ -136,26 +130,26 @@ def _groups(patients: set[str], duplicates: Sequence[Sequence[str]]) -> list[lis
 def _deal(
     groups: list[list[str]], sizes: Sequence[int], rng: np.random.Generator
 ) -> list[list[list[str]]]:
-    """Deal whole groups at random into parts of the given sizes, the large groups first.
+    """Assign whole groups at random to parts of the given sizes, the largest groups first.
 
-    The sizes come out exact whenever there are enough single patients to fill up with. A part that
-    large groups left empty is given one group.
+    The sizes are met exactly if there are enough single patients. A part that would stay empty
+    because of large groups gets one group.
     """
     order = [groups[i] for i in rng.permutation(len(groups))]
     order.sort(key=len, reverse=True)
     parts: list[list[list[str]]] = [[] for _ in sizes]
-    room = np.array(sizes, dtype=np.int64)
+    free = np.array(sizes, dtype=np.int64)
     for group in order:
-        chance = np.where(room >= len(group), room, 0).astype(float)
+        chance = np.where(free >= len(group), free, 0).astype(float)
         if not chance.any():
-            chance = np.eye(len(sizes))[int(np.argmax(room))]
+            chance = np.eye(len(sizes))[int(np.argmax(free))]
         index = int(rng.choice(len(sizes), p=chance / chance.sum()))
         parts[index].append(group)
-        room[index] -= len(group)
+        free[index] -= len(group)
     for index, part in enumerate(parts):
         giver = max(parts, key=lambda p: (len(p) > 1, sum(map(len, p))))
         if not part and sizes[index] > 0 and len(giver) > 1:
-            # The last one dealt: the smallest.
+            # The last group is the smallest.
             part.append(giver.pop())
     return parts
 
@@ -184,7 +178,7 @@ def _cases_of(patient_of: Mapping[str, str], groups: Sequence[Sequence[str]]) ->
 
 
 def leaks(splits: Splits, patient_of: Mapping[str, str], scan_of: Mapping[str, str]) -> list[str]:
-    """Each patient or scan that lies in two parts (or on both sides of a fold), as a sentence."""
+    """One sentence for each patient or scan in two parts (or on both sides of a fold)."""
     cuts = [("the splits", {part: getattr(splits, part) for part in PARTS})]
     for index, fold in enumerate(splits.folds):
         cuts.append((f"fold {index}", {"train": fold.train, "val": fold.val, "test": splits.test}))
@@ -195,7 +189,7 @@ def leaks(splits: Splits, patient_of: Mapping[str, str], scan_of: Mapping[str, s
 def shared(
     parts: Mapping[str, Sequence[str]], patient_of: Mapping[str, str], scan_of: Mapping[str, str]
 ) -> list[str]:
-    """Each patient or scan that lies in two of the parts, in words."""
+    """One sentence for each patient or scan that is in two of the parts."""
     found = []
     for what, of in (("patient", patient_of), ("scan", scan_of)):
         seen: dict[str, tuple[str, str]] = {}

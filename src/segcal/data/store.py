@@ -1,8 +1,4 @@
-"""A case on disk: a folder with one blosc2 file per array (one chunk per slice) and case.json.
-
-The folder is written under another name and renamed when it is whole, so a case is there with
-all its files or not at all.
-"""
+"""A case on disk: a folder with one blosc2 file per array (one chunk per slice) and case.json."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,19 +13,19 @@ from pydantic import ValidationError
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.data.case import Case, CaseProperties
+from segcal.data.info import Dtype
 
-DTYPES = ("float16", "uint8")
-PARTIAL = ".partial-"
+DTYPES: tuple[Dtype, ...] = ("float16", "uint8")
 _REBUILD = "delete its folder and run `segcal prepare` again"
-# Where uint8 stops: one voxel in a thousand at each end may be clipped, so that a few hot voxels
-# do not cost everyone else their resolution.
+# The range of uint8: one voxel in a thousand is clipped at each end, so that a few very bright
+# voxels do not reduce the resolution of all others.
 _CLIP_PERCENT = (0.1, 99.9)
 
 
 def encode_image(
-    image: NDArray[np.float32], dtype: str
+    image: NDArray[np.float32], dtype: Dtype
 ) -> tuple[NDArray[Any], tuple[float, ...], tuple[float, ...]]:
-    """(stored, scale, offset): `stored · scale + offset` gives the image back, per channel."""
+    """(stored, scale, offset): the image is `stored · scale + offset`, per channel."""
     check_choice("dtype", dtype, DTYPES)
     if dtype == "float16":
         largest = float(np.abs(image).max())
@@ -52,7 +48,7 @@ def encode_image(
 def decode_image(
     stored: NDArray[Any], scale: tuple[float, ...], offset: tuple[float, ...]
 ) -> NDArray[np.float32]:
-    """Undo `encode_image`; channels lead, any number of axes may follow."""
+    """Undo `encode_image`; the first axis holds the channels, any number of axes may follow."""
     image: NDArray[np.float32] = stored.astype(np.float32)
     if stored.dtype == np.uint8:
         axes = (-1,) + (1,) * (stored.ndim - 1)
@@ -62,12 +58,12 @@ def decode_image(
 
 
 def pack_case(
-    case: Case, dtype: str, settings: Mapping[str, str]
+    case: Case, dtype: Dtype, settings: Mapping[str, str]
 ) -> tuple[CaseProperties, dict[str, bytes]]:
-    """A case's description and its files' bytes by name; nothing is written yet."""
+    """The properties of a case, and the bytes of its files by name; writes nothing."""
     for name, array in (("image", case.image), ("truth", case.truth)):
         if array is not None and not np.isfinite(array).all():
-            raise PathError(case.name, f"has a non-finite {name}", "leave out the case")
+            raise PathError(case.name, f"has a non-finite {name}", "remove the case")
     try:
         stored, scale, offset = encode_image(case.image, dtype)
     except ValueError as error:
@@ -80,8 +76,8 @@ def pack_case(
         patient=case.patient,
         channels=len(case.image),
         shape=case.grid.shape,
-        spacing_mm=case.spacing_mm,
-        dtype="uint8" if dtype == "uint8" else "float16",
+        spacing_mm=case.grid.spacing_mm,
+        dtype=dtype,
         scale=scale,
         offset=offset,
         image_range=channel_ranges(decode_image(stored, scale, offset)),
@@ -105,7 +101,7 @@ def channel_ranges(image: NDArray[np.float32]) -> tuple[tuple[float, float], ...
 
 
 def count_labels(label: NDArray[np.uint8]) -> dict[int, int]:
-    """How many voxels each label that occurs has."""
+    """Number of voxels of each label that occurs."""
     counts = np.bincount(label.ravel(), minlength=256)
     return {int(v): int(counts[v]) for v in np.flatnonzero(counts)}
 
@@ -124,29 +120,29 @@ def read_properties(folder: Path) -> CaseProperties:
 def open_array(path: Path) -> Any:
     """A blosc2 array; slicing it reads only the chunks it needs."""
     try:
-        # Not memory-mapped: a mapped array would keep its file open, and sets have thousands.
+        # Not memory-mapped: a mapped array keeps its file open, and data sets have thousands.
         return blosc2.open(str(path), mode="r", dparams=blosc2.DParams(nthreads=1))
     except Exception as error:
-        # blosc2 raises many types on damaged files; any of them means the same to the user.
+        # blosc2 raises many types on damaged files; all of them mean the same to the user.
         raise PathError(path, "is not a readable array file", _REBUILD) from error
 
 
 def array_sha256(array: NDArray[Any]) -> str:
-    """Hash of the voxels as stored, before packing: it outlives a change of compressor."""
+    """Hash of the voxels as stored, before compression."""
     digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
     digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
 def _frame(array: NDArray[Any]) -> bytes:
-    """The array as a blosc2 file's bytes: slices (all their channels) are the chunks."""
+    """The array as the bytes of a blosc2 file; a chunk is a slice with all its channels."""
     chunks = (*array.shape[:-3], 1, *array.shape[-2:])
-    # LZ4 unpacks a slice three times faster than ZSTD and the files are a sixth larger.
+    # LZ4 decompresses a slice three times faster than ZSTD; the files are a sixth larger.
     filters = [blosc2.Filter.BITSHUFFLE if array.itemsize > 1 else blosc2.Filter.NOFILTER]
     packing = blosc2.CParams(codec=blosc2.Codec.LZ4, clevel=5, filters=filters, nthreads=1)
     packed = blosc2.asarray(
         np.ascontiguousarray(array), chunks=chunks, blocks=chunks, cparams=packing
     )
-    # Packed in memory and written by Python: a full disk is then an error, not a short file.
+    # Compressed in memory and written by Python: a full disk is then an error.
     data: bytes = packed.to_cframe()
     return data

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from segcal.core.checks import check_int, check_number
 from segcal.data.dataset import PreparedCase, PreparedDataset
-from segcal.data.resample import centre_start, crop_or_pad, present
+from segcal.data.resample import center_start, crop_or_pad, present
 from segcal.data.store import decode_image
 
 _KEPT_VOXELS = 2048
@@ -31,8 +31,8 @@ class Batch(NamedTuple):
 class SliceDataset(Dataset[Batch]):
     """Every slice of every case of a part, in order.
 
-    Cases of different sizes (recipe `native`) need `size`: slices are then centre-cropped or
-    padded to it, with 0 and background.
+    Cases of different sizes (recipe `native`) need `size`: their slices are center-cropped or
+    padded to it with 0 and background.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SliceDataset(Dataset[Batch]):
         return self.cases[self._index[index][0]]
 
     def shape(self) -> tuple[int, int] | None:
-        """The one (Y, X) that all slices have, or None when they differ."""
+        """The shape (Y, X) of all slices, or None if they differ."""
         if self.size is not None:
             return self.size
         shapes = {case.shape[1:] for case in self.cases}
@@ -74,15 +74,15 @@ class SliceDataset(Dataset[Batch]):
         """Crop or pad the last two axes to `size`, with one fill value per channel."""
         if self.size is None:
             return array
-        start = centre_start(array.shape[-2:], self.size)
+        start = center_start(array.shape[-2:], self.size)
         channels = zip(array, fill, strict=True)
         return np.stack([crop_or_pad(channel, start, self.size, f) for channel, f in channels])
 
 
 class PatchDataset(Dataset[Batch]):
-    """Random 3-D patches; a share `foreground` of them is centred on a labelled voxel.
+    """Random 3-D patches; a fraction `foreground` of them is centered on a labeled voxel.
 
-    Those take each class present in the case equally often, so small organs are seen as often
+    Of these, each class present in the case gets equally many, so small organs are drawn as often
     as large ones. Item i of epoch e depends on (seed, e, i) alone: call `set_epoch` each epoch.
     """
 
@@ -115,11 +115,11 @@ class PatchDataset(Dataset[Batch]):
         return len(self.cases) * self.per_case
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other patches; before the DataLoader of the epoch is iterated."""
+        """Draw new patches; call it before iterating the DataLoader of the epoch."""
         self.epoch = epoch
 
     def find_foreground(self) -> None:
-        """Look for the labelled voxels of all cases now, so that workers are born with them."""
+        """Find the labeled voxels of all cases now, so that worker processes inherit them."""
         for number in range(len(self.cases)):
             self._foreground_voxels(number)
 
@@ -135,32 +135,32 @@ class PatchDataset(Dataset[Batch]):
             slice(max(s, 0), min(s + p, n))
             for s, p, n in zip(start, self.patch_size, case.shape, strict=True)
         ]
-        # Only the slices of the box are unpacked; what sticks out of the volume is padded.
+        # Only the slices of the box are decompressed; the part outside the volume is padded.
         inside = [min(s, 0) for s in start]
-        image = case.image_box(box)
-        target = case.label_box(box).astype(np.int64)
+        image = case.image(box)
+        target = case.label(box).astype(np.int64)
         image = np.asarray(crop_or_pad(image, inside, self.patch_size, 0), dtype=np.float32)
         target = np.asarray(crop_or_pad(target, inside, self.patch_size, 0), dtype=np.int64)
         return Batch(torch.from_numpy(image), torch.from_numpy(target), case.name)
 
     def _start(self, number: int, rng: np.random.Generator) -> list[int]:
-        """First voxel of the patch; within the volume where the volume is large enough."""
+        """First voxel of the patch; the patch lies inside the volume if it fits."""
         shape = self.cases[number].shape
-        room = [(n, p, max(n - p, 0)) for n, p in zip(shape, self.patch_size, strict=True)]
+        axes = [(n, p, max(n - p, 0)) for n, p in zip(shape, self.patch_size, strict=True)]
         classes = self._foreground_voxels(number)
         if classes and rng.random() < self.foreground:
             voxels = classes[int(rng.integers(len(classes)))]
-            centre = voxels[rng.integers(len(voxels))]
-            wished = [int(c) - p // 2 for c, p in zip(centre, self.patch_size, strict=True)]
+            center = voxels[rng.integers(len(voxels))]
+            start = [int(c) - p // 2 for c, p in zip(center, self.patch_size, strict=True)]
         else:
-            wished = [int(rng.integers(free + 1)) for _, _, free in room]
+            start = [int(rng.integers(free + 1)) for _, _, free in axes]
         return [
             min(max(w, 0), free) if n >= p else (n - p) // 2
-            for w, (n, p, free) in zip(wished, room, strict=True)
+            for w, (n, p, free) in zip(start, axes, strict=True)
         ]
 
     def _foreground_voxels(self, number: int) -> Sequence[NDArray[np.int32]]:
-        """Per class present in the case, up to 2,048 of its voxels; kept after the first use."""
+        """Up to 2,048 voxels of each class present in the case; cached."""
         if number not in self._voxels:
             label = self.cases[number].label()
             rng = np.random.default_rng([self.seed, number])

@@ -1,36 +1,45 @@
-"""Somebody else's predictions as a study that `segcal report` shows."""
+"""Audit predictions of any network: measure them and write a study that `segcal report` shows."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from segcal import __version__
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path, write_json, write_text
+from segcal.core.files import atomic_path
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
-from segcal.evaluation.evaluation_files import Evaluation, write_evaluation
-from segcal.metrics import REGIONS, confidence_verdict
+from segcal.evaluation.evaluate_cases import write_evaluation
+from segcal.metrics import DEFAULT_REGION, REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
-from segcal.predictions.pairing import Pairs, find_pairs
+from segcal.predictions import Axes, Pairs, find_pairs
 from segcal.stats import patients_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from segcal.study import (
+    FORMAT,
+    STUDY,
+    VERSION,
+    Dataset,
+    Evaluation,
+    Method,
+    Run,
+    StudyFile,
+    StudyWriter,
+    rank_study,
+    read_study_file,
+)
 
 METRICS = ("dsc", "hd95_mm", "ece", "cece")
 
 
 @dataclass(frozen=True)
 class Audited:
-    """A finished audit: the study's folder, and by title what was measured of each network."""
+    """A finished audit: the folder of the study, and the evaluation of each network by title."""
 
     folder: Path
     region: str
@@ -39,20 +48,29 @@ class Audited:
     has_spacing: bool = True
 
     def lines(self) -> Iterator[str]:
-        """One line per network for people."""
-        for title, found in self.networks.items():
-            mean = found.means(self.region)
-            gap = mean["signed_gap"]
+        """One line per network for the terminal."""
+        for title, evaluation in self.networks.items():
+            mean = evaluation.means(self.region)
             yield (
-                f"{title}: {found.about['cases']} cases; region {self.region}: ECE "
-                f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; confidence "
-                f"{100 * abs(gap):.2f} points {'above' if gap > 0 else 'below'} accuracy "
-                f"({confidence_verdict(gap)}); DSC {mean['dsc']:.4f}"
+                f"{title}: {len(evaluation.info.case_names)} cases; region {self.region}: ECE "
+                f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
+                f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"
             )
 
 
+def _describe_gap(gap: float) -> str:
+    """Such as "over-confident: on average 1.8 percentage points more confident than right"."""
+    verdict = confidence_verdict(gap)
+    if verdict == "undefined":
+        return "confidence undefined"
+    more = "more" if gap > 0 else "less"
+    return (
+        f"{verdict}: on average {100 * abs(gap):.1f} percentage points {more} confident than right"
+    )
+
+
 def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Path]:
-    """Titles and folders from `NAME=FOLDER` or `FOLDER`; a folder is called by its own name.
+    """Titles and folders from `NAME=FOLDER` or `FOLDER`; without a name, the folder's own is used.
 
     Example:
         >>> make_networks(["ours=runs/a", "runs/b"])
@@ -63,16 +81,12 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
         title, equals, folder = text.partition("=")
         bare = not equals or Path(text).exists()
         if name is not None and (len(texts) > 1 or not bare):
-            raise ValueError(
-                "Expected argument `--name` beside one --probs FOLDER; for others say --probs "
-                "NAME=FOLDER."
-            )
+            raise ValueError("--name needs one --probs FOLDER; name several by --probs NAME=FOLDER")
         if bare:
             title, folder = name or Path(text).resolve().name, text
         if not title or not folder or title in out:
             raise ValueError(
-                f"Expected argument `--probs` to be FOLDER, or NAME=FOLDER with a different name "
-                f"each, but got {text!r}."
+                f"--probs {text}: expected FOLDER, or NAME=FOLDER with a different name for each"
             )
         out[title] = Path(folder)
     return out
@@ -86,92 +100,87 @@ def audit_predictions(
     images: Path | None = None,
     dataset: str = "audit",
     classes: Sequence[str] | None = None,
-    region: str = "all",
+    region: str = DEFAULT_REGION,
     logits: bool = False,
-    axes: str = "auto",
+    axes: Axes = "auto",
     ignore_label: int | None = None,
     patient: str | None = None,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Audited:
-    """Measure networks on the same cases and write a study; it appears whole or not at all.
+    """Measure networks on the same cases and write a study; it is complete or not there.
 
     Args:
         networks: title → folder of predictions.
         labels, images, axes, ignore_label: see `find_pairs`.
         out: folder of the study.
-        dataset: what to call the data.
-        classes: names, background first; by default nnU-Net's dataset.json beside the
+        dataset: title of the data.
+        classes: names, background first; by default those of nnU-Net's dataset.json beside the
             predictions, else numbers.
         region: where the report reads calibration; all regions are measured.
         logits: the folders hold logits.
-        patient: a regular expression for the patient in a case's name, where some have several.
-        overwrite: whether a study in `out` may be replaced.
+        patient: a regular expression that finds the patient in a case name, if some patients have
+            several cases.
+        overwrite: whether an audit in `out` may be replaced.
         progress: called as (network, cases done, cases in total).
     """
-    check_choice("region", region, REGIONS)
+    import pandas as pd
+
+    check_choice("--region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
-    sets = {
+    pairs_of = {
         title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
         for title, folder in networks.items()
     }
-    _check_same_cases(sets)
-    first = next(iter(sets.values()))
-    names = _class_names(first, classes)
-    patients = {} if patient is None else patients_of(first.names, patient)
-    slugs = _slugs(sets)
-    data = slug_of(dataset)
-    runs: list[dict[str, Any]] = []
+    _check_same_cases(pairs_of)
+    first = next(iter(pairs_of.values()))
+    described = _describe_dataset(dataset, first, classes, patient)
+    slugs = _slugs(pairs_of)
+    done: dict[str, Evaluation] = {}
+    runs = []
     with atomic_path(out) as partial:
         partial.mkdir(parents=True)
-        for title, pairs in sets.items():
-            place = f"runs/{data}/{slugs[title]}/seed0"
-            about = {"source": str(pairs.folder), "kind": "logits" if logits else "probs"}
-            found = _evaluate(
-                pairs, partial / place, logits, title, progress,
-                run=f"{data}/{slugs[title]}/seed0", method=slugs[title], seed=0, dataset=data,
-                labels=names, about=about,
+        for title, pairs in pairs_of.items():
+            run = f"{described.name}/{slugs[title]}/seed0"
+            evaluation = _evaluate(
+                pairs, partial / "runs" / run, logits, title, progress,
+                run=run, method=slugs[title], seed=0, dataset=described.name,
+                labels=described.labels,
+                about={"source": str(pairs.folder), "kind": "logits" if logits else "probs"},
             )  # fmt: skip
+            done[title] = replace(evaluation, folder=out / "runs" / run)
             runs.append(
-                {
-                    "run": f"{data}/{slugs[title]}/seed0", "method": slugs[title], "dataset": data,
-                    "seed": 0, "folder": place, "state": "done", "error": "",
-                    "seconds": found.about["seconds"],
-                }
+                Run(
+                    run=run, method=slugs[title], dataset=described.name, folder=f"runs/{run}",
+                    seconds=evaluation.info.seconds,
+                )
             )  # fmt: skip
-        _write_tables(partial, [partial / str(run["folder"]) for run in runs], region)
-        content = _study(data, dataset, slugs, names, runs, region, first, patients)
-        write_json(partial / "study.json", content)
-    done = {
-        title: Evaluation(
-            out / str(run["folder"]), "test",
-            json.loads((out / str(run["folder"]) / "evaluation.json").read_text()),
-        )
-        for title, run in zip(sets, runs, strict=True)
-    }  # fmt: skip
+        content = _study_file(slugs, described, runs, region, len(first.unused))
+        StudyWriter(partial).write(content, complete=True)
+        table = pd.concat([one.table() for one in done.values()], ignore_index=True)
+        rank_study(partial, table, list(slugs.values()), METRICS, region)
     return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
 
 
 def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
+    remedy = "choose another --out"
     for folder in inputs:
         if folder.resolve().is_relative_to(out.resolve()):
-            raise PathError(out, f"holds the input {folder}", "choose another --out")
+            raise PathError(out, f"holds the input {folder}", remedy)
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     try:
-        study = json.loads((out / "study.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        study = None
-    if not isinstance(study, dict) or study.get("format") != "segcal-study":
-        raise PathError(out, "exists and is not a study", "choose another --out")
-    if study.get("kind") != "audit":
-        raise PathError(out, "holds a study that is no audit", "choose another --out")
+        study = read_study_file(out / STUDY)
+    except (ValueError, OSError) as error:
+        raise PathError(out, "exists and is not a study", remedy) from error
+    if study.kind != "audit":
+        raise PathError(out, "holds a study that is not an audit", remedy)
     if not overwrite:
-        raise PathError(out, "holds a study already", "say --overwrite to replace it")
+        raise PathError(out, "holds an audit already", "pass --overwrite to replace it")
 
 
-def _check_same_cases(sets: Mapping[str, Pairs]) -> None:
-    (first, reference), *others = sets.items()
+def _check_same_cases(pairs_of: Mapping[str, Pairs]) -> None:
+    (first, reference), *others = pairs_of.items()
     for title, pairs in others:
         missing = sorted(set(reference.names) ^ set(pairs.names))
         if missing:
@@ -186,26 +195,34 @@ def _check_same_cases(sets: Mapping[str, Pairs]) -> None:
             )
 
 
-def _class_names(pairs: Pairs, given: Sequence[str] | None) -> list[str]:
+def _describe_dataset(
+    title: str, pairs: Pairs, classes: Sequence[str] | None, patient: str | None
+) -> Dataset:
     k = pairs.num_classes
-    names = list(given) if given is not None else _nnunet_names(pairs.folder, k)
+    names = tuple(classes) if classes is not None else _nnunet_names(pairs.folder, k)
     if len(names) != k or len(set(names)) != k:
         raise ValueError(
-            f"Expected argument `--classes` to give {k} different names, background first, but "
-            f"got {', '.join(names)}."
+            f"--classes {','.join(names)}: expected {k} different names, background first"
         )
-    return names
+    return Dataset(
+        name=slug_of(title),
+        title=title,
+        source="folder",
+        labels=names,
+        structures=names[1:],
+        patients={} if patient is None else patients_of(pairs.names, patient),
+    )
 
 
-def _nnunet_names(folder: Path, num_classes: int) -> list[str]:
-    """Names from the dataset.json that nnU-Net leaves beside predictions, else numbers."""
-    plain = ["background", *(f"class {k}" for k in range(1, num_classes))]
+def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
+    """Names from the dataset.json that nnU-Net writes beside predictions, else numbers."""
+    plain = ("background", *(f"class {k}" for k in range(1, num_classes)))
     try:
         labels = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["labels"]
         numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return plain  # not there, or of region-based training: numbers say it as well
-    names = [numbers.get(k, plain[k]) for k in range(num_classes)]
+        return plain  # no such file, or that of a region-based training
+    names = tuple(numbers.get(k, plain[k]) for k in range(num_classes))
     return names if len(set(names)) == num_classes else plain
 
 
@@ -232,12 +249,12 @@ def _evaluate(
     progress: ProgressCallback,
     **options: Any,
 ) -> Evaluation:
-    now = pairs.pairs[0]
+    current = pairs.pairs[0]
 
     def cases() -> Iterator[PredictedCase]:
-        nonlocal now
+        nonlocal current
         for pair in pairs:
-            now = pair
+            current = pair
             loaded = pair.load()
             yield PredictedCase(
                 pair.name,
@@ -250,72 +267,33 @@ def _evaluate(
 
     try:
         return write_evaluation(
-            cases(), folder, progress=lambda done: progress(title, done, None), **options
-        )
+            cases(), folder, progress=lambda done: progress(title, done, len(pairs.names)),
+            **options,
+        )  # fmt: skip
     except PathError:
         raise
     except (ValueError, TypeError) as error:
-        # Cases are measured as they are drawn: it is the last one.
-        raise ValueError(f"{now.softmax.path}: {error}") from error
+        # Cases are measured as they are drawn, so the last one is at fault.
+        raise ValueError(f"{current.softmax.path}: {error}") from error
 
 
-def _write_tables(folder: Path, runs: Sequence[Path], region: str) -> None:
-    """cases.csv of all networks, and their ranks by the metrics that have values.
-
-    A network that finds nothing has no distance.
-    """
-    from segcal.stats import bootstrap_ranks, collect, find_eligible
-    from segcal.study.ranks import write_ranks
-
-    parts = [(run / "cases.csv").read_text(encoding="utf-8").splitlines(True) for run in runs]
-    write_text(folder / "cases.csv", "".join(parts[0][:1] + [x for p in parts for x in p[1:]]))
-    table = _read(folder / "cases.csv")
-    methods = list(dict.fromkeys(table["method"]))
-    metrics = find_eligible(table, methods, METRICS, region).metrics
-    ranks = bootstrap_ranks(collect(table, metrics=metrics, region=region, missing="worst"))
-    write_ranks(folder / "ranks.csv", ranks)
-
-
-def _read(path: Path) -> pd.DataFrame:
-    return Evaluation(path.parent, "test", {}).table()
-
-
-def _study(
-    data: str,
-    title: str,
-    slugs: Mapping[str, str],
-    names: Sequence[str],
-    runs: list[dict[str, Any]],
-    region: str,
-    pairs: Pairs,
-    patients: Mapping[str, str],
-) -> dict[str, Any]:
+def _study_file(
+    slugs: Mapping[str, str], dataset: Dataset, runs: Sequence[Run], region: str, unused: int
+) -> StudyFile:
     note = "Predictions of trained networks, measured as they are; nothing was trained."
-    if pairs.unused:
-        note += f" {len(pairs.unused)} label maps had no prediction and were left out."
-    return {
-        "format": "segcal-study",
-        "version": 1,
-        "kind": "audit",
-        "title": f"Audit of {', '.join(slugs)}",
-        "note": note,
-        "split": "test",
-        "region": region,
-        "metrics": list(METRICS),
-        "datasets": [
-            {
-                "name": data, "title": title, "source": "folder", "labels": list(names),
-                "structures": list(names[1:]), "fingerprint": "", "patients": dict(patients),
-            }
-        ],
-        "methods": [
-            {"name": slug, "title": name, "paper": None, "group": "main", "options": {},
-             "chosen_from": []}
-            for name, slug in slugs.items()
-        ],
-        "runs": runs,
-        "tables": ["main", "classes"],
-        "environment": {
-            "device": "cpu", "versions": versions(), "commit": git_commit(), "segcal": __version__,
-        },
-    }  # fmt: skip
+    if unused:
+        note += f" {unused} label maps without a prediction were skipped."
+    return StudyFile(
+        format=FORMAT,
+        version=VERSION,
+        kind="audit",
+        title=f"Audit of {', '.join(slugs)}",
+        note=note,
+        region=region,
+        metrics=METRICS,
+        datasets=(dataset,),
+        methods=tuple(Method(name=slug, title=title) for title, slug in slugs.items()),
+        runs=tuple(runs),
+        tables=("main", "classes"),
+        environment={"device": "cpu", "versions": versions(), "commit": git_commit()},
+    )

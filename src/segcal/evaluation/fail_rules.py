@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from segcal.core.checks import check_choice
-from segcal.evaluation.evaluation_files import Evaluation
 from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, base_metric, get_metric, is_whole_image
+from segcal.study import Evaluation
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,53 +1,37 @@
-"""A training run, opened again: its network, its data, and its evaluation."""
+"""Open a finished training run, predict with its network, and evaluate it."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
-from segcal.config import EvaluationConfig, TrainConfig, check_config, read_yaml
+from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
 from segcal.evaluation.case_metrics import PredictedCase
-from segcal.evaluation.evaluation_files import (
-    Evaluation,
-    epochs_done,
-    read_evaluation,
-    write_evaluation,
-)
-from segcal.evaluation.predict import choose_device, exactly, predict_case
+from segcal.evaluation.evaluate_cases import write_evaluation
+from segcal.evaluation.predict import choose_device, predict_case, reproducible_float32
 from segcal.metrics import CaseOptions
 from segcal.models import SegmentationNetwork, load_model
+from segcal.study import Evaluation, RunRecord, epochs_done, read_evaluation, read_run
 
 SPLITS = ("train", "val", "test")
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """What `segcal train` left in a folder."""
-
-    folder: Path
-    config: TrainConfig
-    about: dict[str, Any]
+class FinishedRun(RunRecord):
+    """A run folder with the means to use its network and its data."""
 
     @property
-    def info(self) -> DatasetInfo:
-        """What the run knows of the data it was trained on (without the cases)."""
-        try:
-            return DatasetInfo.model_validate({**self.about["data"], "cases": ()})
-        except (KeyError, TypeError, ValidationError) as error:
-            raise PathError(
-                self.folder, "does not say how its data were prepared", "train it again"
-            ) from error
+    def data_info(self) -> DatasetInfo:
+        """The description of the training data (without the cases)."""
+        return DatasetInfo.model_validate({**self.info.data, "cases": ()})
 
     @property
     def patch_size(self) -> tuple[int, int, int] | None:
@@ -57,7 +41,7 @@ class FinishedRun:
         path = self.folder / f"{name}.pt"
         if not path.is_file():
             raise PathError(
-                self.folder, f"has no {name}.pt", "finish its training, or bring its weights back"
+                self.folder, f"has no {name}.pt", "finish its training, or restore its weights"
             )
         return path
 
@@ -65,47 +49,41 @@ class FinishedRun:
         return load_model(self.checkpoint(name), device)
 
     def open_data(self, folder: Path | str | None = None) -> PreparedDataset:
-        """The prepared set it was trained on, at its old place or in `folder`."""
+        """The prepared set of the training, at its old path or in `folder`."""
         path = Path(folder) if folder is not None else Path(self.config.data.path)
         if folder is None and not path.is_dir():
             raise PathError(
-                self.folder, f"was trained on {path}, which is not there", "give --data its folder"
+                self.folder,
+                f"was trained on {path}, which does not exist",
+                "give the folder of its data with --data",
             )
         dataset = open_dataset(path)
-        if dataset.fingerprint != self.about.get("data_fingerprint"):
+        if dataset.fingerprint != self.info.data_fingerprint:
             raise PathError(
-                self.folder, f"was trained on other data than {path}", "give --data its own"
+                self.folder,
+                f"was trained on other data than {path}",
+                "give the folder of its data with --data",
             )
         return dataset
 
     def check_unseen(self, cases: Sequence[PreparedCase], split: str = "test") -> None:
-        """Refuse test cases that training or the choice of the checkpoint has seen, and validation
-        cases that training has seen."""
-        for part, names in self.about.get("cases", {}).items():
+        """Refuse test cases that the run used for training or validation, and validation cases
+        that it was trained on."""
+        for part, names in self.info.cases.items():
             if part == split or split == "train":
                 continue
             seen = sorted(set(names) & {case.name for case in cases})
             if seen:
                 raise PathError(
                     self.folder,
-                    f"used {split} case {seen[0]} in its {part} split (the set was split anew)",
-                    "train it again on the present splits",
+                    f"used {split} case {seen[0]} in its {part} split (the splits have changed)",
+                    "train it again with the present splits",
                 )
 
 
 def open_run(folder: Path | str) -> FinishedRun:
-    """Open the folder of a run, or raise one line that says what it is instead."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise PathError(folder, "does not exist", "give the folder that `segcal train` wrote")
-    if not (folder / "config.yaml").is_file() or not (folder / "run.json").is_file():
-        raise PathError(folder, "is not a run", "give the folder that `segcal train` wrote")
-    config = check_config(read_yaml(folder / "config.yaml"), str(folder / "config.yaml"))
-    try:
-        about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PathError(folder, f"has a damaged run.json ({error})", "restore it") from error
-    return FinishedRun(folder, config, about if isinstance(about, dict) else {})
+    """Open the folder of a run; an error says what is wrong with it."""
+    return FinishedRun(**vars(read_run(Path(folder))))
 
 
 def evaluate_run(
@@ -125,81 +103,90 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a run on a split of its data, on the grid of the prepared set (as the paper does).
 
-    A finished evaluation of the same checkpoint with the same settings is given back as it is (also
-    if the checkpoint was deleted since); one that differs is refused unless `overwrite`. It is made
-    again if its files are damaged, or if the set was split anew since.
+    An existing evaluation of the same checkpoint with the same settings is returned (even if the
+    checkpoint was deleted since). If its settings differ, an error asks for `overwrite`. It is
+    computed again if a file is missing or modified, or if the splits have changed.
 
     Args:
         run: the folder that `segcal train` wrote.
         split: "train", "val" or "test".
         config: regions, units, checkpoint, flips and so on; by default all metrics.
-        name, method, dataset: what the rows say; by default what an evaluation that is there says,
-            else the folder, the loss, the set's name.
-        data: where the prepared set is now, if it has moved.
-        device: "auto", "cpu", "cuda", "cuda:1", …
+        name, method, dataset: columns of the rows; by default those of an existing evaluation, else
+            the name of the folder, of the loss and of the prepared set.
+        data: the folder of the prepared set, if it has moved.
+        device: "auto", "cpu", "cuda", "cuda:1", "mps", …
         workers: threads that measure while the network predicts; by default by the cores.
+        overwrite: whether an existing evaluation is replaced.
         progress: called as (what, cases done, cases in total).
-        say: called with the reason why a finished evaluation is made again.
+        say: called with the reason why an existing evaluation is computed again.
     """
     config = config or EvaluationConfig()
     opened = open_run(run)
-    told = _told(opened, split, {"run": name, "method": method, "dataset": dataset})
-    done = None if overwrite else read_evaluation(opened.folder, split)
-    if done is not None:
-        for key in differences(done, config, told):
-            there = done.about.get("options", {}).get(key, done.about.get(key))
-            what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {there!r}"
-            raise ValueError(
-                f"{done.path('evaluation.json')}: was made with {what}; say --overwrite to replace"
-            )
-        reason = _stale(done, opened, data)
+    names = _row_names(opened, split, {"run": name, "method": method, "dataset": dataset})
+    existing = None if overwrite else read_evaluation(opened.folder, split)
+    if existing is not None:
+        _check_same_settings(existing, config, names)
+        reason = _outdated(existing, opened, data)
         if reason is None:
-            return replace(done, reused=True)
+            return replace(existing, reused=True)
         if say is not None:
             say(f"{reason}; evaluating again")
         overwrite = True
     return measure_run(
-        opened, opened.folder, split, config, told, data=data, device=device, workers=workers,
+        opened, opened.folder, split, config, names, data=data, device=device, workers=workers,
         overwrite=overwrite, progress=progress,
     )  # fmt: skip
 
 
-def _told(run: FinishedRun, split: str, given: Mapping[str, str | None]) -> dict[str, Any]:
-    """What the rows say: as given, else as an evaluation that is there, else by the run itself.
+def _row_names(run: FinishedRun, split: str, given: Mapping[str, str | None]) -> dict[str, Any]:
+    """The columns of the rows: as given, else as in an existing evaluation, else by the run itself.
 
-    A run that was renamed or copied, or that belongs to a study, keeps its names so.
+    A run that was renamed or copied, or that belongs to a study, keeps its names.
     """
-    told: dict[str, Any] = {
+    names: dict[str, Any] = {
         "run": run.folder.resolve().name,
         "method": run.config.loss.name,
-        "dataset": str(run.about.get("dataset", "")),
+        "dataset": run.info.dataset,
     }
     for other in dict.fromkeys((split, "test", "val", "train")):
         try:
-            there = read_evaluation(run.folder, other)
-        except ValueError:  # damaged: it is replaced, or refused where it is asked for
+            existing = read_evaluation(run.folder, other)
+        except ValueError:  # damaged: it is replaced, or refused where it is needed
             continue
-        if there is not None:
-            told.update({key: there.about[key] for key in told if key in there.about})
+        if existing is not None:
+            names = {key: getattr(existing.info, key) for key in names}
             break
-    told.update({key: value for key, value in given.items() if value is not None})
-    return {**told, "seed": run.config.seed}
+    names.update({key: value for key, value in given.items() if value is not None})
+    return {**names, "seed": run.config.seed}
 
 
-def _stale(done: Evaluation, run: FinishedRun, data: Path | str | None) -> str | None:
-    """Why a finished evaluation does not stand; None if it does.
+def _check_same_settings(
+    existing: Evaluation, config: EvaluationConfig, names: Mapping[str, Any]
+) -> None:
+    for key in differences(existing, config, names):
+        value = existing.info.options.get(key, getattr(existing.info, key, None))
+        what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {value!r}"
+        raise PathError(
+            existing.path("evaluation.json"),
+            f"was computed with {what}",
+            "pass --overwrite to replace it",
+        )
 
-    Where the data are gone, nobody can say that they were split anew.
+
+def _outdated(existing: Evaluation, run: FinishedRun, data: Path | str | None) -> str | None:
+    """Why an existing evaluation has to be computed again; None if it is up to date.
+
+    Without the data, a change of the splits cannot be detected.
     """
-    damaged = done.damaged()
+    damaged = existing.damaged()
     if damaged is not None:
-        return f"{damaged}: is missing or is not the file that was written"
+        return f"{damaged}: is missing or was modified"
     if data is None and not Path(run.config.data.path).is_dir():
         return None
-    cases = run.open_data(data).part(done.split, run.config.data.fold)
-    if sorted(case.name for case in cases) == sorted(done.case_names):
+    cases = run.open_data(data).part(existing.split, run.config.data.fold)
+    if sorted(case.name for case in cases) == sorted(existing.info.case_names):
         return None
-    return f"{done.path('evaluation.json')}: is of other cases (the set was split anew)"
+    return f"{existing.path('evaluation.json')}: covers other cases (the splits have changed)"
 
 
 def measure_run(
@@ -207,7 +194,7 @@ def measure_run(
     out: Path,
     split: str,
     config: EvaluationConfig,
-    told: Mapping[str, Any],
+    names: Mapping[str, Any],
     *,
     about: Mapping[str, Any] | None = None,
     change: Callable[[PredictedCase], PredictedCase] | None = None,
@@ -219,32 +206,35 @@ def measure_run(
 ) -> Evaluation:
     """Predict a split with the run's network and write its evaluation into `out`.
 
-    `change` is done to each predicted case before it is measured, `about` added to what
-    evaluation.json says; the rest as `evaluate_run`.
+    Args:
+        names: the columns run, method, seed and dataset of the rows.
+        about: further entries of evaluation.json.
+        change: applied to each predicted case before it is measured.
+        data, device, workers, overwrite, progress: as in `evaluate_run`.
     """
     run.checkpoint(config.checkpoint)
     prepared = run.open_data(data)
     cases = prepared.part(split, run.config.data.fold)
     run.check_unseen(cases, split)
-    place = choose_device(device)
-    predicted = predicted_cases(run, cases, config, place)
-    with exactly(), warnings.catch_warnings():
-        # Ours were softmaxed once; a network that learnt little may look otherwise.
+    chosen = choose_device(device)
+    predicted = predicted_cases(run, cases, config, chosen)
+    with reproducible_float32(), warnings.catch_warnings():
+        # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
         return write_evaluation(
             predicted if change is None else map(change, predicted),
             out,
-            **told,
+            **names,
             labels=[prepared.classes[k] for k in sorted(prepared.classes)],
             split=split,
             groups=prepared.info.regions or None,
             options=CaseOptions(**config.metric_options()),
-            workers=default_workers() if workers is None else workers,
+            workers=_default_workers() if workers is None else workers,
             about={
                 **identity(run, config),
                 "epochs": epochs_done(run.folder),
                 "data_fingerprint": prepared.fingerprint,
-                "device": _describe(place),
+                "device": _device_name(chosen),
                 **(about or {}),
             },
             overwrite=overwrite,
@@ -258,8 +248,10 @@ def predicted_cases(
     config: EvaluationConfig,
     device: torch.device,
 ) -> Iterator[PredictedCase]:
-    """The run's predictions, case after case, with all that is to be measured against."""
+    """The predictions of one case after another, with everything they are measured against."""
     network = run.network(config.checkpoint, device)
+    # Metrics count in float64, which MPS does not have.
+    target_device = torch.device("cpu") if device.type == "mps" else device
     for case in cases:
         image = case.image()
         try:
@@ -274,52 +266,54 @@ def predicted_cases(
             raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
         yield PredictedCase(
             name=case.name,
-            probs=found.probs,
+            probs=found.probs.to(target_device),
             target=case.label(),
             spacing_mm=case.spacing_mm,
             image=image,
-            logits=found.logits,
+            logits=None if found.logits is None else found.logits.to(target_device),
             true_probs=case.truth(),
         )
 
 
-def default_workers() -> int:
-    """Threads that measure: this process's share of the cores, but more than four bring nothing."""
-    return max(1, min(4, torch.get_num_threads()))
-
-
 def differences(
-    done: Evaluation,
+    existing: Evaluation,
     config: EvaluationConfig,
-    told: Mapping[str, Any] | None = None,
+    names: Mapping[str, Any] | None = None,
     run: Path | None = None,
 ) -> list[str]:
-    """What a finished evaluation was told otherwise than asked now; its checkpoint included.
+    """The settings, names or checkpoint in which an evaluation differs from what is requested.
 
-    `run` is the folder of the run, if the evaluation is not in it. A checkpoint that was deleted
-    cannot differ.
+    A checkpoint that was deleted does not count as different.
+
+    Args:
+        run: the folder of the run, if the evaluation is in another one.
     """
     options = config.metric_options()
     wanted = {
-        **identity(open_run(run or done.folder), config),
-        **(told or {}),
-        **{key: list(options.pop(key)) for key in ("regions", "metrics")},
+        **identity(open_run(run or existing.folder), config),
+        **(names or {}),
+        **{key: tuple(options.pop(key)) for key in ("regions", "metrics")},
         **options,
     }
-    there = {**done.about, **done.about.get("options", {})}
-    return [key for key, value in wanted.items() if there.get(key) != value]
+    known = {**dict(existing.info), **existing.info.options}
+    return [key for key, value in wanted.items() if known.get(key) != value]
 
 
 def identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
-    """Which weights, if they are there, used how."""
+    """Which weights are used, and how; without a checksum if the checkpoint does not exist."""
     path = run.folder / f"{config.checkpoint}.pt"
     return {
         "checkpoint": config.checkpoint,
         **({"checkpoint_sha256": file_sha256(path)} if path.is_file() else {}),
-        "flips": list(config.flips),
+        "flips": config.flips,
         "average": config.average,
     }
 
 
-def _describe(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+def _default_workers() -> int:
+    """This process's share of the cores; more than four threads do not help."""
+    return max(1, min(4, torch.get_num_threads()))
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()

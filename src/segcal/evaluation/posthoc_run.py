@@ -1,16 +1,14 @@
-"""A run, calibrated after its training: fitted on its validation cases, measured on others."""
+"""Calibrate a trained run: fit on its validation cases, evaluate its test cases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from segcal.config import EvaluationConfig
-from segcal.core.checks import check_choice
 from segcal.evaluation.case_metrics import PredictedCase
-from segcal.evaluation.evaluation_files import Evaluation
 from segcal.evaluation.finished_run import (
     FinishedRun,
     identity,
@@ -18,9 +16,9 @@ from segcal.evaluation.finished_run import (
     open_run,
     predicted_cases,
 )
-from segcal.evaluation.posthoc_fit import AFTER_TRAINING
-from segcal.evaluation.predict import choose_device, exactly
-from segcal.posthoc import Calibrator, HeldOut, make_calibrator
+from segcal.evaluation.predict import choose_device, reproducible_float32
+from segcal.posthoc import Calibrator, HeldOut, make_calibrator, short_name
+from segcal.study import Evaluation
 
 FITTED_ON = "val"
 
@@ -41,36 +39,36 @@ def evaluate_calibrated(
 ) -> Evaluation:
     """Fit a calibrator on a run's validation cases, and evaluate the test cases with it.
 
-    The calibrator is saved in the run as calibrator_NAME.json; evaluation.json in `out` holds
-    what it found.
+    The calibrator is saved in the run as calibrator_NAME.json; evaluation.json in `out` contains
+    its parameters.
 
     Args:
         run: the folder that `segcal train` wrote.
-        calibrator: one of `AFTER_TRAINING`.
-        out: folder of the four files of the evaluation.
-        name, method, dataset: what the rows say.
+        calibrator: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
+        out: folder of the evaluation.
+        name, method, dataset: identify the rows of the table.
         config, data, device, workers, overwrite: as `evaluate_run`.
     """
     config = config or EvaluationConfig()
     opened = open_run(run)
     fitted = fit_run(opened, calibrator, config=config, data=data, device=device)
     assert fitted.report is not None
-    fitted.save(opened.folder / f"calibrator_{calibrator}.json")
+    fitted.save(opened.folder / f"calibrator_{short_name(calibrator)}.json")
 
     def calibrate(case: PredictedCase) -> PredictedCase:
-        # The logits are the network's own: their size says nothing of these probabilities.
+        # The network's logits do not belong to the calibrated probabilities.
         return replace(case, probs=fitted.transform(_logits(case)), logits=None)
 
-    found = {
+    about = {
         "method": calibrator,
         "fitted_on": FITTED_ON,
         "fitted_cases": fitted.about["cases"],
         "params": fitted.params(),
-        "fit": fitted.report.as_dict(),
+        "fit": asdict(fitted.report),
     }
-    told = {"run": name, "method": method, "seed": opened.config.seed, "dataset": dataset}
+    row = {"run": name, "method": method, "seed": opened.config.seed, "dataset": dataset}
     return measure_run(
-        opened, Path(out), "test", config, told, about={"calibrator": found}, change=calibrate,
+        opened, Path(out), "test", config, row, about={"calibrator": about}, change=calibrate,
         data=data, device=device, workers=workers, overwrite=overwrite,
     )  # fmt: skip
 
@@ -83,8 +81,8 @@ def fit_run(
     data: Path | str | None = None,
     device: str = "auto",
 ) -> Calibrator:
-    """Fit on all voxels of the run's validation cases, predicted one after another."""
-    check_choice("calibrator", calibrator, AFTER_TRAINING)
+    """Fit on all voxels of the run's validation cases, which are predicted one at a time."""
+    unfitted = make_calibrator(calibrator)
     run.checkpoint(config.checkpoint)
     cases = run.open_data(data).part(FITTED_ON, run.config.data.fold)
     run.check_unseen(cases, FITTED_ON)
@@ -94,13 +92,13 @@ def fit_run(
         for case in predicted:
             yield HeldOut(_logits(case), case.target)
 
-    with exactly():
-        fitted = make_calibrator(calibrator).fit(held_out())
+    with reproducible_float32():
+        fitted = unfitted.fit(held_out())
     fitted.about = {
         "region": "all",
         "split": FITTED_ON,
         "cases": [case.name for case in cases],
-        "data_fingerprint": run.about.get("data_fingerprint"),
+        "data_fingerprint": run.info.data_fingerprint,
         **identity(run, config),
     }
     return fitted
@@ -109,7 +107,7 @@ def fit_run(
 def _logits(case: PredictedCase) -> Any:
     if case.logits is None:
         raise ValueError(
-            f"Expected case {case.name} to have logits to calibrate, but probabilities of mirror "
-            "images were averaged; say `average: logits`, or no `flips`."
+            f"case {case.name} has no logits to calibrate, because the probabilities of mirrored "
+            "images were averaged; set `average: logits`, or leave out `flips`"
         )
     return case.logits

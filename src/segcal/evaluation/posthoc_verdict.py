@@ -1,26 +1,26 @@
-"""Did calibration help? Held-out scores before and after, in numbers and in words."""
+"""Did calibration help? Held-out scores before and after, as numbers and as a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 METRICS = ("ece", "nll", "brier")
-# With fewer independent cases there is no telling their spread: numbers, but no verdict.
+# With fewer independent cases their spread is unknown: numbers, but no verdict.
 MIN_UNITS = 6
 
 
 @dataclass(frozen=True)
 class Change:
-    """One metric in one region: means over held-out cases, and their difference with an interval.
+    """One metric in one region: means over held-out cases, and the interval of their difference.
 
-    `low` and `high` bound the mean difference (after minus before) by Student's t over `units`,
-    which are independent: patients, each by the mean of its cases, or else cases. Below 0 is
-    better. `cases` are those in which both are defined.
+    `low` and `high` are the 95 % interval of the mean difference (after minus before) by Student's
+    t over `units`, which are independent: patients, each with the mean of its cases, or else cases.
+    Negative is better. `cases` are those in which both values are defined.
     """
 
     region: str
@@ -38,42 +38,49 @@ class Change:
         return self.after - self.before
 
     @property
-    def direction(self) -> str:
-        """ "better" or "worse" if the interval leaves out 0, "unclear", or "too few"."""
+    def direction(self) -> Literal["better", "worse", "unclear", "too few"]:
+        """ "better" or "worse" if the interval excludes 0."""
         if 0 < self.units < MIN_UNITS:
             return "too few"
         if self.high < 0:
             return "better"
         return "worse" if self.low > 0 else "unclear"
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the file."""
-        return {**vars(self), "difference": self.difference}
+    def __str__(self) -> str:
+        verb = {"better": "fell", "worse": "rose"}.get(self.direction, "changed")
+        return (
+            f"{self.metric.upper()} {verb} from {self.before:.4f} to {self.after:.4f} "
+            f"(by {self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}])"
+        )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`helped` is "yes", "no", "partly", "harmed" or "too few", in the region of the fit.
+    """Whether a calibrator helped, by cross-validation.
 
-    "yes" needs ECE *and* NLL better; ECE alone can be fooled, NLL alone is not calibration.
-    `changes` say all. `unit` is what counts once, "cases" or "patients"; `notes` say what befell
-    the fits of single folds.
+    Attributes:
+        region: the region of the fit, in which `helped` is decided.
+        changes: every metric in every region.
+        changed_labels, voxels: voxels whose label changed, and all voxels.
+        unit: what counts as independent, "cases" or "patients".
+        warnings: problems of the fits of single folds.
     """
 
     region: str
     changes: tuple[Change, ...]
     changed_labels: int
     voxels: int
-    unit: str = "cases"
-    notes: tuple[str, ...] = ()
+    unit: Literal["cases", "patients"] = "cases"
+    warnings: tuple[str, ...] = ()
 
     def change(self, metric: str, region: str | None = None) -> Change:
-        """That of a metric, in the region of the fit unless told."""
+        """The change of a metric, by default in the region of the fit."""
         wanted = (region or self.region, metric)
         return next(c for c in self.changes if (c.region, c.metric) == wanted)
 
     @property
-    def helped(self) -> str:
+    def helped(self) -> Literal["yes", "no", "partly", "harmed", "too few"]:
+        """ "yes" if ECE *and* NLL are better; a constant can lower ECE alone."""
         found = {self.change(metric).direction for metric in ("ece", "nll")}
         if "too few" in found:
             return "too few"
@@ -83,55 +90,44 @@ class Verdict:
             return "harmed" if "better" not in found else "partly"
         return "partly" if "better" in found else "no"
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """One or two sentences."""
         ece, nll = self.change("ece"), self.change("nll")
-        begin = {
-            "yes": "Yes, it helped",
-            "no": "No, there is no sign that it helped",
-            "partly": "Only partly",
-            "harmed": "No, it did harm",
-            "too few": f"Too few {self.unit} to say ({MIN_UNITS} are needed)",
+        answer = {
+            "yes": "Yes, calibration helped",
+            "no": "No, there is no evidence that calibration helped",
+            "partly": "Calibration helped only partly",
+            "harmed": "No, calibration made it worse",
+            "too few": f"Too few {self.unit} to decide ({MIN_UNITS} are needed)",
         }[self.helped]
+        units = "" if self.unit == "cases" else f"{ece.units} {self.unit}, "
         text = (
-            f"{begin}: on held-out cases, region {self.region}, ECE {_moved(ece)}, "
-            f"and NLL {_moved(nll)} ({self._count(ece)}, 95 % intervals)."
+            f"{answer}: on held-out cases, region {self.region}, {ece} and {nll} "
+            f"({units}{ece.cases} cases, 95 % intervals)."
         )
-        others = [c for c in self.changes if c.metric == "ece" and c.region != self.region]
-        told = [
+        others = [
             f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})"
             if c.cases
             else f"{c.region} has no voxels"
-            for c in others
+            for c in self.changes
+            if c.metric == "ece" and c.region != self.region
         ]
-        return text + (f" ECE elsewhere: {', '.join(told)}." if told else "")
-
-    def _count(self, change: Change) -> str:
-        cases = f"{change.cases} cases"
-        return cases if self.unit == "cases" else f"{change.units} {self.unit}, {cases}"
+        return text + (f" ECE in other regions: {', '.join(others)}." if others else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """For the file."""
+        """The content of the calibrator's file."""
         return {
             "helped": self.helped,
-            "words": self.words(),
+            "summary": self.summary(),
             "changed_labels": self.changed_labels,
             "voxels": self.voxels,
             "unit": self.unit,
-            "notes": list(self.notes),
-            "changes": [change.as_dict() for change in self.changes],
+            "warnings": list(self.warnings),
+            "changes": [{**vars(c), "difference": c.difference} for c in self.changes],
         }
 
 
-def _moved(change: Change) -> str:
-    verb = {"better": "fell", "worse": "rose"}.get(change.direction, "went")
-    return (
-        f"{verb} from {change.before:.4f} to {change.after:.4f} "
-        f"(by {change.difference:+.4f}, [{change.low:+.4f}, {change.high:+.4f}])"
-    )
-
-
-def compare(
+def paired_change(
     region: str,
     metric: str,
     before: Sequence[float],
@@ -139,15 +135,14 @@ def compare(
     *,
     units: Sequence[object] | None = None,
 ) -> Change:
-    """The change of one metric over paired cases; NaN pairs (an empty region) are left out.
+    """The change of one metric over paired cases; cases with NaN (an empty region) are skipped.
 
     Args:
-        units: of each case, what it belongs to, such as its patient. Cases of one unit are
-            averaged: they resemble each other, and would make the interval too narrow. None takes
-            each case as its own.
+        units: what each case belongs to, such as its patient. Cases of one unit are averaged: they
+            are similar, and would make the interval too narrow. None: each case is independent.
 
     Example:
-        >>> change = compare("all", "ece", [0.2, 0.3, 0.25] * 2, [0.1, 0.1, 0.1] * 2)
+        >>> change = paired_change("all", "ece", [0.2, 0.3, 0.25] * 2, [0.1, 0.1, 0.1] * 2)
         >>> change.direction, round(change.difference, 2)
         ('better', -0.15)
     """
@@ -159,20 +154,18 @@ def compare(
         return Change(region, metric, nan, nan, nan, nan, 0, 0)
     pairs = pairs[:, keep]
     if units is not None:
-        chosen = [unit for unit, kept in zip(units, keep, strict=True) if kept]
-        pairs = _means(pairs, chosen)
+        number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+        pairs = _means(pairs, np.array([number[unit] for unit in units])[keep])
     low, high = _interval(pairs[1] - pairs[0])
-    means = pairs.mean(1)
-    return Change(
-        region, metric, float(means[0]), float(means[1]), low, high, cases, pairs.shape[1]
-    )
+    first, second = pairs.mean(1).tolist()
+    return Change(region, metric, first, second, low, high, cases, pairs.shape[1])
 
 
-def _means(pairs: NDArray[np.float64], units: Sequence[object]) -> NDArray[np.float64]:
+def _means(pairs: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
     """(2, cases) to (2, units)."""
-    number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
-    index = np.array([number[unit] for unit in units])
-    return np.stack([np.bincount(index, row) / np.bincount(index) for row in pairs])
+    count = np.bincount(index)
+    sums = np.stack([np.bincount(index, row) for row in pairs])
+    return sums[:, count > 0] / count[count > 0]
 
 
 def _interval(difference: NDArray[np.float64]) -> tuple[float, float]:
@@ -180,7 +173,7 @@ def _interval(difference: NDArray[np.float64]) -> tuple[float, float]:
     from scipy.special import stdtrit
 
     n = len(difference)
-    if n == 1:  # no spread to see: it proves nothing
+    if n == 1:
         return -np.inf, np.inf
     half = float(stdtrit(n - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(n)
     return float(difference.mean() - half), float(difference.mean() + half)

@@ -1,4 +1,4 @@
-"""Networks and an image in, probabilities of the whole volume out."""
+"""Predict a whole volume with one or several networks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from segcal.core.checks import check_choice
 from segcal.models import predict_logits
 
-# Letters of the axes of (K, Z, Y, X) that may be flipped.
+# The axes of (K, Z, Y, X) that may be flipped.
 FLIPS = {"d": 1, "h": 2, "w": 3}
 AVERAGES = ("probs", "logits")
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """`probs` (K, Z, Y, X), float32; `logits` likewise, None where probabilities were averaged."""
+    """`probs` and `logits` (K, Z, Y, X), float32; no logits if probabilities were averaged."""
 
     probs: Tensor
     logits: Tensor | None
@@ -41,10 +41,10 @@ def predict_case(
         networks: one or more, in evaluation mode, on the device of `image`.
         image: (C, Z, Y, X).
         patch_size: window of a 3-D network, slid over the volume; None predicts slices.
-        batch_size: slices at a time.
-        flips: axes to mirror, of "d", "h" and "w"; n axes make 2ⁿ predictions.
-        average: `"probs"` averages probabilities, which is calibrated where the members are;
-            `"logits"` averages logits, which is sharper.
+        batch_size: slices per forward pass.
+        flips: axes to mirror, out of "d", "h" and "w"; n axes give 2ⁿ predictions.
+        average: `"probs"` averages probabilities, `"logits"` averages logits, which gives more
+            confident predictions.
 
     Example:
         >>> net = nn.Conv2d(1, 2, kernel_size=1)
@@ -83,27 +83,23 @@ def _mirrors(flips: Iterable[str]) -> list[tuple[int, ...]]:
 
 
 def choose_device(device: str | torch.device) -> torch.device:
-    """The device of that name; "auto" is the first GPU, if there is one."""
+    """The device of that name; "auto" is the first GPU (CUDA or Apple's MPS), else the CPU."""
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"Expected argument `device` to be auto, cpu or a GPU that is there, "
-            f"but got {device!s} ({reason})."
-        ) from error
+        raise ValueError(f"--device {device!s}: is not available here ({reason})") from error
     return chosen
 
 
 @contextmanager
-def exactly() -> Iterator[None]:
-    """32-bit floats throughout, and the same numbers every time: calibration is what is measured.
-
-    The precision of the training run is no part of its weights.
-    """
+def reproducible_float32() -> Iterator[None]:
+    """Compute in 32-bit floats with deterministic algorithms, whatever precision training used."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark, cudnn.deterministic
     try:

@@ -1,4 +1,4 @@
-"""Raw volumes in, NIfTI files on their own grid out."""
+"""Predict raw volumes and write NIfTI maps on the grid of each file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import find_images, read_raw, write_nifti
+from segcal.data import find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_run
 from segcal.evaluation.predict import (
     AVERAGES,
     FLIPS,
     choose_device,
-    exactly,
     predict_case,
+    reproducible_float32,
 )
-from segcal.evaluation.predict_manifest import Made
-from segcal.evaluation.scan_checks import Space, check_apart, judge_scans
+from segcal.evaluation.predict_manifest import PredictionManifest
+from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
 
 OUTPUTS = ("labels", "probs", "confidence", "entropy")
 CHECKPOINTS = ("best", "last")
@@ -34,7 +34,7 @@ _CLIP = 1e-12
 
 @dataclass(frozen=True)
 class PredictReport:
-    """Maps written, cases that were done before, and one problem per scan that was left out."""
+    """The maps written, the cases kept from an earlier call, and one problem per skipped scan."""
 
     written: tuple[Path, ...]
     kept: tuple[str, ...]
@@ -57,43 +57,44 @@ def predict_volumes(
 ) -> PredictReport:
     """Predict every image of a folder, on the grid of its own file.
 
-    Images are read as the training set's were (see `segcal.data.find_images` for their names) and
-    turned to its orientation; maps are turned back. Probabilities come back from the network's grid
-    by linear interpolation and still sum to 1; labels, confidence (the largest probability) and
-    entropy (nats) are taken from them there.
+    Images are read as those of the training set were (see `segcal.data.find_images` for their
+    names) and turned to its orientation; maps are turned back. Probabilities are interpolated
+    linearly from the network's grid and still sum to 1; labels, confidence (the largest
+    probability) and entropy (nats) are derived from them.
 
-    A scan that cannot be read is left out and reported. Maps that the same settings made of the
-    same scan are kept.
+    A scan that cannot be read is skipped and reported. Maps of the same scan with the same settings
+    are kept.
 
     Args:
-        runs: one run, or several to be averaged; they must share classes and preparation.
+        runs: one run, or several to average; they must share classes and preparation.
         source: folder of NIfTI images.
         out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
-            NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not where images are searched.
+            NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not the input folder.
         outputs: which of the four.
         checkpoint: "best" or "last".
-        flips, average: as `predict_case`.
-        overwrite: whether all is to be made again, whatever is in `out`.
+        flips, average: as in `predict_case`.
+        device: as in `evaluate_run`.
+        overwrite: whether existing maps are replaced.
         progress: called as (what, cases done, cases in total).
-        warn: told in one line each what is odd about orientation or spacing.
+        warn: called with one line about each unusual orientation or spacing.
     """
     outputs = list(dict.fromkeys(outputs))
     _check_options(outputs, checkpoint, flips, average)
     opened = [open_run(run) for run in runs]
-    _check_alike(opened)
-    info, space, out = opened[0].info, Space(opened), Path(out)
+    _check_compatible(opened)
+    info, space, out = opened[0].data_info, Space(opened), Path(out)
     images = find_images(source, info.channels)
-    check_apart(out, Path(source), images, outputs)
-    headers, problems = judge_scans(images, info)
+    check_output_folder(out, Path(source), images)
+    headers, problems = read_headers(images, info)
     paths = {case: [out / f"{case}_{what}.nii.gz" for what in outputs] for case in headers}
-    how = {
+    settings = {
         "checkpoints": [file_sha256(run.checkpoint(checkpoint)) for run in opened],
         "flips": sorted(set(flips)),
         "average": average,
-        "orientation": space.wanted,
+        "orientation": space.orientation,
     }
-    made = Made(out, how)
-    kept = [c for c in headers if not overwrite and made.finished(images[c], paths[c])]
+    manifest = PredictionManifest(out, settings)
+    kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], paths[c])]
     todo = {case: header for case, header in headers.items() if case not in kept}
     for line in space.warnings(todo, info):
         warn(line)
@@ -101,14 +102,14 @@ def predict_volumes(
     written: list[Path] = []
     for done, case in enumerate(todo, start=1):
         try:
-            scan = read_raw(images[case], info, space.wanted)
+            scan = read_scan(images[case], info, space.orientation)
         except PathError as problem:
             problems.append(problem)
         else:
             maps = _maps(scan.grid.restore_probs(predict(scan.image)), outputs)
-            made.begin(images[case], paths[case])
+            manifest.begin(images[case], paths[case])
             for path, array in zip(paths[case], maps, strict=True):
-                write_nifti(path, scan.turn.undo(array), scan.file_grid)
+                write_nifti(path, scan.to_file_order(array), scan.file_grid)
             written += paths[case]
         progress("predicting", done, len(todo))
     if not written and not kept:
@@ -119,30 +120,29 @@ def predict_volumes(
 def _check_options(
     outputs: Sequence[str], checkpoint: str, flips: Sequence[str], average: str
 ) -> None:
-    """Before anything is loaded or made."""
     for name in outputs:
-        check_choice("outputs", name, OUTPUTS)
-    check_choice("checkpoint", checkpoint, CHECKPOINTS)
+        check_choice("--output", name, OUTPUTS)
+    check_choice("--checkpoint", checkpoint, CHECKPOINTS)
     for axis in flips:
-        check_choice("flips", axis, FLIPS)
-    check_choice("average", average, AVERAGES)
+        check_choice("--flips", axis, FLIPS)
+    check_choice("--average", average, AVERAGES)
 
 
 def _predictor(
     runs: Sequence[FinishedRun],
     checkpoint: str,
-    place: torch.device,
+    device: torch.device,
     flips: Sequence[str],
     average: str,
 ) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
     """A function from an image (C, Z, Y, X) to its probabilities."""
-    networks = [run.network(checkpoint, place) for run in runs]
+    networks = [run.network(checkpoint, device) for run in runs]
 
     def predict(image: NDArray[np.float32]) -> NDArray[np.float32]:
-        with exactly():
+        with reproducible_float32():
             found = predict_case(
                 networks,
-                torch.from_numpy(image).to(place),
+                torch.from_numpy(image).to(device),
                 patch_size=runs[0].patch_size,
                 flips=flips,
                 average=average,
@@ -163,14 +163,14 @@ def _maps(probs: NDArray[np.float32], outputs: Sequence[str]) -> list[NDArray[np
     return [make[what]() for what in outputs]
 
 
-def _check_alike(runs: Sequence[FinishedRun]) -> None:
-    """Runs are averaged only if they name the same classes and see images the same way."""
+def _check_compatible(runs: Sequence[FinishedRun]) -> None:
+    """Runs can be averaged only if their classes and the preparation of their data agree."""
     if not runs:
         raise ValueError("Expected argument `runs` to name a run, but got none.")
     first = runs[0]
     for other in runs[1:]:
         for what in ("classes", "channels", "grid", "intensity", "dtype"):
-            if getattr(other.info, what) != getattr(first.info, what):
+            if getattr(other.data_info, what) != getattr(first.data_info, what):
                 raise PathError(
                     other.folder,
                     f"was trained on data with another `{what}` than {first.folder}",
@@ -178,5 +178,7 @@ def _check_alike(runs: Sequence[FinishedRun]) -> None:
                 )
         if other.patch_size != first.patch_size:
             raise PathError(
-                other.folder, f"has other patches than {first.folder}", "predict them one by one"
+                other.folder,
+                f"was trained with another patch size than {first.folder}",
+                "predict with one at a time",
             )

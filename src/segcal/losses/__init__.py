@@ -1,14 +1,17 @@
-"""Losses that keep a segmentation network's confidence honest, and those they are compared with.
+"""Losses that keep the confidence of a segmentation network calibrated, and common baselines.
 
-Every module is a `SegmentationLoss`: `loss(logits, target)` is a tensor, `loss.terms(...)` its
-named parts. The functions are the formulas themselves.
+A loss is any module that maps (logits, target) to a scalar. segcal's own are `SegmentationLoss`es:
+`loss.terms(logits, target)` returns their named parts, which add up to the loss. `make_loss`
+builds a loss from its name in `LOSSES` or its import path.
 """
 
-from inspect import signature
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from typing import Any
 
-from segcal.core.checks import check_choice
-from segcal.losses.base import PenalisedLoss, SegmentationLoss, WeightedSum
+from torch import nn
+
+from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
 from segcal.losses.cross_entropy import (
     CrossEntropyLoss,
     ECPLoss,
@@ -19,42 +22,65 @@ from segcal.losses.cross_entropy import (
 )
 from segcal.losses.dice import CEDiceLoss, DiceLoss, soft_dice
 from segcal.losses.margin import MbLSLoss, margin_penalty
-from segcal.losses.nacl import NACLLoss, neighbour_penalty
+from segcal.losses.nacl import NACLLoss, neighbor_penalty
+from segcal.losses.pixels import Pixels
+from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss, label_smoothing, svls
+from segcal.registry import Registry
 
-LOSSES: dict[str, type[SegmentationLoss]] = {
-    "ce": CrossEntropyLoss,
-    "ce_dice": CEDiceLoss,
-    "focal": FocalLoss,
-    "ecp": ECPLoss,
-    "ls": LabelSmoothingLoss,
-    "svls": SVLSLoss,
-    "mbls": MbLSLoss,
-    "nacl": NACLLoss,
-}
+LOSSES: Registry[type[nn.Module]] = Registry(
+    "loss",
+    "segcal.losses",
+    lambda thing: isinstance(thing, type) and issubclass(thing, nn.Module),
+    "a subclass of torch.nn.Module",
+)
+LOSSES.register("ce", CrossEntropyLoss)
+LOSSES.register("ce_dice", CEDiceLoss)
+LOSSES.register("focal", FocalLoss)
+LOSSES.register("ecp", ECPLoss)
+LOSSES.register("ls", LabelSmoothingLoss)
+LOSSES.register("svls", SVLSLoss)
+LOSSES.register("mbls", MbLSLoss)
+LOSSES.register("nacl", NACLLoss)
 
 
-def make_loss(name: str, **options: Any) -> SegmentationLoss:
-    """The loss of that name in `LOSSES`, with these options.
+def make_loss(loss: str | nn.Module, **options: Any) -> nn.Module:
+    """The loss with this name or import path and these options; an instance is returned as it is.
+
+    Args:
+        loss: a name in `LOSSES`, an import path `package.module:MyLoss`, or an instance.
+        options: arguments of the class; none for an instance.
 
     Example:
         >>> make_loss("mbls", margin=3.0).margin
         3.0
+        >>> make_loss("torch.nn:CrossEntropyLoss", label_smoothing=0.1)
+        CrossEntropyLoss()
     """
-    check_choice("name", name, LOSSES)
-    allowed = {
-        parameter
-        for kind in (LOSSES[name], PenalisedLoss, SegmentationLoss)
-        for parameter in signature(kind).parameters
-        if issubclass(LOSSES[name], kind) and parameter != "options"
-    }
-    for option in options:
-        check_choice(f"option of {name}", option, sorted(allowed))
-    return LOSSES[name](**options)
+    if isinstance(loss, nn.Module):
+        if options:
+            raise ValueError(
+                f"Expected no options for the instance {type(loss).__name__}, but got "
+                f"{', '.join(options)}; set them when the loss is created."
+            )
+        return loss
+    found = LOSSES.get(loss)
+    parameters = signature(found).parameters
+    if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters.values()):
+        for option in options:
+            if option not in parameters:
+                near = get_close_matches(option, parameters, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"loss {loss!r} has no option {option!r}.{hint} "
+                    f"Options: {', '.join(parameters)}."
+                )
+    return found(**options)
 
 
 __all__ = [
     "LOSSES",
+    "PRIORS",
     "CEDiceLoss",
     "CrossEntropyLoss",
     "DiceLoss",
@@ -63,16 +89,23 @@ __all__ = [
     "LabelSmoothingLoss",
     "MbLSLoss",
     "NACLLoss",
+    "PenalizedLoss",
+    "Pixels",
+    "Prior",
     "SVLSLoss",
     "SegmentationLoss",
     "WeightedSum",
+    "add_up",
     "cross_entropy",
     "entropy_penalty",
     "focal",
     "label_smoothing",
+    "loss_terms",
     "make_loss",
+    "make_prior",
     "margin_penalty",
-    "neighbour_penalty",
+    "neighbor_penalty",
+    "neighborhood_prior",
     "soft_dice",
     "svls",
 ]

@@ -1,73 +1,75 @@
-"""The contract of a loss, and the sum of several."""
+"""The contract of a loss, cross-entropy with a penalty, and the weighted sum of several losses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from segcal.core.checks import (
-    check_choice,
-    check_int,
-    check_labels,
-    check_number,
-    values_can_be_read,
-)
+from segcal.core.checks import check_choice, check_int, check_number, values_can_be_read
 from segcal.losses.pixels import (
     IGNORE_INDEX,
+    ClassReduction,
     Pixels,
+    Reduction,
     check_reductions,
-    check_shapes,
-    fit_weights,
 )
 
-if TYPE_CHECKING:
-    from segcal.losses.kernels import Plan, Recipe
-
-
 Weights = Sequence[float] | Tensor | None
-MOST_KINDS = 64  # of input that a loss remembers
+Fused = bool | Literal["auto"]
 
 
 class SegmentationLoss(nn.Module):
-    """A loss: `loss(logits, target, image=None)` is a tensor, and `loss.terms(...)` its parts.
+    """A loss over the pixels of a batch: `loss(logits, target)` is a scalar.
 
-    The parts are named, carry their weights, and add up to the loss.
+    `loss.terms(logits, target)` returns its named parts, which add up to the loss.
 
-    Logits are (B, K, *S); the target is (B, *S) or (B, 1, *S) labels, or (B, K, *S) soft labels
-    that sum to 1. K and the dimension (2-D or 3-D) come from the tensors. Half-precision logits
-    are upcast to float32. The target, a soft one too, is a constant for the priors.
+    To write your own loss, subclass it and override `pixel_terms`. Checks of the input, ignored
+    pixels, half precision and the reduction are handled here.
 
-    Logits are not looked at: NaN in a pixel that counts comes out as a NaN loss. Labels out of
-    range are named in an error on the CPU; on a GPU, where a look would wait for all queued work,
-    and under torch.compile, they make the loss NaN unless SEGCAL_CHECK_LABELS=1.
+    Labels out of range raise on the CPU. On a GPU, where a check would wait for all queued work,
+    and under torch.compile they make the loss NaN, unless SEGCAL_CHECK_LABELS=1. Logits are not
+    checked: NaN in a pixel that counts makes the loss NaN.
 
     Args:
-        ignore_index: pixels with this label leave the loss and their neighbours' priors. Soft
-            targets cannot mark a pixel as ignored.
-        class_weights: K weights w_k of the true class, for the cross-entropy part; the mean then
-            divides by the summed weight of the targets, as torch does.
-        reduction: "mean" over the pixels that count, "sum" over them, or "none": (B, *S), 0 where
-            ignored. A batch with nothing to count has loss 0 and gradient 0.
-        fused: "auto" uses the Triton kernels where they apply (a GPU, labels, up to 128 classes)
-            and the plain functions elsewhere; False never does; True raises where they do not.
-            Both compute the same; the kernels cannot be differentiated twice.
+        ignore_index: pixels with this label do not count, neither in the loss nor in the priors
+            of their neighbors. Soft targets have no ignored pixels.
+        class_weights: K weights w_k of the true class, used by the cross-entropy part. The mean
+            then divides by the summed weight of the targets, as torch does.
+        reduction: "mean" over the pixels that count, "sum" over them, or "none": a map (B, *S)
+            that is 0 where ignored. If no pixel counts, loss and gradient are 0.
+        fused: "auto" uses the Triton kernels where they apply (CUDA, integer labels, up to 128
+            classes) and torch elsewhere; False never uses them; True raises where they do not
+            apply. Both compute the same. The kernels cannot be differentiated twice.
+
+    Shape:
+        - logits: (B, K, *S), S 2-D or 3-D. Half precision is upcast to float32.
+        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1.
+        - output: scalar, or (B, *S) if `reduction` is "none".
+
+    Example:
+        >>> class BrierLoss(SegmentationLoss):
+        ...     def pixel_terms(self, pixels):
+        ...         gap = pixels.log_probs.exp() - pixels.one_hot()
+        ...         return {"brier": gap.square().sum(1)}
+        >>> target = torch.zeros(1, 4, 4, dtype=torch.int64)
+        >>> BrierLoss()(torch.zeros(1, 2, 4, 4), target)
+        tensor(0.5000)
     """
 
-    parts: tuple[str, ...] = ()
+    # Names of the terms that contain the class weights: their mean divides by the summed weight.
+    weighted_terms: tuple[str, ...] = ()
 
     def __init__(
         self,
         *,
         ignore_index: int = IGNORE_INDEX,
         class_weights: Weights = None,
-        reduction: str = "mean",
-        fused: bool | str = "auto",
+        reduction: Reduction = "mean",
+        fused: Fused = "auto",
     ) -> None:
         super().__init__()
         check_reductions(reduction)
@@ -80,91 +82,43 @@ class SegmentationLoss(nn.Module):
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", as_weights(class_weights), persistent=False)
 
-    def terms(
-        self, logits: Tensor, target: Tensor, image: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """The named, weighted parts whose sum is the loss."""
-        fused = self._run_fused(logits, target, split=True)
-        if fused is not None:
-            return dict(zip(self.parts, fused, strict=False))
-        return self._terms(Pixels(logits, target, self.ignore_index, self.class_weights))
+    def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        """The named terms of the loss at every pixel: the method that a loss defines.
 
-    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
-        fused = self._run_fused(logits, target, split=False)
-        if fused is not None:
-            return fused[0]
-        return add_up(self._terms(Pixels(logits, target, self.ignore_index, self.class_weights)))
+        Args:
+            pixels: the batch, with `pixels.logits`, `pixels.log_probs`, `pixels.target`,
+                `pixels.one_hot()` and more; see `Pixels`.
 
-    def _run_fused(
+        Returns:
+            Each term as (B, *S), weighted so that the terms add up to the loss. Values of ignored
+            pixels have no effect.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `pixel_terms`")
+
+    def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The named parts of the loss, reduced; they add up to `loss(logits, target)`."""
+        fused = self._run_kernels(logits, target, split=True)
+        if fused is not None:
+            return fused
+        pixels = Pixels(logits, target, self.ignore_index, self.class_weights)
+        return {
+            name: pixels.reduce(per_pixel, self.reduction, weighted=name in self.weighted_terms)
+            for name, per_pixel in self.pixel_terms(pixels).items()
+        }
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        fused = self._run_kernels(logits, target, split=False)
+        return add_up(self.terms(logits, target) if fused is None else fused)
+
+    def _run_kernels(
         self, logits: Tensor, target: Tensor, *, split: bool
-    ) -> tuple[Tensor, ...] | None:
-        """The kernels' answer, or None where the plain functions are to be used."""
-        compiling = torch.compiler.is_compiling()
-        weighted = self._buffers["class_weights"] is not None
-        kind = None if compiling else _kind_of_input(logits, target, split, weighted)
-        if kind is not None and (known := self.__dict__.get("_plans", {}).get(kind)):
-            return self._run_again(logits, target, *known)
-        target = check_shapes(logits, target)
-        if self.fused is False or (self.fused == "auto" and not logits.is_cuda):
+    ) -> dict[str, Tensor] | None:
+        """The terms (or, unless `split`, their sum) from the fused kernels; None to use torch."""
+        if self.fused is False or (self.fused == "auto" and not getattr(logits, "is_cuda", False)):
             return None
-        recipe = self._recipe(logits.ndim - 2)
         from segcal.losses import kernels
 
-        reason: str | None = "it has no kernel"
-        if recipe is not None:
-            reason = kernels.why_not(logits, target, recipe, self.ignore_index)
-        if recipe is None or reason is not None:
-            if self.fused is True:
-                raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
-            return None
-        check_labels("target", target, logits.shape[1], self.ignore_index)
-        weights = fit_weights(self.class_weights, logits)
-        plan = kernels.plan_for(
-            logits,
-            target,
-            recipe,
-            ignore_index=self.ignore_index,
-            weighted=weighted,
-            reduction=self.reduction,
-            split=split,
-        )
-        if kind is not None:
-            plans = self.__dict__.setdefault("_plans", {})
-            if len(plans) >= MOST_KINDS:
-                plans.clear()
-            plans[kind] = plan, values_can_be_read(target)
-        parts: tuple[Tensor, ...] | None = kernels.run(plan, logits, target, weights)
-        return parts
-
-    def _run_again(
-        self, logits: Tensor, target: Tensor, plan: Plan, look: bool
-    ) -> tuple[Tensor, ...]:
-        """`_run_fused` on a kind of input that was found to be fit for the kernels before."""
-        if target.ndim == logits.ndim:
-            target = target.squeeze(1)
-        if look:
-            check_labels("target", target, logits.shape[1], self.ignore_index)
-        weights = self._buffers["class_weights"]
-        if weights is not None:
-            weights = fit_weights(weights, logits)
-        return cast(tuple[Tensor, ...], _kernels().run(plan, logits, target, weights))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("_plans", None)
-        if name == "patch_size" and isinstance(value, list):  # it could change unnoticed
-            value = tuple(value)
-        super().__setattr__(name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a file gets: not the plans, which hold compiled kernels."""
-        return {key: value for key, value in self.__dict__.items() if key != "_plans"}
-
-    def _recipe(self, axes: int) -> Recipe | None:
-        """What the kernels are to compute on images of that many axes, or None: plain only."""
-        return None
-
-    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        raise NotImplementedError
+        return kernels.run(self, logits, target, split=split)
 
     def extra_repr(self) -> str:
         settings = {k: v for k, v in vars(self).items() if not k.startswith("_")}
@@ -172,66 +126,74 @@ class SegmentationLoss(nn.Module):
         return ", ".join(f"{key}={value!r}" for key, value in settings.items())
 
 
-class PenalisedLoss(SegmentationLoss):
-    """Cross-entropy + λ · a penalty over the classes of every pixel.
+class PenalizedLoss(SegmentationLoss):
+    """Cross-entropy + λ · penalty. A subclass defines `pixel_penalty`.
 
     Args:
-        penalty_weight: λ; 0 is cross-entropy, to the last bit. It may be set anew at any time.
+        penalty_weight: λ; 0 is exactly cross-entropy. It may be changed at any time.
         class_reduction: "mean" or "sum" of the penalty over the K classes.
-        options: those of `SegmentationLoss`.
+        ignore_index, class_weights, reduction, fused: see `SegmentationLoss`.
     """
 
-    parts = ("ce", "penalty")
+    weighted_terms = ("ce",)
 
-    def __init__(self, penalty_weight: float, class_reduction: str, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        penalty_weight: float = 0.1,
+        *,
+        class_reduction: ClassReduction = "mean",
+        ignore_index: int = IGNORE_INDEX,
+        class_weights: Weights = None,
+        reduction: Reduction = "mean",
+        fused: Fused = "auto",
+    ) -> None:
+        super().__init__(
+            ignore_index=ignore_index,
+            class_weights=class_weights,
+            reduction=reduction,
+            fused=fused,
+        )
         check_reductions("mean", class_reduction)
         self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)
         self.class_reduction = class_reduction
 
-    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        ce = pixels.reduce(pixels.nll(pixels.log_probs), self.reduction, weighted=True)
+    def pixel_penalty(self, pixels: Pixels) -> Tensor:
+        """The penalty of every pixel, (B, *S), without λ."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `pixel_penalty`")
+
+    def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        ce = pixels.nll(pixels.log_probs)
         if self.penalty_weight == 0:
             return {"ce": ce, "penalty": torch.zeros_like(ce)}
-        penalty = pixels.reduce(self._penalty_map(pixels), self.reduction)
-        return {"ce": ce, "penalty": self.penalty_weight * penalty}
-
-    def _penalised_recipe(self, kind: str, **options: Any) -> Recipe:
-        if self.penalty_weight == 0:
-            return kernel_recipe("ce")
-        return kernel_recipe(
-            kind,
-            penalty_weight=self.penalty_weight,
-            class_reduction=self.class_reduction,
-            **options,
-        )
-
-    def _penalty_map(self, pixels: Pixels) -> Tensor:
-        """The penalty of every pixel, (B, *S); 0 where ignored."""
-        raise NotImplementedError
+        return {"ce": ce, "penalty": self.penalty_weight * self.pixel_penalty(pixels)}
 
 
 class WeightedSum(nn.Module):
-    """Σ_i w_i · loss_i. `WeightedSum(NACLLoss(), DiceLoss())` is NACL + Dice.
+    """Σ_i w_i · loss_i: `WeightedSum(NACLLoss(), DiceLoss())` is NACL + Dice.
 
     Args:
-        losses: one or more, sums included.
+        losses: any modules that map (logits, target) to a scalar, such as segcal's losses, torch's,
+            MONAI's, or sums.
         weights: one per loss; 1 for each by default.
 
-    The parts of `terms` carry the weights; where two losses name a part alike, and for the parts
-    of a sum inside the sum, the position of the loss goes in front (`0.ce`, `1.ce`).
+    The parts in `terms` carry the weights. A loss that has no named parts appears under the name
+    of its class. Where two losses share a name, and for the parts of a sum inside the sum, the
+    position of the loss is put in front (`0.ce`, `1.ce`).
+
+    Example:
+        >>> loss = WeightedSum(nn.CrossEntropyLoss(), weights=[2.0])
+        >>> loss.terms(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64))
+        {'CrossEntropyLoss': tensor(1.3863)}
     """
 
-    def __init__(
-        self, *losses: SegmentationLoss | WeightedSum, weights: Sequence[float] | None = None
-    ) -> None:
+    def __init__(self, *losses: nn.Module, weights: Sequence[float] | None = None) -> None:
         super().__init__()
         if not losses:
             raise ValueError("Expected at least one loss to add up, but got none.")
         for loss in losses:
-            if not isinstance(loss, SegmentationLoss | WeightedSum):
+            if not isinstance(loss, nn.Module):
                 raise TypeError(
-                    f"Expected the losses to be segcal's own, but got {type(loss).__name__}."
+                    f"Expected each loss to be a torch.nn.Module, but got {type(loss).__name__}."
                 )
         weights = [1.0] * len(losses) if weights is None else weights
         if len(weights) != len(losses):
@@ -242,55 +204,67 @@ class WeightedSum(nn.Module):
         self.losses = nn.ModuleList(losses)
         self.weights = [check_number("weights", weight) for weight in weights]
 
-    def terms(
-        self, logits: Tensor, target: Tensor, image: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        parts = [cast(SegmentationLoss, loss).terms(logits, target, image) for loss in self.losses]
+    def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The named, weighted parts of all losses; they add up to the sum."""
+        parts = []
+        for loss in self.losses:
+            part = loss_terms(loss, logits, target)
+            parts.append({type(loss).__name__: part["loss"]} if list(part) == ["loss"] else part)
         names = [name for part in parts for name in part]
         total: dict[str, Tensor] = {}
         for position, (weight, part) in enumerate(zip(self.weights, parts, strict=True)):
+            inner = isinstance(self.losses[position], WeightedSum)
             for name, value in part.items():
-                inner = isinstance(self.losses[position], WeightedSum)
                 key = f"{position}.{name}" if inner or names.count(name) > 1 else name
                 total[key] = weight * value
         return total
 
-    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
-        values = (
-            (str(position), weight * loss(logits, target, image))
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        values = {
+            str(position): weight * call_loss(loss, logits, target)
             for position, (weight, loss) in enumerate(zip(self.weights, self.losses, strict=True))
+        }
+        return add_up(values)
+
+
+def loss_terms(loss: nn.Module, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """The named parts of any loss; they add up to what `loss(logits, target)` returns.
+
+    A `SegmentationLoss` or `WeightedSum` is split into its `terms`. Any other module, and a
+    subclass that overrides `forward`, is called and has one part, `loss`.
+
+    Args:
+        loss: a module that maps (logits, target) to a scalar. If it is one of MONAI's losses with
+            `to_onehot_y=True`, labels (B, *S) are passed to it as (B, 1, *S).
+        logits, target: see `SegmentationLoss`.
+
+    Example:
+        >>> logits, target = torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64)
+        >>> loss_terms(nn.CrossEntropyLoss(), logits, target)
+        {'loss': tensor(0.6931)}
+    """
+    forward = getattr(loss.forward, "__func__", None)
+    if forward is SegmentationLoss.forward or forward is WeightedSum.forward:
+        return cast(SegmentationLoss, loss).terms(logits, target)
+    return {"loss": call_loss(loss, logits, target)}
+
+
+def call_loss(loss: nn.Module, logits: Tensor, target: Tensor) -> Tensor:
+    """`loss(logits, target)`, with a channel axis for labels where MONAI expects one."""
+    one_hot = any(getattr(module, "to_onehot_y", False) for module in loss.modules())
+    if one_hot and target.ndim == logits.ndim - 1:
+        target = target.unsqueeze(1)
+    value = loss(logits, target)
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"Expected the loss {type(loss).__name__} to return a tensor, "
+            f"but got {type(value).__name__}."
         )
-        return add_up(dict(values))
-
-
-def _kind_of_input(
-    logits: Tensor, target: Tensor, split: bool, weighted: bool
-) -> tuple[Any, ...] | None:
-    """All that a plan of the kernels depends on but the settings; None for no plain tensors."""
-    if type(logits) is not Tensor or type(target) is not Tensor:
-        return None
-    return (
-        logits.shape, logits.stride(), logits.dtype, logits.device,
-        target.shape, target.dtype, target.device, split, weighted,
-    )  # fmt: skip
-
-
-@cache
-def _kernels() -> ModuleType:
-    """The kernels, without the search that a statement inside a function makes every time."""
-    from segcal.losses import kernels
-
-    return kernels
-
-
-def kernel_recipe(kind: str, **options: Any) -> Recipe:
-    """What the kernels are to compute; they are imported only here and where they run."""
-    from segcal.losses.kernels import Recipe
-
-    return Recipe(kind, **options)
+    return value
 
 
 def add_up(terms: dict[str, Tensor]) -> Tensor:
+    """The sum of the parts of a loss."""
     total, *others = terms.values()
     for value in others:
         total = total + value
@@ -298,16 +272,17 @@ def add_up(terms: dict[str, Tensor]) -> Tensor:
 
 
 def as_weights(class_weights: Weights) -> Tensor | None:
+    """Class weights as a float32 tensor; raises unless they are finite and not negative."""
     if class_weights is None:
         return None
-    wanted = "Expected argument `class_weights` to be K finite weights that are not negative"
+    expected = "Expected argument `class_weights` to be K finite weights that are not negative"
     try:
         weights = torch.as_tensor(class_weights, dtype=torch.float32).detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{wanted}, but got {class_weights!r}.") from error
+        raise ValueError(f"{expected}, but got {class_weights!r}.") from error
     readable = values_can_be_read(weights)
     if weights.ndim != 1 or (
         readable and not all(math.isfinite(w) and w >= 0 for w in weights.tolist())
     ):
-        raise ValueError(f"{wanted}, but got {class_weights!r}.")
+        raise ValueError(f"{expected}, but got {class_weights!r}.")
     return weights

@@ -1,17 +1,19 @@
-"""Cross-entropy and its two pixel-wise relatives: the focal loss and the entropy penalty."""
+"""Cross-entropy, the focal loss, and cross-entropy with an entropy penalty."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from segcal.core.checks import check_number
-from segcal.losses.base import PenalisedLoss, SegmentationLoss, Weights, as_weights, kernel_recipe
-from segcal.losses.pixels import IGNORE_INDEX, Pixels, check_reductions, reduce_classes
-
-if TYPE_CHECKING:
-    from segcal.losses.kernels import Recipe
+from segcal.losses.base import Fused, PenalizedLoss, SegmentationLoss, Weights, as_weights
+from segcal.losses.pixels import (
+    IGNORE_INDEX,
+    ClassReduction,
+    Pixels,
+    Reduction,
+    check_reductions,
+    reduce_classes,
+)
 
 
 def cross_entropy(
@@ -20,15 +22,20 @@ def cross_entropy(
     *,
     class_weights: Weights = None,
     ignore_index: int = IGNORE_INDEX,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
-    r"""Cross-entropy, :math:`-\sum_k w_k y^k \log s^k`, s the softmax of the logits.
+    r"""Cross-entropy.
+
+    .. math:: -\sum_k w_k y^k \log s^k
+
+    s is the softmax of the logits, y the one-hot or soft target, w the class weights.
 
     For labels this is `torch.nn.functional.cross_entropy`, except that a batch whose pixels are
-    all ignored gives 0 and not NaN. For soft targets with class weights the mean divides by the
+    all ignored gives 0 instead of NaN. For soft targets with class weights the mean divides by the
     summed weight of the targets, as it does for labels; torch divides by the number of pixels.
 
-    Args: see `SegmentationLoss`.
+    Args:
+        class_weights, ignore_index, reduction: see `SegmentationLoss`.
 
     Example:
         >>> import torch
@@ -38,7 +45,7 @@ def cross_entropy(
     """
     check_reductions(reduction)
     pixels = Pixels(logits, target, ignore_index, as_weights(class_weights))
-    return pixels.reduce(ce_map(pixels), reduction, weighted=True)
+    return pixels.reduce(pixels.nll(pixels.log_probs), reduction, weighted=True)
 
 
 def focal(
@@ -48,14 +55,24 @@ def focal(
     gamma: float = 3.0,
     class_weights: Weights = None,
     ignore_index: int = IGNORE_INDEX,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
-    r"""Focal loss (Lin et al., 2017), :math:`-(1-s^y)^\gamma \log s^y`; γ = 0 is cross-entropy.
+    r"""Focal loss (Lin et al., ICCV 2017).
 
-    A sure, correct pixel counts less, so the network has less reason to be surer still. Soft
-    targets sum the same expression over classes, weighted by the target.
+    .. math:: -\sum_k w_k y^k (1 - s^k)^γ \log s^k
 
-    Args: `gamma` ≥ 0 sets how fast sure pixels fade; the others: see `SegmentationLoss`.
+    s is the softmax of the logits, y the one-hot or soft target, w the class weights. A confident,
+    correct pixel counts less, so the network gains less from becoming more confident.
+
+    Args:
+        gamma: γ ≥ 0; how fast the weight of confident pixels falls. 0 is cross-entropy.
+        class_weights, ignore_index, reduction: see `SegmentationLoss`.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([2.0, 0.0]).view(1, 2, 1, 1)
+        >>> focal(logits, torch.zeros(1, 1, 1, dtype=torch.int64), gamma=1.0)
+        tensor(0.0151)
     """
     check_reductions(reduction)
     check_number("gamma", gamma, low=0)
@@ -67,96 +84,113 @@ def entropy_penalty(
     logits: Tensor,
     target: Tensor,
     *,
-    class_reduction: str = "mean",
+    class_reduction: ClassReduction = "mean",
     ignore_index: int = IGNORE_INDEX,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
-    r"""The negative entropy of the softmax, :math:`\sum_k s^k \log s^k` (never above 0).
+    r"""The negative entropy of the softmax s, which is never above 0.
 
-    The target only says which pixels count.
+    .. math:: \frac{1}{K} \sum_k s^k \log s^k
 
-    Args: `class_reduction` "sum" is the entropy; "mean" divides it by K, which is what the
-        paper's weight of 0.1 was tuned for. The others: see `SegmentationLoss`.
+    The target only determines which pixels count.
+
+    Args:
+        class_reduction: "mean" is the formula above, for which the paper's weight of 0.1 was
+            tuned; "sum" omits 1/K.
+        ignore_index, reduction: see `SegmentationLoss`.
+
+    Example:
+        >>> import torch
+        >>> target = torch.zeros(1, 1, 1, dtype=torch.int64)
+        >>> entropy_penalty(torch.zeros(1, 2, 1, 1), target, class_reduction="sum")
+        tensor(-0.6931)
     """
     check_reductions(reduction, class_reduction)
     pixels = Pixels(logits, target, ignore_index)
     return pixels.reduce(entropy_map(pixels, class_reduction), reduction)
 
 
-def ce_map(pixels: Pixels) -> Tensor:
-    """Cross-entropy of every pixel."""
-    return pixels.nll(pixels.log_probs)
-
-
 def focal_map(pixels: Pixels, gamma: float) -> Tensor:
     """Focal loss of every pixel."""
     if gamma == 0:
-        return ce_map(pixels)
+        return pixels.nll(pixels.log_probs)
     if pixels.labels is None:
-        return pixels.nll(_unsure(-pixels.log_probs, gamma) * pixels.log_probs)
+        return pixels.nll(_uncertainty(-pixels.log_probs, gamma) * pixels.log_probs)
     ce = pixels.nll(pixels.log_probs, weighted=False)
-    loss = _unsure(ce, gamma) * ce
+    loss = _uncertainty(ce, gamma) * ce
     return loss if pixels.class_weights is None else loss * pixels.target_weight()
 
 
-def _unsure(nll: Tensor, gamma: float) -> Tensor:
+def _uncertainty(nll: Tensor, gamma: float) -> Tensor:
     """(1 − s)^γ from −log s. The floor keeps the gradient finite where s is exactly 1."""
     return (-(-nll).expm1()).clamp_min(1e-12).pow(gamma)
 
 
-def entropy_map(pixels: Pixels, class_reduction: str) -> Tensor:
+def entropy_map(pixels: Pixels, class_reduction: ClassReduction) -> Tensor:
     """Negative entropy of every pixel."""
-    log_probs = pixels.log_probs
-    return pixels.silence(reduce_classes(log_probs.exp() * log_probs, class_reduction))
+    return reduce_classes(pixels.log_probs.exp() * pixels.log_probs, class_reduction)
 
 
 class CrossEntropyLoss(SegmentationLoss):
-    """`cross_entropy` as a module."""
+    """Cross-entropy as a module; see `cross_entropy` and `SegmentationLoss`."""
 
-    parts = ("ce",)
+    weighted_terms = ("ce",)
 
-    def _recipe(self, axes: int) -> Recipe:
-        return kernel_recipe("ce")
-
-    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        return {"ce": pixels.reduce(ce_map(pixels), self.reduction, weighted=True)}
+    def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        return {"ce": pixels.nll(pixels.log_probs)}
 
 
 class FocalLoss(SegmentationLoss):
-    """`focal` as a module. The paper searched γ in {1, 2, 3} and used 3."""
+    """The focal loss as a module; see `focal`.
 
-    parts = ("focal",)
+    Args:
+        gamma: γ; 0 is cross-entropy. The paper searched {1, 2, 3} and used 3.
+        ignore_index, class_weights, reduction, fused: see `SegmentationLoss`.
+    """
 
-    def __init__(self, gamma: float = 3.0, **options: Any) -> None:
-        super().__init__(**options)
+    weighted_terms = ("focal",)
+
+    def __init__(
+        self,
+        gamma: float = 3.0,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        class_weights: Weights = None,
+        reduction: Reduction = "mean",
+        fused: Fused = "auto",
+    ) -> None:
+        super().__init__(
+            ignore_index=ignore_index,
+            class_weights=class_weights,
+            reduction=reduction,
+            fused=fused,
+        )
         self.gamma = check_number("gamma", gamma, low=0)
 
-    def _recipe(self, axes: int) -> Recipe:
-        return kernel_recipe("focal" if self.gamma else "ce", parameter=self.gamma)
-
-    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        per_pixel = focal_map(pixels, self.gamma)
-        return {"focal": pixels.reduce(per_pixel, self.reduction, weighted=True)}
+    def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        return {"focal": focal_map(pixels, self.gamma)}
 
 
-class ECPLoss(PenalisedLoss):
-    r"""Explicit confidence penalty (Pereyra et al., 2017): CE − λ·H(s).
+class ECPLoss(PenalizedLoss):
+    r"""Explicit confidence penalty (Pereyra et al., ICLR workshop 2017).
 
-    Every pixel is pushed towards the uniform distribution, wherever it lies.
+    .. math:: \mathcal{L} = -\log s^y + \frac{λ}{K} \sum_k s^k \log s^k
+
+    s is the softmax of the logits, y the true class. Every pixel is pushed towards the uniform
+    distribution, wherever it lies.
 
     Args:
         penalty_weight: λ; 0 is cross-entropy. The paper searched {0.1, 0.2, 0.3} and used 0.1.
         class_reduction: see `entropy_penalty`.
-        options: `ignore_index`, `class_weights`, `reduction` of `SegmentationLoss`.
+        ignore_index, class_weights, reduction, fused: see `SegmentationLoss`.
+
+    Shape: see `SegmentationLoss`.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.randn(2, 4, 32, 32, requires_grad=True)
+        >>> ECPLoss()(logits, torch.randint(4, (2, 32, 32))).backward()
     """
 
-    def __init__(
-        self, penalty_weight: float = 0.1, *, class_reduction: str = "mean", **options: Any
-    ) -> None:
-        super().__init__(penalty_weight, class_reduction, **options)
-
-    def _recipe(self, axes: int) -> Recipe:
-        return self._penalised_recipe("ecp")
-
-    def _penalty_map(self, pixels: Pixels) -> Tensor:
+    def pixel_penalty(self, pixels: Pixels) -> Tensor:
         return entropy_map(pixels, self.class_reduction)

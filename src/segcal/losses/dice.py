@@ -1,14 +1,13 @@
 """Soft Dice, alone and with cross-entropy."""
 
-from typing import Any
+from __future__ import annotations
 
 import torch
 from torch import Tensor
 
 from segcal.core.checks import check_number
-from segcal.losses.base import SegmentationLoss
-from segcal.losses.cross_entropy import ce_map
-from segcal.losses.pixels import IGNORE_INDEX, Pixels, check_reductions
+from segcal.losses.base import Fused, SegmentationLoss, Weights
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction, check_reductions
 
 
 def soft_dice(
@@ -17,19 +16,25 @@ def soft_dice(
     *,
     smooth: float = 1e-5,
     ignore_index: int = IGNORE_INDEX,
-    reduction: str = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
-    r"""Soft Dice loss over the softmax, all classes, each image by itself.
+    r"""Soft Dice loss of the softmax over all classes, computed per image.
 
     .. math:: 1 - \frac{1}{K}\sum_k \frac{2\sum_p s_p^k y_p^k + ε}{\sum_p s_p^k + \sum_p y_p^k + ε}
 
+    s is the softmax of the logits and y the one-hot or soft target at the pixels p of the image.
+
     Args:
-        smooth: ε; what a class that is neither there nor predicted scores (as correct).
+        smooth: ε; a class that is neither present nor predicted counts as correct.
+        ignore_index: pixels with this label are left out. An image that is ignored as a whole has
+            Dice loss 0 and does not count in the mean.
         reduction: "mean" or "sum" over the images of the batch, or "none": one value per image,
-            (B, 1, 1) or (B, 1, 1, 1), which adds to the (B, *S) of other losses (on ignored
-            pixels too).
-        ignore_index: pixels left out. An image that is ignored as a whole has Dice loss 0 and
-            does not count in the mean.
+            (B, 1, 1) or (B, 1, 1, 1), which broadcasts to the (B, *S) of other losses.
+
+    Example:
+        >>> target = torch.zeros(1, 4, 4, dtype=torch.int64)
+        >>> soft_dice(torch.zeros(1, 2, 4, 4), target)
+        tensor(0.6667)
     """
     check_reductions(reduction)
     check_number("smooth", smooth, low=0, open_low=True)
@@ -47,13 +52,13 @@ def dice_per_image(pixels: Pixels, smooth: float) -> Tensor:
     overlap = (probs * truth).sum(space)
     sizes = probs.sum(space) + truth.sum(space)
     loss = 1 - ((2 * overlap + smooth) / (sizes + smooth)).mean(1)
-    if pixels.strange is not None:
-        loss = loss.masked_fill(pixels.strange.flatten(1).any(1), float("nan"))
+    if pixels.invalid is not None:
+        loss = loss.masked_fill(pixels.invalid.flatten(1).any(1), float("nan"))
     return loss.view(-1, *(1,) * len(space))
 
 
-def reduce_images(pixels: Pixels, per_image: Tensor, reduction: str) -> Tensor:
-    """Reduce over the images that have a pixel that counts."""
+def reduce_images(pixels: Pixels, per_image: Tensor, reduction: Reduction) -> Tensor:
+    """Reduce over the images in which at least one pixel counts."""
     if reduction == "none":
         return per_image
     if reduction == "sum":
@@ -64,38 +69,75 @@ def reduce_images(pixels: Pixels, per_image: Tensor, reduction: str) -> Tensor:
 
 
 class DiceLoss(SegmentationLoss):
-    """`soft_dice` as a module, to be added to other losses; it takes no class weights."""
+    """Soft Dice as a module, to be added to other losses; see `soft_dice`.
+
+    Args:
+        smooth, ignore_index, reduction: see `soft_dice`.
+    """
 
     def __init__(
-        self, smooth: float = 1e-5, *, ignore_index: int = IGNORE_INDEX, reduction: str = "mean"
+        self,
+        smooth: float = 1e-5,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.smooth = check_number("smooth", smooth, low=0, open_low=True)
 
-    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
+    def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The Dice loss. It is a ratio over an image, so it has no terms per pixel."""
+        pixels = Pixels(logits, target, self.ignore_index)
         return {"dice": reduce_images(pixels, dice_per_image(pixels, self.smooth), self.reduction)}
 
 
 class CEDiceLoss(SegmentationLoss):
-    """Cross-entropy + λ · soft Dice, the usual loss of the field.
+    r"""Cross-entropy + λ · soft Dice, the most common loss in medical image segmentation.
+
+    .. math:: \mathcal{L} = -\log s^y + λ (1 - \mathrm{Dice}(s, y))
+
+    s is the softmax of the logits, y the true class; for the second part see `soft_dice`.
 
     Args:
         dice_weight: λ; 0 is cross-entropy. The paper used 1.
         smooth: see `soft_dice`.
-        options: `ignore_index`, `class_weights` (for the cross-entropy), `reduction` of
-            `SegmentationLoss`. With "none" every pixel that counts carries its image's Dice loss.
+        ignore_index, class_weights, reduction, fused: see `SegmentationLoss`. The class weights
+            apply to the cross-entropy. With "none", every pixel that counts carries the Dice loss
+            of its image.
+
+    Shape: see `SegmentationLoss`.
+
+    Example:
+        >>> logits = torch.randn(2, 4, 32, 32, requires_grad=True)
+        >>> CEDiceLoss()(logits, torch.randint(4, (2, 32, 32))).backward()
     """
 
-    def __init__(self, dice_weight: float = 1.0, smooth: float = 1e-5, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        dice_weight: float = 1.0,
+        smooth: float = 1e-5,
+        *,
+        ignore_index: int = IGNORE_INDEX,
+        class_weights: Weights = None,
+        reduction: Reduction = "mean",
+        fused: Fused = "auto",
+    ) -> None:
+        super().__init__(
+            ignore_index=ignore_index,
+            class_weights=class_weights,
+            reduction=reduction,
+            fused=fused,
+        )
         self.dice_weight = check_number("dice_weight", dice_weight, low=0)
         self.smooth = check_number("smooth", smooth, low=0, open_low=True)
 
-    def _terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        ce = pixels.reduce(ce_map(pixels), self.reduction, weighted=True)
+    def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The named parts of the loss, which add up to it: `ce` and `dice`."""
+        pixels = Pixels(logits, target, self.ignore_index, self.class_weights)
+        ce = pixels.reduce(pixels.nll(pixels.log_probs), self.reduction, weighted=True)
         if self.dice_weight == 0:
             return {"ce": ce, "dice": torch.zeros_like(ce)}
         dice = reduce_images(pixels, dice_per_image(pixels, self.smooth), self.reduction)
         if self.reduction == "none":
-            dice = pixels.silence(dice.expand_as(ce))
+            dice = pixels.masked(dice.expand_as(ce))
         return {"ce": ce, "dice": self.dice_weight * dice}

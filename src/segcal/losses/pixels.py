@@ -1,8 +1,8 @@
-"""The frame every loss works in: checked, upcast logits and targets, and the final reduction."""
+"""Checked logits and targets of one batch, and the reduction over its pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,26 +12,31 @@ from segcal.core.checks import (
     check_choice,
     check_labels,
     check_soft_labels,
-    per_axis,
     values_can_be_read,
 )
-from segcal.losses.priors import prior_of_checked
+from segcal.losses.priors import Prior, PriorFunction
 
-REDUCTIONS = ("mean", "sum", "none")
-CLASS_REDUCTIONS = ("mean", "sum")
+Reduction = Literal["mean", "sum", "none"]
+ClassReduction = Literal["mean", "sum"]
 IGNORE_INDEX = -100
 
 
 class Pixels:
-    """Logits and targets of one batch, as every formula needs them.
+    """Logits and targets of one batch, checked and in the form that the formulas need.
+
+    Args:
+        logits: (B, K, *S), floating.
+        target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S).
+        ignore_index: label of the pixels that do not count.
+        class_weights: K weights, or None.
 
     Attributes:
         logits: (B, K, *S), float32 (half precision is upcast) or float64.
         labels: (B, *S) int64, or None for a soft target.
         soft: (B, K, *S) soft target in the type of the logits, or None for labels.
-        counted: (B, *S) True where the pixel counts, or None when every pixel does.
-        strange: (B, *S) True where the label is none, or None if labels were checked. Such a
-            pixel makes the loss NaN: on a GPU nobody can raise without waiting for it.
+        counted: (B, *S) True where the pixel counts, or None if every pixel does.
+        invalid: (B, *S) True where the label is not a class, or None if labels were checked.
+            Such a pixel makes the loss NaN: raising on a GPU would wait for all queued work.
     """
 
     def __init__(
@@ -48,34 +53,35 @@ class Pixels:
         self.labels: Tensor | None = None
         self.soft: Tensor | None = None
         self.counted: Tensor | None = None
-        self.strange: Tensor | None = None
+        self.invalid: Tensor | None = None
         self._log_probs: Tensor | None = None
         self.class_weights = fit_weights(class_weights, self.logits)
         if target.ndim == logits.ndim:
             check_soft_labels("target", target, self.num_classes)
             self.soft = target.to(self.logits.dtype)
         else:
-            self._take_labels(target)
+            self._set_labels(target)
 
-    def _take_labels(self, target: Tensor) -> None:
+    def _set_labels(self, target: Tensor) -> None:
         labels = _as_int64(target)
         some_ignored = check_labels("target", labels, self.num_classes, self.ignore_index)
         if not values_can_be_read(target):
-            strange = (labels < 0) | (labels >= self.num_classes)
+            invalid = (labels < 0) | (labels >= self.num_classes)
             if target.is_floating_point():
-                strange |= labels != target
-            self.strange = strange & (labels != self.ignore_index)
-            labels = labels.masked_fill(self.strange, self.ignore_index)
+                invalid |= labels != target
+            self.invalid = invalid & (labels != self.ignore_index)
+            labels = labels.masked_fill(self.invalid, self.ignore_index)
         self.labels = labels
         self.counted = labels != self.ignore_index if some_ignored else None
 
     @property
     def num_classes(self) -> int:
+        """K."""
         return self.logits.shape[1]
 
     @property
     def log_probs(self) -> Tensor:
-        """log s, (B, K, *S); computed once. (functools.cached_property stops torch.compile.)"""
+        """log s, (B, K, *S); computed once. (torch.compile cannot trace cached_property.)"""
         if self._log_probs is None:
             self._log_probs = F.log_softmax(self.logits, dim=1)
         return self._log_probs
@@ -88,23 +94,27 @@ class Pixels:
         assert self.soft is not None
         return self.soft
 
-    def prior(
-        self, kind: str, patch_size: int | Sequence[int], sigma: float, border: str
-    ) -> Tensor:
-        """τ of every pixel, (B, K, *S); a new tensor, the caller's to overwrite."""
-        # Where nothing is ignored a sum can be saved; but an ignored class 0 also keeps a
-        # "background" border from voting.
+    def prior(self, prior: PriorFunction) -> Tensor:
+        """τ of every pixel, (B, K, *S), without gradient; the caller may overwrite it."""
+        # If no pixel is ignored, a sum can be saved. An ignored class 0 always matters: a
+        # "background" border then does not vote.
         matters = self.counted is not None or self.ignore_index == 0
-        return prior_of_checked(
-            self.target,
-            self.num_classes,
-            kind,
-            per_axis("patch_size", patch_size, self.logits.ndim - 2),
-            sigma,
-            border,
-            self.ignore_index if matters else None,
-            self.logits.dtype,
-        )
+        with torch.no_grad():
+            tau = prior(
+                self.target,
+                self.num_classes,
+                ignore_index=self.ignore_index if matters else None,
+                dtype=self.logits.dtype,
+            )
+        if type(prior) is Prior:
+            return tau
+        if not isinstance(tau, Tensor) or tau.shape != self.logits.shape:
+            found = tuple(tau.shape) if isinstance(tau, Tensor) else type(tau).__name__
+            raise ValueError(
+                f"Expected the prior {prior!r} to return a tensor of shape "
+                f"{tuple(self.logits.shape)}, but got {found}."
+            )
+        return tau.to(self.logits.dtype, copy=True)
 
     def one_hot(self) -> Tensor:
         """The target as (B, K, *S); all zero where a pixel is ignored."""
@@ -119,7 +129,7 @@ class Pixels:
     def nll(self, values: Tensor, *, weighted: bool = True) -> Tensor:
         """−Σ_k w_k y^k values_k, (B, *S): with log-probabilities, the cross-entropy. 0 if ignored.
 
-        Without `weighted` the class weights w_k are left out.
+        `weighted=False` omits the class weights w_k.
         """
         weights = self.class_weights if weighted else None
         if self.labels is not None:
@@ -135,21 +145,21 @@ class Pixels:
             return along_classes(self.target, self.class_weights).sum(1)
         if self.counted is None:
             return self.class_weights[self.labels]
-        weight = self.class_weights[self.labels.masked_fill(~self.counted, 0)]
-        return self.silence(weight)
+        return self.masked(self.class_weights[self.labels.masked_fill(~self.counted, 0)])
 
-    def silence(self, per_pixel: Tensor) -> Tensor:
+    def masked(self, per_pixel: Tensor) -> Tensor:
         """`per_pixel` (B, *S) with 0, and no gradient, where a pixel is ignored."""
         return per_pixel if self.counted is None else per_pixel.masked_fill(~self.counted, 0)
 
-    def reduce(self, per_pixel: Tensor, reduction: str, *, weighted: bool = False) -> Tensor:
-        """Reduce values that are 0 where ignored; a mean is over the pixels that count.
+    def reduce(self, per_pixel: Tensor, reduction: Reduction, *, weighted: bool = False) -> Tensor:
+        """Reduce values (B, *S) over the pixels that count; 0 if there are none.
 
         If the values are `weighted` by class, the mean divides by the summed weight of the
-        targets, as `torch.nn.CrossEntropyLoss` does for labels. With nothing to count it is 0.
+        targets, as `torch.nn.CrossEntropyLoss` does for labels.
         """
-        if self.strange is not None:
-            per_pixel = per_pixel.masked_fill(self.strange, float("nan"))
+        per_pixel = self.masked(per_pixel)
+        if self.invalid is not None:
+            per_pixel = per_pixel.masked_fill(self.invalid, float("nan"))
         if reduction == "none":
             return per_pixel
         total = per_pixel.sum()
@@ -163,20 +173,15 @@ class Pixels:
         return total / self.counted.sum().clamp_min(1)
 
 
-def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
-    """Refuse logits and targets that do not go together; drop a target's channel axis of 1."""
-    _check_logits(logits)
-    return _drop_channel(logits, target)
-
-
-def reduce_classes(per_class: Tensor, class_reduction: str) -> Tensor:
-    """(B, K, *S) → (B, *S), by mean or sum over the classes."""
-    return per_class.mean(1) if class_reduction == "mean" else per_class.sum(1)
-
-
 def check_reductions(reduction: str, class_reduction: str = "mean") -> None:
-    check_choice("reduction", reduction, REDUCTIONS)
-    check_choice("class_reduction", class_reduction, CLASS_REDUCTIONS)
+    """Raise if one of them is not a reduction."""
+    check_choice("reduction", reduction, get_args(Reduction))
+    check_choice("class_reduction", class_reduction, get_args(ClassReduction))
+
+
+def reduce_classes(per_class: Tensor, class_reduction: ClassReduction) -> Tensor:
+    """(B, K, *S) → (B, *S): the mean or sum over the classes."""
+    return per_class.mean(1) if class_reduction == "mean" else per_class.sum(1)
 
 
 def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:
@@ -187,7 +192,7 @@ def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:
 
 
 def fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
-    """The weights where the logits are, in float32 or wider; refused unless one per class."""
+    """The weights on the device of the logits, in float32 or wider; raises unless there are K."""
     if class_weights is None:
         return None
     if class_weights.shape != logits.shape[1:2]:
@@ -197,6 +202,12 @@ def fit_weights(class_weights: Tensor | None, logits: Tensor) -> Tensor | None:
         )
     wide = torch.promote_types(logits.dtype, torch.float32)
     return class_weights.to(logits.device, wide)
+
+
+def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
+    """Raise unless logits and target fit together; return the target without channel axis."""
+    _check_logits(logits)
+    return _drop_channel(logits, target)
 
 
 def _check_logits(logits: Tensor) -> None:
@@ -216,7 +227,7 @@ def _check_logits(logits: Tensor) -> None:
 
 
 def _drop_channel(logits: Tensor, target: Tensor) -> Tensor:
-    """(B, 1, *S) → (B, *S); refuse every shape that is not one of the three accepted."""
+    """(B, 1, *S) → (B, *S); raise for any shape but the three accepted."""
     if not isinstance(target, Tensor):
         kind = type(target).__name__
         raise TypeError(f"Expected argument `target` to be a tensor, but got {kind}.")

@@ -1,12 +1,17 @@
-"""Neighbourhood priors: what the labels around a pixel say about it.
+"""Neighborhood priors: what the labels around a pixel say about its class.
 
-A prior turns a label map into K values per pixel, τ, that sum to 1. The proportions (`mean`,
-`gaussian`) are soft; the order statistics (`max`, `min`, `median`, `mode`) are one-hot.
+A prior turns a label map into K values τ per pixel that sum to 1. The proportions ("mean",
+"gaussian") are soft; the order statistics ("max", "min", "median", "mode") are one-hot.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from inspect import isfunction
 from numbers import Integral
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,84 +25,193 @@ from segcal.core.checks import (
     check_soft_labels,
     per_axis,
 )
+from segcal.registry import Registry
 
-PROPORTIONS = ("mean", "gaussian")
+PriorKind = Literal["mean", "gaussian", "max", "min", "median", "mode"]
+Border = Literal["replicate", "background", "valid"]
+PriorFunction = Callable[..., Tensor]  # called as `Prior.__call__` is
+KINDS: tuple[str, ...] = get_args(PriorKind)
+BORDERS: tuple[str, ...] = get_args(Border)
 ORDER_STATISTICS = ("max", "min", "median", "mode")
-PRIORS = (*PROPORTIONS, *ORDER_STATISTICS)
-BORDERS = ("replicate", "background", "valid")
 
-# Below this width the corners of a 3×3×3 patch leave float32; long before, only the nearest
-# neighbours matter and the result no longer depends on σ.
+# Below this width the corners of a 3×3×3 patch underflow in float32. Long before that only the
+# nearest neighbors matter, and the result no longer depends on σ.
 MIN_SIGMA = 0.2
 
 
-def check_prior(
-    kind: str,
-    patch_size: int | Sequence[int],
-    sigma: float,
-    border: str,
-    *,
-    soft: bool = False,
-    name: str = "prior",
-) -> None:
-    """Raise if these arguments of `neighbourhood_prior` cannot be used, whatever the target.
-
-    `name` is what the caller calls the kind of prior.
-    """
-    check_choice(name, kind, PRIORS)
-    check_choice("border", border, BORDERS)
-    check_number("sigma", sigma, low=MIN_SIGMA)
-    sizes = patch_size if isinstance(patch_size, Sequence) else (patch_size,)
-    whole = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
-    if not sizes or not whole or any(size < 1 or size % 2 == 0 for size in sizes):
-        raise ValueError(
-            "Expected argument `patch_size` to be odd and positive (one int, or one per axis), "
-            f"but got {patch_size!r}."
-        )
-    if soft and kind in ORDER_STATISTICS:
-        raise ValueError(
-            f"Expected argument `{name}` to be 'mean' or 'gaussian' for a soft target, but got "
-            f"{kind!r}: an order statistic needs one label per pixel."
-        )
-
-
-def neighbourhood_prior(
-    target: Tensor,
-    num_classes: int,
-    kind: str = "mean",
-    patch_size: int | Sequence[int] = 3,
-    sigma: float = 1.0,
-    border: str = "replicate",
-    ignore_index: int | None = None,
-    *,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    r"""Summarise the labels in a patch around every pixel as K values that sum to 1.
+@dataclass(frozen=True)
+class Prior:
+    r"""The labels in a patch around every pixel, summarized as K values τ that sum to 1.
 
     ========== ==================================================================================
     kind       τ_k at pixel p, over the d pixels i of the patch
     ========== ==================================================================================
     mean       :math:`\frac{1}{d}\sum_i y_i^k`, the class proportions
-    gaussian   :math:`\sum_i w_i y_i^k`, w a Gaussian of width σ (in pixels) whose centre weight
-               is replaced by the sum of all the others, then normalised: SVLS's smoothed label
+    gaussian   :math:`\sum_i w_i y_i^k`, w a Gaussian of width σ (in pixels) whose center weight
+               is replaced by the sum of all the others, then normalized: SVLS's smoothed label
     max, min   one-hot of the largest (smallest) label index in the patch
     median     one-hot of the median label index (of an even count, the lower middle one)
     mode       one-hot of the most frequent label; ties go to the smallest
     ========== ==================================================================================
 
-    `max`, `min` and `median` depend on how the classes are numbered: swap two labels and they
-    change. `mean`, `gaussian` and `mode` (but for ties) do not.
+    `max`, `min` and `median` depend on how the classes are numbered; `mean`, `gaussian` and
+    `mode` (except for ties) do not.
+
+    To write your own prior, override `__call__` in a subclass, or write a function with the
+    arguments of `__call__`. Losses with such a prior run in torch, not in the fused kernels.
+
+    Args:
+        kind: one of the table above.
+        patch_size: odd; one int, or one per axis, such as (1, 3, 3) for thick slices.
+        sigma: σ of the "gaussian" prior.
+        border: what lies outside the image. "replicate": its edge pixels, repeated.
+            "background": class 0, as in the authors' code. "valid": nothing; the weights inside
+            are normalized again.
+
+    Example:
+        >>> edge = torch.tensor([[[0, 0, 1], [0, 0, 1], [0, 0, 1]]])
+        >>> Prior("mean", patch_size=3)(edge, num_classes=2)[0, 1]
+        tensor([[0.0000, 0.3333, 0.6667],
+                [0.0000, 0.3333, 0.6667],
+                [0.0000, 0.3333, 0.6667]])
+    """
+
+    kind: PriorKind = "mean"
+    patch_size: int | Sequence[int] = 3
+    sigma: float = 1.0
+    border: Border = "replicate"
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        check_choice("border", self.border, BORDERS)
+        check_number("sigma", self.sigma, low=MIN_SIGMA)
+        listed = isinstance(self.patch_size, Sequence)
+        sizes: Any = self.patch_size if listed else (self.patch_size,)
+        whole = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
+        if not sizes or not whole or any(size < 1 or size % 2 == 0 for size in sizes):
+            raise ValueError(
+                "Expected argument `patch_size` to be odd and positive (one int, or one per "
+                f"axis), but got {self.patch_size!r}."
+            )
+        if listed:  # hashable, and unaffected by later changes to the caller's list
+            object.__setattr__(self, "patch_size", tuple(sizes))
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        target: Tensor,
+        num_classes: int,
+        *,
+        ignore_index: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """τ of every pixel. The values of `target` are not checked; `neighborhood_prior` does.
+
+        Args:
+            target: labels (B, *S) in int64, or soft labels (B, K, *S).
+            num_classes: K.
+            ignore_index: pixels with this label do not count; None if every pixel counts.
+            dtype: floating type of the result.
+
+        Returns:
+            τ, (B, K, *S): a new tensor without gradient.
+        """
+        soft = target.is_floating_point()
+        if soft and self.kind in ORDER_STATISTICS:
+            raise ValueError(
+                "Expected argument `prior` to be 'mean' or 'gaussian' for a soft target, but got "
+                f"{self.kind!r}: an order statistic needs one label per pixel."
+            )
+        patch = per_axis("patch_size", self.patch_size, target.ndim - (2 if soft else 1))
+        margins = [size // 2 for size in patch]
+        if soft:
+            votes = _pad_soft(target.to(dtype), margins, self.border)
+            complete = self.border != "valid"
+        else:
+            labels = _pad_labels(target, num_classes, margins, self.border, ignore_index)
+            votes = _one_hot(labels, num_classes)
+            complete = self.border != "valid" and ignore_index is None
+
+        if self.kind == "gaussian" and math.prod(patch) > 1:
+            center, rest, total = _gaussian_sums(votes.to(dtype), patch, self.sigma)
+            return _normalize(rest.add_(center, alpha=total), 2 * total if complete else None)
+        counts = _box_sums(votes if soft or math.prod(patch) < 256 else votes.int(), patch)
+        if self.kind in ORDER_STATISTICS:
+            return _order_statistic(counts, self.kind).to(dtype)
+        return _normalize(counts.to(dtype), math.prod(patch) if complete else None)
+
+
+def _is_prior(thing: Any) -> bool:
+    if isinstance(thing, type):
+        return issubclass(thing, Prior)
+    return isinstance(thing, Prior) or isfunction(thing)
+
+
+PRIORS: Registry[Any] = Registry(
+    "prior", "segcal.priors", _is_prior, "a Prior, a subclass of it, or a function"
+)
+for _kind in KINDS:
+    PRIORS.register(_kind, Prior(_kind))  # type: ignore[arg-type]
+
+
+def make_prior(
+    prior: str | PriorFunction,
+    patch_size: int | Sequence[int] = 3,
+    sigma: float = 1.0,
+    border: Border = "replicate",
+) -> PriorFunction:
+    """The prior with this name or import path, or the given one.
+
+    Args:
+        prior: a name in `PRIORS`, an import path `package.module:MyPrior`, a `Prior`, or a
+            function with the arguments of `Prior.__call__`.
+        patch_size, sigma, border: settings of `Prior`. Those that differ from the default replace
+            the prior's own. A function has no settings.
+
+    Example:
+        >>> make_prior("gaussian", sigma=2.0)
+        Prior(kind='gaussian', patch_size=3, sigma=2.0, border='replicate')
+    """
+    found = PRIORS.get(prior) if isinstance(prior, str) else prior
+    given = {"patch_size": patch_size, "sigma": sigma, "border": border}
+    changed = {name: value for name, value in given.items() if value != getattr(Prior, name)}
+    if isinstance(found, Prior):
+        return replace(found, **changed)  # type: ignore[arg-type]
+    if isinstance(found, type) and issubclass(found, Prior):
+        return found(**changed)  # type: ignore[arg-type]
+    if not callable(found):
+        raise TypeError(
+            "Expected argument `prior` to be a name, an import path, a Prior or a function, "
+            f"but got {prior!r}."
+        )
+    if changed:
+        raise ValueError(
+            f"Expected no argument `{next(iter(changed))}`, because `prior` is a function "
+            "without settings; write a subclass of segcal.losses.Prior to use it."
+        )
+    return found
+
+
+def neighborhood_prior(
+    target: Tensor,
+    num_classes: int,
+    prior: str | PriorFunction = "mean",
+    patch_size: int | Sequence[int] = 3,
+    sigma: float = 1.0,
+    border: Border = "replicate",
+    ignore_index: int | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    r"""τ of every pixel: the labels in its patch, summarized as K values that sum to 1.
 
     Args:
         target: labels (B, *S) of any integer type, or soft labels (B, K, *S) whose K values sum
-            to 1 (`mean` and `gaussian` only). S is 2-D or 3-D: (B, 1, H, W) is one slice of 3-D.
-        num_classes: K. Never taken from the labels present.
-        patch_size: odd; one int or one per axis, such as (1, 3, 3) for thick slices.
-        border: what lies outside the image. "replicate": its edge pixels, repeated.
-            "background": class 0 (the authors' choice). "valid": nothing; the weights inside are
-            normalised again.
-        ignore_index: pixels with this label do not count for their neighbours. A patch with
-            nothing left gets τ = 0, the only place where τ does not sum to 1.
+            to 1 ("mean" and "gaussian" only). S is 2-D or 3-D: (B, 1, H, W) is one slice of 3-D.
+        num_classes: K. It is never derived from the labels present.
+        prior, patch_size, sigma, border: see `make_prior` and `Prior`.
+        ignore_index: pixels with this label do not count for their neighbors. In a patch that
+            has no other pixels τ is 0, the only case in which τ does not sum to 1.
         dtype: floating type of the result.
 
     Returns:
@@ -105,17 +219,15 @@ def neighbourhood_prior(
 
     Example:
         >>> edge = torch.tensor([[[0, 0, 1], [0, 0, 1], [0, 0, 1]]])
-        >>> neighbourhood_prior(edge, 2)[0, 1]
-        tensor([[0.0000, 0.3333, 0.6667],
-                [0.0000, 0.3333, 0.6667],
-                [0.0000, 0.3333, 0.6667]])
+        >>> neighborhood_prior(edge, 2, "mode")[0, 1, 1]
+        tensor([0., 0., 1.])
     """
     if not isinstance(target, Tensor):
-        kind_of = type(target).__name__
-        raise TypeError(f"Expected argument `target` to be a tensor, but got {kind_of}.")
+        found = type(target).__name__
+        raise TypeError(f"Expected argument `target` to be a tensor, but got {found}.")
     check_int("num_classes", num_classes, low=1)
+    compute = make_prior(prior, patch_size, sigma, border)
     soft = target.is_floating_point()
-    check_prior(kind, patch_size, sigma, border, soft=soft, name="kind")
     axes = target.ndim - (2 if soft else 1)
     if axes not in (2, 3) or target.numel() == 0:
         raise ValueError(
@@ -127,45 +239,11 @@ def neighbourhood_prior(
     else:
         target = target.long()
         check_labels("target", target, num_classes, ignore_index)
-    patch = per_axis("patch_size", patch_size, axes)
-    return prior_of_checked(target, num_classes, kind, patch, sigma, border, ignore_index, dtype)
+    return compute(target, num_classes, ignore_index=ignore_index, dtype=dtype)
 
 
-@torch.no_grad()
-def prior_of_checked(
-    target: Tensor,
-    num_classes: int,
-    kind: str,
-    patch: Sequence[int],
-    sigma: float,
-    border: str,
-    ignore_index: int | None,
-    dtype: torch.dtype,
-) -> Tensor:
-    """`neighbourhood_prior` of int64 or soft labels and arguments known to be good."""
-    soft = target.is_floating_point()
-    if soft and kind in ORDER_STATISTICS:
-        check_prior(kind, patch, sigma, border, soft=True)
-    margins = [size // 2 for size in patch]
-    if soft:
-        votes = _pad_soft(target.to(dtype), margins, border)
-        complete = border != "valid"
-    else:
-        labels = _pad_labels(target, num_classes, margins, border, ignore_index)
-        votes = _one_hot(labels, num_classes)
-        complete = border != "valid" and ignore_index is None
-
-    if kind == "gaussian" and math.prod(patch) > 1:
-        centre, rest, total = _gaussian_sums(votes.to(dtype), patch, sigma)
-        return _normalise(rest.add_(centre, alpha=total), 2 * total if complete else None)
-    counts = _box_sums(votes if soft or math.prod(patch) < 256 else votes.int(), patch)
-    if kind in PROPORTIONS:
-        return _normalise(counts.to(dtype), math.prod(patch) if complete else None)
-    return _order_statistic(counts, kind).to(dtype)
-
-
-def _normalise(sums: Tensor, total: float | None) -> Tensor:
-    """Divide by the weight of the patch: known, or summed over the pixels that voted."""
+def _normalize(sums: Tensor, total: float | None) -> Tensor:
+    """Divide by the weight of the patch: `total`, or the sum over the pixels that voted."""
     if total is not None:
         return sums.div_(total)
     voted = sums.sum(1, keepdim=True)
@@ -175,19 +253,19 @@ def _normalise(sums: Tensor, total: float | None) -> Tensor:
 def _pad_labels(
     target: Tensor, num_classes: int, margins: list[int], border: str, ignore_index: int | None
 ) -> Tensor:
-    """Labels with the border around them, small; the label K stands for "does not vote"."""
-    silent = num_classes
-    outside = silent if border == "valid" or ignore_index == 0 else 0
+    """Padded labels in a small integer type; the label K means "does not vote"."""
+    no_vote = num_classes
+    outside = no_vote if border == "valid" or ignore_index == 0 else 0
     sizes = [n + 2 * margin for n, margin in zip(target.shape[1:], margins, strict=True)]
     small = torch.uint8 if num_classes < 256 else torch.int32
     padded = torch.full((len(target), *sizes), outside, dtype=small, device=target.device)
     inside = padded
     for axis, margin in enumerate(margins, start=1):
         inside = inside.narrow(axis, margin, target.shape[axis])
-    # A label that is none (not refused where labels are not read) does not vote either.
-    inside.copy_(target.clamp(-1, silent).masked_fill_(target < 0, silent))
+    # An invalid label (possible where values are not checked) does not vote either.
+    inside.copy_(target.clamp(-1, no_vote).masked_fill_(target < 0, no_vote))
     if ignore_index is not None:
-        inside.masked_fill_(target == ignore_index, silent)
+        inside.masked_fill_(target == ignore_index, no_vote)
     if border == "replicate":
         for axis, (margin, n) in enumerate(zip(margins, target.shape[1:], strict=True), start=1):
             if margin:
@@ -197,13 +275,8 @@ def _pad_labels(
     return padded
 
 
-def _both_sides(margins: list[int]) -> list[int]:
-    """Margins per axis in the order of F.pad: last axis first, before and after."""
-    return [margin for margin in reversed(margins) for _ in range(2)]
-
-
 def _pad_soft(target: Tensor, margins: list[int], border: str) -> Tensor:
-    pads = _both_sides(margins)
+    pads = [margin for margin in reversed(margins) for _ in range(2)]  # the order of F.pad
     if border == "replicate":
         return F.pad(target, pads, mode="replicate")
     padded = F.pad(target, pads)
@@ -213,7 +286,7 @@ def _pad_soft(target: Tensor, margins: list[int], border: str) -> Tensor:
 
 
 def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
-    """(B, *S) → (B, K, *S) in one byte a value; the silent label K sets no class."""
+    """(B, *S) → (B, K, *S) as uint8; the label K sets no class."""
     return (labels.unsqueeze(1) == _class_axis(num_classes, labels)).to(torch.uint8)
 
 
@@ -224,7 +297,7 @@ def _class_axis(num_classes: int, like: Tensor) -> Tensor:
 
 
 def _box_sums(votes: Tensor, patch: Sequence[int]) -> Tensor:
-    """Sum of the votes in the patch, axis by axis; the margin is used up."""
+    """Sum of the votes in the patch, axis by axis; the result has no margins."""
     for axis, size in enumerate(patch, start=2):
         if size > 1:
             n = votes.shape[axis] - size + 1
@@ -238,13 +311,13 @@ def _box_sums(votes: Tensor, patch: Sequence[int]) -> Tensor:
 def _gaussian_sums(
     votes: Tensor, patch: Sequence[int], sigma: float
 ) -> tuple[Tensor, Tensor, float]:
-    """The centre's votes, the Gaussian-weighted votes of all others, and the others' weight.
+    """The center's votes, the Gaussian-weighted votes of all others, and the others' weight.
 
-    The Gaussian is a product over axes, so one axis at a time does. The centre is kept apart
-    (rather than subtracted at the end) so that nothing cancels when σ is small.
+    The Gaussian is a product over axes, so it is applied one axis at a time. The center is kept
+    apart, not subtracted at the end, so that nothing cancels when σ is small.
     """
     full, rest = votes, torch.zeros_like(votes)
-    centre = votes
+    center = votes
     full_weight, rest_weight = 1.0, 0.0
     for axis, size in enumerate(patch, start=2):
         if size == 1:
@@ -255,13 +328,13 @@ def _gaussian_sums(
         for shift, weight in enumerate(weights):
             if shift != middle:
                 beside.add_(full.narrow(axis, shift, n), alpha=weight)
-        centre = centre.narrow(axis, middle, n)
+        center = center.narrow(axis, middle, n)
         rest = rest.narrow(axis, middle, n) + beside
         full = full.narrow(axis, middle, n) + beside
         beside_weight = full_weight * (sum(weights[:middle]) + sum(weights[middle + 1 :]))
         rest_weight += beside_weight
         full_weight += beside_weight
-    return centre, rest, rest_weight
+    return center, rest, rest_weight
 
 
 def _order_statistic(counts: Tensor, kind: str) -> Tensor:
@@ -271,12 +344,12 @@ def _order_statistic(counts: Tensor, kind: str) -> Tensor:
     voted = counts.sum(1, dtype=torch.int32)
     rising = _class_axis(num_classes, voted)
     falling = num_classes - 1 - rising
-    # argmax is slow over this axis; the winner is read off the largest score instead.
+    # argmax is slow over this axis, so the winner is derived from the largest score.
     if kind == "max":
         index = ((counts > 0) * rising).amax(1)
     elif kind == "min":
         index = num_classes - 1 - ((counts > 0) * falling).amax(1)
-    elif kind == "mode":  # the count decides, and among equals the smallest label
+    elif kind == "mode":  # the largest count, and among equal counts the smallest label
         index = num_classes - 1 - (counts * num_classes + falling).amax(1) % num_classes
     else:
         index = (2 * counts.cumsum(1, dtype=torch.int32) < voted.unsqueeze(1)).sum(1)

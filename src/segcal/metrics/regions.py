@@ -9,6 +9,7 @@ other regions here are chosen by the truth: in them a calibrated model need not 
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -153,4 +154,4 @@ REGIONS: dict[str, Region] = {
     "boundary": boundary,
 }
 # Where calibration is read unless a region is requested.
-DEFAULT_REGION = "all"
+DEFAULT_REGION: Final = "all"

@@ -1,12 +1,9 @@
-"""Networks: the paper's U-Net, any of MONAI's by name, and those in checkpoint files.
+"""Networks by name or import path, checkpoints, and inference on whole volumes."""
 
-MONAI is imported only when one of its networks is asked for.
-"""
-
-from segcal.models.checkpoint import load_model, read_checkpoint
+from segcal.models.checkpoint import load_model, read_checkpoint, write_checkpoint
 from segcal.models.inference import predict_logits
 from segcal.models.network import (
-    MODELS,
+    NETWORKS,
     NetworkSpec,
     SegmentationNetwork,
     check_model,
@@ -16,7 +13,7 @@ from segcal.models.network import (
 from segcal.models.unet import UNet
 
 __all__ = [
-    "MODELS",
+    "NETWORKS",
     "NetworkSpec",
     "SegmentationNetwork",
     "UNet",
@@ -26,4 +23,5 @@ __all__ = [
     "make_model",
     "predict_logits",
     "read_checkpoint",
+    "write_checkpoint",
 ]

@@ -1,8 +1,9 @@
-"""Networks from checkpoint files. Loading never executes code from the file."""
+"""Checkpoint files: written atomically, checked and read without executing code from the file."""
 
 from __future__ import annotations
 
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,31 @@ from typing import Any
 import torch
 
 from segcal.core.errors import PathError
+from segcal.core.files import atomic_path
 from segcal.models.network import NetworkSpec, SegmentationNetwork, make_model
 
 FORMAT = "segcal-checkpoint"
 VERSION = 1
 
 
+def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
+    """Write a checkpoint atomically; if `keep` is given, the replaced file moves there."""
+    try:
+        with atomic_path(path, keep=keep) as draft:
+            # Pass the path: writing through a Python stream takes twice as long.
+            torch.save({"format": FORMAT, "version": VERSION, **content}, draft)
+    except RuntimeError as error:  # torch turns some failed writes into RuntimeError
+        free = shutil.disk_usage(path.parent).free / 2**20
+        reason = str(error).splitlines()[0]
+        raise PathError(
+            path, f"cannot be written ({reason})", f"{free:,.0f} MiB are free on this disk"
+        ) from error
+
+
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
     """The content of a checkpoint that segcal wrote, or a PathError that names the file."""
     path = Path(path)
-    _check_file(path)
+    _check_archive(path)
     try:
         content = torch.load(path, map_location=device, weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
@@ -34,8 +50,8 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     return content
 
 
-def _check_file(path: Path) -> None:
-    """Find missing, cut off and altered files: torch.load does not look at every checksum."""
+def _check_archive(path: Path) -> None:
+    """Detect missing, truncated and altered files: torch.load does not verify every checksum."""
     try:
         with zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
@@ -46,19 +62,19 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise PathError(path, f"cannot be read ({error.strerror})") from error
     if bad is not None:
-        raise PathError(path, f"is damaged (checksum of {bad} is wrong)")
+        raise PathError(path, f"is damaged (wrong checksum of {bad})")
 
 
 def load_model(path: Path | str, device: torch.device | str = "cpu") -> SegmentationNetwork:
-    """The network of `best.pt` or `last.pt`, with its weights, in evaluation mode.
+    """The network of `best.pt` or `last.pt` with its weights, in evaluation mode.
 
-    Where training kept an average of the weights (`ema`), that average is what is loaded.
+    If the run averaged its weights (`ema`), the average is loaded.
     """
     content = read_checkpoint(path, device)
     try:
         model = make_model(NetworkSpec(**content["network"]))
         model.load_state_dict(content.get("ema") or content["model"])
-    except (KeyError, TypeError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise PathError(path, f"does not hold a network ({reason})") from error
+        raise PathError(path, f"its network cannot be built ({reason})") from error
     return model.to(device).eval()

@@ -1,4 +1,4 @@
-"""Whole volumes through a network: slices in batches, or windows that slide over them."""
+"""Inference on whole volumes: slices in batches, or a sliding window."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def predict_logits(
 ) -> Tensor:
     """Image (C, Z, Y, X) → logits (K, Z, Y, X), float32, on the image's device.
 
-    A 2-D network sees `batch_size` slices at a time. A 3-D network sees windows of `patch_size`
-    that overlap by half; where they do, logits are averaged with Gaussian weights (MONAI).
+    A 2-D network gets `batch_size` slices at a time. A 3-D network gets windows of `patch_size`
+    that overlap by half; overlapping logits are averaged with Gaussian weights (MONAI).
 
-    The network should be in evaluation mode; autocasting is the caller's choice.
+    Put the network into evaluation mode first; autocasting is up to the caller.
 
     Example:
         >>> net = nn.Conv2d(1, 3, kernel_size=1)
@@ -40,8 +40,8 @@ def predict_logits(
         return torch.cat([network(part).float() for part in slices]).transpose(0, 1)
     from monai.inferers.utils import sliding_window_inference
 
-    whole: Any = sliding_window_inference(
+    batch: Any = sliding_window_inference(
         image[None], patch_size, 1, network, overlap=0.5, mode="gaussian"
     )
-    logits: Tensor = whole[0].float()
+    logits: Tensor = batch[0].float()
     return logits

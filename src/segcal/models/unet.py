@@ -1,4 +1,4 @@
-"""The paper's U-Net: plain convolutions, no normalisation."""
+"""The U-Net of Murugesan et al. (2023): plain convolutions, no normalization."""
 
 import math
 from collections.abc import Sequence
@@ -16,18 +16,20 @@ _POOLS: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3
 class UNet(nn.Module):
     """Image (B, C, *S) → logits (B, K, *S).
 
-    Two 3×3 convolutions with ReLU per level and no normalisation; max-pooling on the way down,
-    nearest upsampling and concatenated skips on the way up, a 1×1 convolution at the end.
-    Weights start as PyTorch draws them. The defaults are those of Murugesan et al. (2023).
+    Each level has two 3×3 convolutions with ReLU and no normalization. The encoder uses
+    max-pooling; the decoder uses nearest-neighbor upsampling and concatenated skip connections; a
+    1×1 convolution returns the logits. Weights have PyTorch's default initialization. The default
+    sizes are those of Murugesan et al. (2023).
 
-    S must be divisible by the product of `pools` (32): `make_model` pads and crops where it is not.
+    Every side of S must be divisible by the product of `pools` (32); `make_model` pads and crops
+    other images.
 
     Args:
         spatial_dims: 2 or 3.
         in_channels: C.
         out_channels: K.
-        filters: channels of each level, the top one first.
-        pools: how much smaller each level is than the one above; one fewer than `filters`.
+        filters: channels of each level, from full resolution to the coarsest.
+        pools: pooling factor between two levels; one value fewer than `filters`.
 
     Example:
         >>> UNet(2, in_channels=1, out_channels=4)(torch.zeros(1, 1, 64, 32)).shape
@@ -55,11 +57,11 @@ class UNet(nn.Module):
         self.divisible_by = math.prod(pools)
         self.pools = tuple(pools)
         widths = [in_channels, *filters]
-        steps = zip(widths, filters, strict=False)
-        self.down = nn.ModuleList(_two_convs(spatial_dims, a, b) for a, b in steps)
+        encoder = zip(widths, filters, strict=False)
+        self.down = nn.ModuleList(_two_convs(spatial_dims, a, b) for a, b in encoder)
         self.pool = nn.ModuleList(_POOLS[spatial_dims](factor) for factor in pools)
-        rises = zip(filters[::-1], filters[-2::-1], strict=False)
-        self.up = nn.ModuleList(_two_convs(spatial_dims, a + b, b) for a, b in rises)
+        decoder = zip(filters[::-1], filters[-2::-1], strict=False)
+        self.up = nn.ModuleList(_two_convs(spatial_dims, a + b, b) for a, b in decoder)
         self.head = _CONVS[spatial_dims](filters[0], out_channels, kernel_size=1)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -71,10 +73,10 @@ class UNet(nn.Module):
                 skips.append(features)
                 features = pool(features)
         for convs, skip, factor in zip(self.up, skips[::-1], self.pools[::-1], strict=True):
-            features = convs(torch.cat([_upsampled(features, factor), skip], dim=1))
+            features = convs(torch.cat([_upsample(features, factor), skip], dim=1))
         half = features.dtype in (torch.bfloat16, torch.float16)
         if torch.compiler.is_compiling() and features.is_cuda and half:
-            return _by_eights(features, self.head)
+            return _head_padded_to_eight(features, self.head)
         logits: Tensor = self.head(features)
         return logits
 
@@ -89,28 +91,28 @@ def _two_convs(spatial_dims: int, in_channels: int, out_channels: int) -> nn.Seq
     )
 
 
-def _upsampled(features: Tensor, factor: int) -> Tensor:
-    """Nearest upsampling.
+def _upsample(features: Tensor, factor: int) -> Tensor:
+    """Nearest-neighbor upsampling.
 
-    Compiled it is a broadcast in channels-last order, whose gradient is a sum; the compiler makes
-    of `interpolate` a gradient of atomic additions that took a sixth of a training step.
+    When compiled, it is a broadcast in channels-last order, whose gradient is a sum: the compiled
+    gradient of `interpolate` uses atomic additions, which took a sixth of a training step.
     """
     if not torch.compiler.is_compiling():
         return F.interpolate(features, scale_factor=float(factor), mode="nearest")
     batch, channels, *space = features.shape
-    spread = features.movedim(1, -1)
+    repeated = features.movedim(1, -1)
     for axis in range(len(space)):
-        spread = spread.unsqueeze(2 * axis + 2)
+        repeated = repeated.unsqueeze(2 * axis + 2)
     pairs = [size for side in space for size in (side, factor)]
     sides = [factor * side for side in space]
-    whole = spread.expand(batch, *pairs, channels).reshape(batch, *sides, channels)
-    return whole.movedim(-1, 1)
+    result = repeated.expand(batch, *pairs, channels).reshape(batch, *sides, channels)
+    return result.movedim(-1, 1)
 
 
-def _by_eights(features: Tensor, head: nn.Conv2d | nn.Conv3d) -> Tensor:
-    """The head's logits, computed with further classes of weight 0.
+def _head_padded_to_eight(features: Tensor, head: nn.Conv2d | nn.Conv3d) -> Tensor:
+    """`head(features)`, computed with additional classes of weight 0.
 
-    Tensor cores take channels by the eight; other numbers take two to three times as long.
+    Tensor cores need a multiple of eight channels; other counts take two to three times as long.
     """
     weight, bias = head.weight, head.bias
     assert bias is not None

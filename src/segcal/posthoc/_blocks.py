@@ -1,149 +1,185 @@
-"""Held-out cases of any kind as small blocks of rows: log-probabilities (or logits) in float64.
+"""Held-out cases as small blocks of log-probabilities (or logits) in float64.
 
-Every calibrator reads its voxels here, so that all of them accept the same inputs and refuse the
-same mistakes with the same words.
+Every calibrator reads its voxels here, so all of them accept the same inputs and reject the same
+mistakes.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import check_array, to_numpy
+from segcal.core.arrays import Array, check_array, to_numpy
+from segcal.core.blocks import BLOCK_VALUES, Block, iter_blocks, take_block
 
-Array: TypeAlias = Any  # numpy array or torch tensor: torch is not imported to say so
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Space: TypeAlias = Literal["log_probs", "logits"]
 
-# Values of one block; blocks of this size stay in a CPU's cache.
-BLOCK_VALUES = 1 << 17
-# The smallest probability that is told from 0: what metrics clip at, and for half precision the
-# smallest number that it has.
+# Smaller probabilities count as this: what the metrics clip at, and for half precision the smallest
+# positive number it has.
 CLIP = 1e-12
 CLIP_HALF = 2.0**-24
-_SUM_SLACK = 1e-2
-_RANGE_SLACK = 1e-6
+_SUM_TOLERANCE = 1e-2
+_RANGE_TOLERANCE = 1e-6
 
 
 @dataclass
 class HeldOut:
     """One case that the network did not see in training.
 
-    `logits` (K, *S) are logits, or probabilities where the caller says so; `target` (*S) integer
-    labels; `mask` (*S) bool the voxels to fit on, None all; `image` (C, *S) or (*S) is used by
-    local temperature only.
+    `logits` (K, *S) are logits, or probabilities where `from_probs` is given; `target` (*S) holds
+    integer labels; `mask` (*S) is True in the voxels to fit on, None means all.
     """
 
     logits: Array
     target: Array
     mask: Array | None = None
-    image: Array | None = None
 
 
-def as_held_out(case: object) -> HeldOut:
-    """A HeldOut, or one made of a tuple (logits, target[, mask[, image]])."""
-    if isinstance(case, HeldOut):
-        return case
-    if isinstance(case, tuple) and 2 <= len(case) <= 4:
-        return HeldOut(*case)
-    raise TypeError(
-        "Expected argument `cases` to hold HeldOut or tuples (logits, target[, mask[, image]]), "
-        f"but got {type(case).__name__}."
-    )
+class BlockReader:
+    """Checks blocks (K, n) of a network's output and converts them to float64 rows.
 
-
-def check_case(
-    case: HeldOut, num_classes: int | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """(logits, target, mask) as numpy, of shapes that fit each other."""
-    check_array("logits", case.logits)
-    check_array("target", case.target)
-    logits, target = to_numpy(case.logits, widen_half=False), to_numpy(case.target)
-    if logits.dtype.kind != "f":
-        raise TypeError(f"Expected argument `logits` to be floating point, but got {logits.dtype}.")
-    if target.dtype.kind not in "iu":
-        raise TypeError(
-            f"Expected argument `target` to hold integer labels, but got {target.dtype}."
-        )
-    if logits.ndim < 2 or logits.shape[1:] != target.shape or logits.shape[0] < 2:
-        raise ValueError(
-            "Expected argument `logits` to have shape (K, *S) with two classes or more and "
-            f"`target` shape (*S), but got {logits.shape} and {target.shape}."
-        )
-    if num_classes is not None and logits.shape[0] != num_classes:
-        raise ValueError(
-            f"Expected argument `logits` to have {num_classes} classes in every case, "
-            f"but got shape {logits.shape}."
-        )
-    if case.mask is None:
-        return logits, target, None
-    check_array("mask", case.mask)
-    mask = to_numpy(case.mask)
-    if mask.dtype != np.bool_ or mask.shape != target.shape:
-        raise ValueError(
-            f"Expected argument `mask` to be boolean of shape {target.shape}, "
-            f"but got {mask.dtype} of shape {mask.shape}."
-        )
-    return logits, target, mask
-
-
-def cut(logits: npt.NDArray[Any]) -> Iterator[tuple[int | slice, ...]]:
-    """Indices that split the space of (K, *S) into blocks of about BLOCK_VALUES values."""
-    step = max(BLOCK_VALUES // logits.shape[0], 1)
-    yield from _cuts(logits.shape[1:], step)
-
-
-def _cuts(space: tuple[int, ...], step: int) -> Iterator[tuple[int | slice, ...]]:
-    if not space:
-        yield ()
-        return
-    row = max(math.prod(space[1:]), 1)
-    if row > step:
-        for i in range(space[0]):
-            yield from ((i, *rest) for rest in _cuts(space[1:], step))
-        return
-    rows = max(step // row, 1)
-    for start in range(0, space[0], rows):
-        yield (slice(start, start + rows),)
-
-
-def take(array: npt.NDArray[Any], where: tuple[int | slice, ...], classes: bool) -> Any:
-    """The voxels of a block: (K, n) of an array with a class axis, else (n,)."""
-    if classes:
-        return array[(slice(None), *where)].reshape(array.shape[0], -1)
-    return array[where].reshape(-1)
-
-
-def check_block(block: npt.NDArray[Any], *, from_probs: bool, space: str) -> None:
-    """Raise if a block (K, n) is not what the caller says it is."""
-    if not block.size:
-        return
-    low, high = float(block.min()), float(block.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        what = "probabilities" if from_probs else "argument `logits`"
-        raise ValueError(f"Expected {what} to be finite, but got values in [{low:g}, {high:g}].")
-    if from_probs and space == "logits":
-        raise ValueError(
-            "Expected logits, since this method needs them raw, but got probabilities. "
-            "Use the Dirichlet method."
-        )
-    if from_probs:
-        _check_probs(block, low, high)
-
-
-def to_rows(block: npt.NDArray[Any], *, from_probs: bool, space: str) -> Floats:
-    """A checked block (K, n) as float64 in the space that a calibrator works in.
-
-    `space` is `"log_probs"`, or `"logits"` for methods that need them raw.
+    Args:
+        from_probs: the arrays hold probabilities.
+        space: what the rows are: log-probabilities, or raw logits.
+        ignore_index: label of voxels to skip.
     """
-    values = block.astype(np.float64)
-    if from_probs:
-        clip = CLIP_HALF if block.dtype.itemsize < 4 else CLIP
-        return np.asarray(np.log(np.maximum(values, clip)))
-    return values if space == "logits" else log_softmax(values)
+
+    def __init__(
+        self, *, from_probs: bool = False, space: Space = "log_probs", ignore_index: int = -100
+    ) -> None:
+        self.from_probs, self.space, self.ignore_index = from_probs, space, ignore_index
+        self.num_classes: int | None = None  # of the cases read so far
+        self._looks_like_probs: bool | None = None  # None: no voxels read yet
+
+    def read(self, case: object) -> Iterator[tuple[npt.NDArray[Any], Ints]]:
+        """Checked blocks (K, n) and labels (n,) of the voxels of one case that count."""
+        logits, target, mask = self._check_case(case)
+        self.num_classes = int(logits.shape[0])
+        for where in _blocks_of(logits):
+            labels = take_block(target, where, target.ndim)
+            keep = labels != self.ignore_index
+            if mask is not None:
+                keep &= take_block(mask, where, target.ndim)
+            if not keep.any():
+                continue
+            block = take_block(logits, where, target.ndim)
+            if not keep.all():
+                block, labels = block[:, keep], labels[keep]
+            _check_labels(labels, self.num_classes)
+            self.check(block)
+            yield block, labels.astype(np.int64, copy=False)
+
+    def check(self, block: npt.NDArray[Any]) -> None:
+        """Raise a ValueError if a block (K, n) does not hold what the caller declared."""
+        if not block.size:
+            return
+        low, high = float(block.min()), float(block.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            what = "probabilities" if self.from_probs else "argument `logits`"
+            raise ValueError(
+                f"Expected {what} to be finite, but got values in [{low:g}, {high:g}]."
+            )
+        if not self.from_probs:
+            self._remember(block, low, high)
+        elif self.space == "logits":
+            raise ValueError(
+                "Expected raw logits, which this method needs, but got probabilities. "
+                "Use the method dirichlet, or give logits."
+            )
+        else:
+            _check_probs(block, low, high)
+
+    def rows(self, block: npt.NDArray[Any]) -> Floats:
+        """A checked block (K, n) as float64 in this reader's space."""
+        values = block.astype(np.float64)
+        if self.from_probs:
+            clip = CLIP_HALF if block.dtype.itemsize < 4 else CLIP
+            return np.asarray(np.log(np.maximum(values, clip)))
+        return values if self.space == "logits" else log_softmax(values)
+
+    def finish(self) -> None:
+        """Raise a ValueError if everything given as logits looked like probabilities."""
+        if self._looks_like_probs:
+            raise ValueError(
+                "Expected argument `logits` to be logits, but all values are in [0, 1] and sum to "
+                "1 over the classes, so they look like probabilities. Pass `from_probs=True` "
+                "(on the command line: --probs instead of --logits)."
+            )
+
+    def _remember(self, block: npt.NDArray[Any], low: float, high: float) -> None:
+        if self._looks_like_probs is False:
+            return
+        total = block.sum(0, dtype=np.float64)
+        in_range = low >= 0 and high <= 1
+        self._looks_like_probs = in_range and float(np.abs(total - 1).max()) <= 1e-3
+
+    def _check_case(
+        self, case: object
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+        """(logits, target, mask) as numpy arrays whose shapes match."""
+        if isinstance(case, tuple) and 2 <= len(case) <= 3:
+            case = HeldOut(*case)
+        if not isinstance(case, HeldOut):
+            raise TypeError(
+                "Expected argument `cases` to hold HeldOut or tuples (logits, target[, mask]), "
+                f"but got {type(case).__name__}."
+            )
+        check_array("logits", case.logits)
+        check_array("target", case.target)
+        logits, target = to_numpy(case.logits, widen_half=False), to_numpy(case.target)
+        if logits.dtype.kind != "f":
+            raise TypeError(
+                f"Expected argument `logits` to be floating point, but got {logits.dtype}."
+            )
+        if target.dtype.kind not in "iu":
+            raise TypeError(
+                f"Expected argument `target` to hold integer labels, but got {target.dtype}."
+            )
+        if logits.ndim < 2 or logits.shape[1:] != target.shape or logits.shape[0] < 2:
+            raise ValueError(
+                "Expected argument `logits` to have shape (K, *S) with two classes or more and "
+                f"`target` shape (*S), but got {logits.shape} and {target.shape}."
+            )
+        if self.num_classes not in (None, logits.shape[0]):
+            raise ValueError(
+                f"Expected argument `logits` to have {self.num_classes} classes in every case, "
+                f"but got shape {logits.shape}."
+            )
+        mask = None
+        if case.mask is not None:
+            check_array("mask", case.mask)
+            mask = to_numpy(case.mask)
+            if mask.dtype != np.bool_ or mask.shape != target.shape:
+                raise ValueError(
+                    f"Expected argument `mask` to be boolean of shape {target.shape}, "
+                    f"but got {mask.dtype} of shape {mask.shape}."
+                )
+        return logits, target, mask
+
+
+def map_blocks(
+    logits: npt.NDArray[Any],
+    reader: BlockReader,
+    function: Callable[[Floats, npt.NDArray[Any]], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    """Probabilities (K, *S): `function(rows, block)` of every block, in float32 or wider."""
+    out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
+    for where in _blocks_of(logits):
+        block = take_block(logits, where, logits.ndim - 1)
+        reader.check(block)
+        index = (slice(None), *where)
+        out[index] = function(reader.rows(block), block).reshape(out[index].shape)
+    reader.finish()
+    return out
+
+
+def _blocks_of(logits: npt.NDArray[Any]) -> Iterator[Block]:
+    return iter_blocks(logits.shape[1:], max(BLOCK_VALUES // logits.shape[0], 1))
 
 
 def log_softmax(values: Floats) -> Floats:
@@ -159,49 +195,23 @@ def softmax(values: Floats) -> Floats:
 
 
 def _check_probs(values: npt.NDArray[Any], low: float, high: float) -> None:
-    if low < -_RANGE_SLACK or high > 1 + _RANGE_SLACK:
+    if low < -_RANGE_TOLERANCE or high > 1 + _RANGE_TOLERANCE:
         raise ValueError(
-            "Expected probabilities in [0, 1], but got values in "
-            f"[{low:.4g}, {high:.4g}]. It looks like logits: give them as logits."
+            f"Expected probabilities in [0, 1], but got values in [{low:.4g}, {high:.4g}], which "
+            "look like logits. Pass them as logits (on the command line: --logits)."
         )
-    off = float(np.abs(values.sum(0, dtype=np.float64) - 1).max())
-    if off > _SUM_SLACK:
+    error = float(np.abs(values.sum(0, dtype=np.float64) - 1).max())
+    if error > _SUM_TOLERANCE:
         raise ValueError(
-            "Expected probabilities that sum to 1 over the classes of every voxel, but got sums "
-            f"that miss it by up to {off:.3g}: sigmoid outputs, or classes left out?"
+            "Expected probabilities that sum to 1 over the classes of every voxel, but a sum "
+            f"differs from 1 by {error:.3g}. Are they sigmoid outputs, or is a class missing?"
         )
 
 
-class ProbabilityWatch:
-    """Notices logits that are probabilities: all in [0, 1] and all sums 1, over a whole fit."""
-
-    def __init__(self) -> None:
-        self.voxels, self.alike = 0, True
-
-    def see(self, block: npt.NDArray[Any]) -> None:
-        """Look at a block (K, n) that was given as logits."""
-        if not self.alike or not block.size:
-            return
-        self.voxels += block.shape[1]
-        total = block.astype(np.float64).sum(0)
-        inside = float(block.min()) >= 0 and float(block.max()) <= 1
-        self.alike = inside and float(np.abs(total - 1).max()) <= 1e-3
-
-    def refuse(self) -> None:
-        """Raise if everything seen were probabilities."""
-        if self.voxels and self.alike:
-            raise ValueError(
-                "Expected argument `logits` to be logits, but all values are in [0, 1] and sum to "
-                "1 over the classes. They look like probabilities: say so (`from_probs=True`, or "
-                "--probs instead of --logits)."
-            )
-
-
-def check_labels(target: npt.NDArray[Any], num_classes: int) -> None:
-    """Raise if a label (n,) is not in 0..K−1."""
+def _check_labels(target: npt.NDArray[Any], num_classes: int) -> None:
     if target.size and not (int(target.min()) >= 0 and int(target.max()) < num_classes):
-        wrong = np.unique(target[(target < 0) | (target >= num_classes)])[:5].tolist()
+        invalid = np.unique(target[(target < 0) | (target >= num_classes)])[:5].tolist()
         raise ValueError(
             f"Expected argument `target` to hold labels 0 to {num_classes - 1} (or the ignored "
-            f"one), but got {', '.join(map(str, wrong))}."
+            f"one), but got {', '.join(map(str, invalid))}."
         )

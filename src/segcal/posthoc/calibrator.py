@@ -1,115 +1,126 @@
-"""What every calibrator can do: fit on held-out cases, transform, and say what it found."""
+"""The base class of all calibrators, and the registry that finds them by name."""
 
 from __future__ import annotations
 
+import inspect
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import check_array, is_tensor, to_numpy
-from segcal.posthoc._blocks import (
-    Array,
-    Floats,
-    ProbabilityWatch,
-    check_block,
-    cut,
-    softmax,
-    take,
-    to_rows,
-)
-
-_UNFITTED = "Expected a fitted calibrator: call `fit`, or load one."
+from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
+from segcal.posthoc._blocks import BlockReader, Floats, Space, log_softmax, map_blocks, softmax
+from segcal.posthoc.sample import Balance, Sample, Stream, Voxels
+from segcal.registry import Registry
 
 
 @dataclass
 class FitReport:
-    """What a fit saw and found. `nll_*` are means in nats over the voxels, weighted as asked.
+    """What a fit used and found.
 
-    `voxels` counts all that the fit stands for, `used` those it computed with. `at_bound` says in
-    words which parameters ended at their bound; `converged` is False if the search was cut off;
-    `notes` say what else should be known.
+    Attributes:
+        cases, voxels: what the fit represents.
+        used: voxels that it computed with.
+        nll_before, nll_after: mean negative log-likelihood in nats, with the weights of `balance`.
+        iterations: steps of the optimizer.
+        converged: False if the optimizer stopped before the optimum.
+        balance, from_probs: as given to `fit`.
+        at_bound: names of the parameters that ended at a limit.
     """
 
     cases: int
     voxels: int
     used: int
-    nll_before: float
-    nll_after: float
-    iterations: int
-    converged: bool
+    nll_before: float = math.nan
+    nll_after: float = math.nan
+    iterations: int = 0
+    converged: bool = True
     balance: str = "none"
     from_probs: bool = False
     at_bound: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For the file."""
-        return asdict(self)
-
-
-class Gathered(Protocol):
-    """Voxels, or patches, of cases that were read once; fits of subsets of the cases share it."""
-
-    def __len__(self) -> int: ...
-
-    def add(self, case: object) -> Any:
-        """Read one case."""
-        ...
-
-    def of(self, cases: Sequence[int] | None = None, balance: str = "none") -> Any:
-        """What a fit on these cases reads."""
-        ...
+    def warnings(self) -> list[str]:
+        """A line for each problem of the fit."""
+        lines = [
+            f"the {name} stopped at its limit: there are too few errors to fit on, or the network "
+            "is extreme"
+            for name in self.at_bound
+        ]
+        if not self.converged:
+            lines.append("the optimizer stopped before it converged")
+        return lines
 
 
 class Calibrator(ABC):
     """A map from logits to calibrated probabilities, fitted on cases the network did not see.
 
+    `fit`, `transform` and `save` are the same for all calibrators. A subclass defines
+
+        estimate(voxels)        find the parameters on a weighted sample of voxels
+        transform_rows(rows)    calibrated logits (K, n) of log-probabilities (K, n)
+        params(), set_params()  the parameters as JSON values, and back
+
+    calls `super().__init__()`, and keeps each argument of its constructor as an attribute of the
+    same name. It treats each voxel independently. Its class, or its name if it is registered in
+    `CALIBRATORS`, works in `segcal calibrate --method`, in plans and in saved files.
+
     Attributes:
-        method: its name in `CALIBRATORS` and in files.
         changes_labels: whether the largest probability may move to another class.
-        space: `"log_probs"` (then logits and probabilities serve alike) or `"logits"`.
+        space: what `estimate` and `transform_rows` work on: `"log_probs"` (files of logits and of
+            probabilities both serve) or raw `"logits"`.
         num_classes: K, once fitted.
-        report: what the fit saw and found, once fitted.
-        about: anything else that the file should say, such as the region; plain JSON values.
+        report: what the fit used and found.
+        about: further content of the file, such as the region; JSON values.
     """
 
-    method: ClassVar[str]
-    changes_labels: ClassVar[bool]
-    space: ClassVar[str] = "log_probs"
+    changes_labels: ClassVar[bool] = True
+    space: ClassVar[Space] = "log_probs"
 
     def __init__(self) -> None:
         self.num_classes: int | None = None
         self.report: FitReport | None = None
         self.about: dict[str, Any] = {}
 
-    # Fitting
+    # What a subclass defines
 
     @abstractmethod
-    def gather(
-        self,
-        *,
-        from_probs: bool = False,
-        max_voxels: int = 1_000_000,
-        seed: int = 0,
-        ignore_index: int = -100,
-    ) -> Gathered:
-        """An empty collection that reads cases (`add`) for `fit_gathered`."""
+    def estimate(self, voxels: Voxels) -> None:
+        """Find the parameters; `voxels.blocks()` yields (rows (K, n), labels (n,), weights (n,)).
+
+        `self.num_classes` and `self.report` are set. The report may be completed; where it has no
+        NLL, it is computed afterwards.
+        """
 
     @abstractmethod
-    def fit_gathered(self, data: Any) -> Self:
-        """Fit on `gather(...).of(cases, balance)`."""
+    def transform_rows(self, rows: Floats) -> Floats:
+        """Calibrated logits (K, n) of rows (K, n) in this calibrator's space."""
+
+    @abstractmethod
+    def params(self) -> dict[str, Any]:
+        """The parameters, as JSON values."""
+
+    @abstractmethod
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Restore what `params` returned; raises a ValueError if it is invalid."""
+
+    # What all calibrators share
+
+    @property
+    def method(self) -> str:
+        """Its name in `CALIBRATORS`, or its import path."""
+        return CALIBRATORS.name_of(type(self))
 
     def fit(
         self,
         cases: Iterable[object],
         *,
         from_probs: bool = False,
-        balance: str = "none",
+        balance: Balance = "none",
         max_voxels: int | None = 1_000_000,
         seed: int = 0,
         ignore_index: int = -100,
@@ -118,135 +129,109 @@ class Calibrator(ABC):
 
         Args:
             cases: `HeldOut`, or tuples (logits (K, *S), target (*S)[, mask (*S)]); read once, one
-                at a time. Voxels outside the mask, or with `ignore_index`, do not count.
+                at a time. Voxels outside the mask, or with `ignore_index`, are skipped.
             from_probs: the arrays hold probabilities; their logarithms are used.
-            balance: `"none"` fits the frequencies as they are, so that probabilities over all
-                voxels come out right; `"class"` weighs classes alike.
-            max_voxels: size of the class-balanced sample that is kept; None keeps nothing and
-                reads all cases anew in every pass (`cases` must allow that).
-            seed: of the sample.
-            ignore_index: label of voxels that do not count.
+            balance: `"none"` keeps the class frequencies, so that probabilities over all voxels
+                become calibrated; `"class"` gives every class the same weight.
+            max_voxels: size of the class-balanced sample; None samples nothing and reads all cases
+                again in every pass (`cases` must allow that).
+            seed: seed of the sample.
+            ignore_index: label of voxels to skip.
         """
-        gathered = self.gather(
-            from_probs=from_probs,
-            max_voxels=self._all_voxels(max_voxels),
+        if max_voxels is None:
+            return self.fit_voxels(
+                Stream(
+                    cases,
+                    balance=balance,
+                    from_probs=from_probs,
+                    space=self.space,
+                    ignore_index=ignore_index,
+                )
+            )
+        sample = Sample(
+            max_voxels=max_voxels,
             seed=seed,
+            from_probs=from_probs,
+            space=self.space,
             ignore_index=ignore_index,
         )
         for case in cases:
-            gathered.add(case)
-        self.fit_gathered(gathered.of(None, balance))
-        return self.note(balance, from_probs)
+            sample.add(case)
+        return self.fit_voxels(sample.select(balance=balance))
 
-    def _all_voxels(self, max_voxels: int | None) -> int:
-        if max_voxels is None:
+    def fit_voxels(self, voxels: Voxels) -> Self:
+        """Fit on `Sample.select(…)` or a `Stream`; returns itself."""
+        total = int(voxels.counts.sum())
+        if not total:
             raise ValueError(
-                f"Expected argument `max_voxels` to be an integer for {self.method}, but got None."
+                f"Expected voxels to fit on, but the region is empty in all {voxels.cases} cases."
             )
-        return max_voxels
-
-    def note(self, balance: str, from_probs: bool) -> Self:
-        """Write into the report how the voxels of `fit_gathered` were read."""
-        if self.report is not None:
-            self.report.balance, self.report.from_probs = balance, from_probs
+        self.num_classes = voxels.num_classes
+        self.report = FitReport(
+            voxels.cases, total, voxels.used, balance=voxels.balance, from_probs=voxels.from_probs
+        )
+        self.estimate(voxels)
+        if math.isnan(self.report.nll_after):
+            self.report.nll_before = _mean_nll(voxels, lambda rows: rows)
+            self.report.nll_after = _mean_nll(voxels, self.transform_rows)
         return self
 
-    # Applying
-
-    @abstractmethod
-    def _scaled(self, rows: Floats) -> Floats:
-        """Calibrated logits (K, n) of rows (K, n) in this calibrator's space."""
-
-    def transform(
-        self,
-        logits: Array,
-        *,
-        from_probs: bool = False,
-        image: Array | None = None,
-        class_axis: int = 0,
-    ) -> Array:
+    def transform(self, logits: Array, *, from_probs: bool = False, class_axis: int = 0) -> Array:
         """Calibrated probabilities, of the shape and kind (numpy or torch) of `logits`.
 
-        Computed in float64, a block at a time; given in the dtype of `logits`, half precision as
-        float32. Where `changes_labels` is False, the largest class stays the largest: rounding to
-        the dtype cannot make a tie of it.
+        Computed in float64, a block at a time; returned in the dtype of `logits`, half precision
+        as float32. Where `changes_labels` is False, the largest class remains the largest:
+        rounding to the dtype cannot produce a tie.
 
         Args:
             logits: (K, *S), or (B, K, *S) with `class_axis=1`.
             from_probs: `logits` holds probabilities.
-            image: (C, *S), for `local` fitted with images only.
-            class_axis: where the classes are.
+            class_axis: position of the class axis.
         """
-        if self.num_classes is None:
-            raise ValueError(_UNFITTED)
+        num_classes = self.check_fitted()
         check_array("logits", logits)
         source = np.moveaxis(to_numpy(logits, widen_half=False), class_axis, 0)
-        if source.dtype.kind != "f" or source.ndim < 2 or source.shape[0] != self.num_classes:
+        if source.dtype.kind != "f" or source.ndim < 2 or source.shape[0] != num_classes:
             raise ValueError(
-                f"Expected argument `logits` to be floating point with {self.num_classes} classes "
+                f"Expected argument `logits` to be floating point with {num_classes} classes "
                 f"on axis {class_axis}, but got {source.dtype} of shape {tuple(logits.shape)}."
             )
-        wide = np.promote_types(source.dtype, np.float32)
-        out, watch = np.empty(source.shape, wide), ProbabilityWatch()
-        for where, scaled in self._blocks(source, from_probs, image):
-            with np.errstate(invalid="ignore"):
-                probs = softmax(scaled).astype(wide)
-            if not np.isfinite(probs).all():
-                raise ValueError(
-                    f"Expected finite probabilities, but {self.method} gives others: its "
-                    "parameters are too large for these values."
-                )
-            here = take(source, where, True)
-            if not from_probs:
-                watch.see(here)
-            if not self.changes_labels:
-                keep_top(probs, here)
-            index = (slice(None), *where)
-            out[index] = probs.reshape(out[index].shape)
-        watch.refuse()
-        result = np.moveaxis(out, 0, class_axis)
+        reader = BlockReader(from_probs=from_probs, space=self.space)
+        result = np.moveaxis(map_blocks(source, reader, self._transform_block), 0, class_axis)
         if is_tensor(logits):
             import torch
 
             return torch.from_numpy(np.ascontiguousarray(result)).to(logits.device)
         return result
 
-    def _blocks(
-        self, source: npt.NDArray[Any], from_probs: bool, image: Array | None
-    ) -> Iterator[tuple[tuple[int | slice, ...], Floats]]:
-        """Calibrated logits, block by block, and where each belongs."""
-        for where in cut(source):
-            block = take(source, where, True)
-            check_block(block, from_probs=from_probs, space=self.space)
-            rows = to_rows(block, from_probs=from_probs, space=self.space)
-            with np.errstate(over="ignore", invalid="ignore"):  # `transform` looks at what came
-                scaled = self._scaled(rows)
-            yield where, scaled
+    def _transform_block(self, rows: Floats, block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Probabilities (K, n) in the dtype of the output."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            probs = softmax(self.transform_rows(rows))
+        if not np.isfinite(probs).all():
+            raise ValueError(
+                f"{type(self).__name__} does not give finite probabilities for these logits: its "
+                "parameters are too large; fit it again."
+            )
+        probs = probs.astype(np.promote_types(block.dtype, np.float32))
+        if not self.changes_labels:
+            _keep_labels(probs, block)
+        return probs
 
-    # Files
-
-    @abstractmethod
     def options(self) -> dict[str, Any]:
-        """The arguments that make another like this one, unfitted."""
-
-    @abstractmethod
-    def params(self) -> dict[str, Any]:
-        """What the fit found, as plain JSON values."""
-
-    @abstractmethod
-    def set_params(self, num_classes: int, params: dict[str, Any]) -> None:
-        """Take what `params` gave; raises ValueError if it does not fit."""
+        """The arguments that construct another calibrator like this one, unfitted."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def save(self, path: Path | str) -> None:
-        """Write a file that `load_calibrator` reads, whole or not at all."""
+        """Write a file that `load_calibrator` reads, completely or not at all."""
         from segcal.posthoc.files import save_calibrator
 
         save_calibrator(self, Path(path))
 
     def check_fitted(self) -> int:
-        """K, or a ValueError if this was not fitted."""
+        """K, or a ValueError if this calibrator is not fitted."""
         if self.num_classes is None:
-            raise ValueError(_UNFITTED)
+            raise ValueError("Expected a fitted calibrator: call `fit`, or load one from a file.")
         return self.num_classes
 
     def __repr__(self) -> str:
@@ -254,10 +239,57 @@ class Calibrator(ABC):
         return f"{type(self).__name__}({state})"
 
 
-def keep_top(probs: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
-    """Where rounding moved the largest class of `probs` (K, n) off that of `source`, put it back.
+def _is_calibrator(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Calibrator)
 
-    By the smallest step that the dtype has. Both are read with ties going to the smaller class.
+
+CALIBRATORS: Registry[type[Calibrator]] = Registry(
+    "calibrator", "segcal.calibrators", _is_calibrator, "a subclass of segcal.posthoc.Calibrator"
+)
+
+
+def make_calibrator(method: str, **options: Any) -> Calibrator:
+    """An unfitted calibrator by its name in `CALIBRATORS` or its import path.
+
+    Example:
+        >>> make_calibrator("temperature", bounds=(0.5, 5.0))
+        TemperatureScaling(unfitted)
+    """
+    kind = CALIBRATORS.get(method)
+    known = list(inspect.signature(kind).parameters)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            f"{method} has no option {', '.join(unknown)}; its options are {', '.join(known)}"
+        )
+    return kind(**options)
+
+
+def short_name(method: str) -> str:
+    """A name for files and folders: that of the class where `method` is an import path.
+
+    Example:
+        >>> short_name("my_package.calibrators:Shift"), short_name("vector")
+        ('Shift', 'vector')
+    """
+    return method.rpartition(":")[2]
+
+
+def to_probs(logits: npt.NDArray[Any], *, from_probs: bool = False) -> npt.NDArray[Any]:
+    """The probabilities (K, *S) of a network before calibration: the softmax of its logits.
+
+    Computed in float64, a block at a time; half precision is returned as float32. Probabilities
+    are returned unchanged where `from_probs` is given, and rejected where it is not.
+    """
+    if from_probs:
+        return logits
+    return map_blocks(logits, BlockReader(space="logits"), lambda rows, block: softmax(rows))
+
+
+def _keep_labels(probs: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    """Where rounding moved the largest class of `probs` (K, n), raise the original one.
+
+    It is raised by the smallest step of the dtype. Ties are read as the smaller class.
     """
     before, after = source.argmax(0), probs.argmax(0)
     moved = np.flatnonzero(before != after)
@@ -266,21 +298,10 @@ def keep_top(probs: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
         probs[before[moved], moved] = np.nextafter(top, np.asarray(2, probs.dtype))
 
 
-def to_probs(logits: npt.NDArray[Any], *, from_probs: bool = False) -> npt.NDArray[Any]:
-    """What a network says as it is, (K, *S): its probabilities, or the softmax of its logits.
-
-    Computed in float64, a block at a time; half precision comes out as float32. Probabilities that
-    were given as logits are refused.
-    """
-    if from_probs:
-        return logits
-    watch = ProbabilityWatch()
-    out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
-    for where in cut(logits):
-        block = take(logits, where, True)
-        check_block(block, from_probs=False, space="log_probs")
-        watch.see(block)
-        index = (slice(None), *where)
-        out[index] = softmax(block.astype(np.float64)).reshape(out[index].shape)
-    watch.refuse()
-    return out
+def _mean_nll(voxels: Voxels, scale: Callable[[Floats], Floats]) -> float:
+    total = weight = 0.0
+    for rows, labels, weights in voxels.blocks():
+        own = log_softmax(scale(rows))[labels, np.arange(len(labels))]
+        total -= float(weights @ own)
+        weight += float(weights.sum())
+    return total / weight

@@ -1,6 +1,6 @@
-"""Voxels to fit on: a class-balanced sample of every case in bounded memory, or all of them.
+"""Voxels to fit on: a class-balanced sample of every case in bounded memory, or all voxels.
 
-Both know how many voxels each class has in each case, and weigh what they give so that the
+Both count the voxels of each class in each case, and weight the voxels they return so that the
 objective is that of all voxels (`balance="none"`) or of equally frequent classes (`"class"`).
 """
 
@@ -8,45 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from segcal.core.blocks import BLOCK_VALUES
 from segcal.core.checks import check_choice, check_int
-from segcal.posthoc._blocks import (
-    BLOCK_VALUES,
-    Floats,
-    Ints,
-    ProbabilityWatch,
-    as_held_out,
-    check_block,
-    check_case,
-    check_labels,
-    cut,
-    take,
-    to_rows,
-)
+from segcal.posthoc._blocks import BlockReader, Floats, Ints, Space
 
-BALANCE = ("none", "class")
-Block = tuple[Floats, Ints, Floats]  # rows (K, n), labels (n,), weights (n,)
+Balance: TypeAlias = Literal["none", "class"]
+# Rows (K, n), labels (n,), weights (n,). A weight is how many voxels the voxel represents.
+WeightedBlock: TypeAlias = tuple[Floats, Ints, Floats]
+
+_NO_CASES = "Expected argument `cases` to hold a case or more, but got none."
 
 
 class Voxels(Protocol):
-    """What a fit reads, as often as it wants."""
+    """What a fit reads, as often as it needs.
+
+    `counts` (K,) are the voxels of each class before sampling, `used` how many `blocks` yields.
+    """
 
     num_classes: int
-    counts: Ints  # (K,) voxels of each class, before any sampling
+    counts: Ints
     cases: int
+    used: int
+    balance: Balance
+    from_probs: bool
 
-    def blocks(self) -> Iterator[Block]:
-        """Rows, labels and weights; a weight is how many voxels this one stands for."""
+    def blocks(self) -> Iterator[WeightedBlock]:
+        """Rows, labels and weights."""
         ...
 
 
-def class_weights(counts: Ints, balance: str) -> Floats:
-    """(K,): what a voxel of each class weighs in the objective."""
-    check_choice("balance", balance, BALANCE)
+def class_weights(counts: Ints, balance: Balance) -> Floats:
+    """(K,): the weight of a voxel of each class in the objective."""
+    check_choice("balance", balance, get_args(Balance))
     if balance == "none":
         return np.ones(len(counts))
     present = counts > 0
@@ -58,12 +55,12 @@ def class_weights(counts: Ints, balance: str) -> Floats:
 class _Stratum:
     """Voxels of one class in one case: those with the smallest random keys.
 
-    Keeping fewer of the smallest leaves a uniform sample again.
+    Dropping the largest keys leaves a uniform sample again.
     """
 
     def __init__(self) -> None:
         self.count, self.size = 0, 0
-        self.bar = np.inf  # keys from here on can no longer enter
+        self.limit = np.inf  # voxels with larger keys can no longer enter
         self._keys: list[Floats] = []
         self._rows: list[Floats] = []
 
@@ -80,7 +77,7 @@ class _Stratum:
         keys, rows = np.concatenate(self._keys), self.rows()
         chosen = np.argpartition(keys, quota - 1)[:quota]
         self._keys, self._rows = [keys[chosen]], [rows[:, chosen]]
-        self.size, self.bar = quota, float(self._keys[0].max())
+        self.size, self.limit = quota, float(self._keys[0].max())
 
     def rows(self) -> Floats:
         """(K, size)."""
@@ -88,26 +85,28 @@ class _Stratum:
 
 
 class Sample:
-    """At most `max_voxels` voxels of all cases, evenly from every class of every case.
+    """At most `max_voxels` voxels of all cases, drawn evenly from every class of every case.
 
-    One of each class of each case is kept in any event: none may be missing from the objective.
+    At least one voxel of each class of each case is kept, so that no class is missing from the
+    objective.
 
-    Each voxel draws a random key; a class of a case keeps those with the smallest, up to a quota
-    that halves when the whole would outgrow `max_voxels`. So memory is bounded whatever the number
-    and the size of the cases, one pass suffices, and if all voxels fit, all are kept.
+    Each voxel draws a random key; a class of a case keeps those with the smallest keys, up to a
+    quota that is halved whenever the sample exceeds `max_voxels`. Memory is therefore bounded
+    whatever the number and size of the cases, one pass is enough, and if all voxels fit, all are
+    kept.
 
     Args:
-        max_voxels: of the whole sample.
-        seed: of the keys.
-        from_probs: cases hold probabilities in place of logits.
-        space: `"log_probs"` or `"logits"`, what the calibrator works in.
-        ignore_index: label of voxels that do not count.
+        max_voxels: size of the whole sample.
+        seed: seed of the keys.
+        from_probs: cases hold probabilities instead of logits.
+        space: what the calibrator works on, `"log_probs"` or `"logits"`.
+        ignore_index: label of voxels to skip.
 
     Example:
         >>> import numpy as np
         >>> logits = np.random.default_rng(0).normal(size=(3, 20, 20))
         >>> sample = Sample(max_voxels=90).add((logits, logits.argmax(0)))
-        >>> int(sample.of([0]).counts.sum()), sample.voxels <= 90
+        >>> int(sample.select([0]).counts.sum()), sample.size <= 90
         (400, True)
     """
 
@@ -117,173 +116,149 @@ class Sample:
         max_voxels: int = 1_000_000,
         seed: int = 0,
         from_probs: bool = False,
-        space: str = "log_probs",
+        space: Space = "log_probs",
         ignore_index: int = -100,
     ) -> None:
         self.max_voxels = check_int("max_voxels", max_voxels, low=1)
-        self.from_probs, self.space, self.ignore_index = from_probs, space, ignore_index
-        self.num_classes: int | None = None
+        self._reader = BlockReader(from_probs=from_probs, space=space, ignore_index=ignore_index)
         self._rng = np.random.default_rng(check_int("seed", seed, low=0))
         self._quota = self.max_voxels
         self._strata: list[list[_Stratum]] = []  # per case, per class
-        self._watch = ProbabilityWatch()
 
     def __len__(self) -> int:
-        """How many cases were added."""
+        """Number of cases added."""
         return len(self._strata)
 
     @property
-    def voxels(self) -> int:
-        """How many voxels are kept."""
+    def size(self) -> int:
+        """Number of voxels kept."""
         return sum(s.size for case in self._strata for s in case)
 
     def add(self, case: object) -> Sample:
-        """Read one case, once; returns itself."""
-        held = as_held_out(case)
-        logits, target, mask = check_case(held, self.num_classes)
-        self.num_classes = num_classes = int(logits.shape[0])
-        strata = [_Stratum() for _ in range(num_classes)]
-        for rows, labels in self._read(logits, target, mask):
-            self._offer(strata, rows, labels)
+        """Read one `HeldOut` or tuple (logits, target[, mask]); returns itself."""
+        strata: list[_Stratum] = []
+        for block, labels in self._reader.read(case):
+            strata = strata or [_Stratum() for _ in range(len(block))]
+            self._offer(strata, block, labels)
         for stratum in strata:
             stratum.shrink(self._quota)
         self._strata.append(strata)
-        self._fit_into_memory(self.max_voxels)
+        self._limit_memory(self.max_voxels)
         return self
 
-    def _read(
-        self, logits: Any, target: Any, mask: Any
-    ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        for where in cut(logits):
-            labels = take(target, where, False)
-            keep = labels != self.ignore_index
-            if mask is not None:
-                keep &= take(mask, where, False)
-            if not keep.any():
-                continue
-            block = take(logits, where, True)
-            if not keep.all():
-                block, labels = block[:, keep], labels[keep]
-            check_labels(labels, int(logits.shape[0]))
-            check_block(block, from_probs=self.from_probs, space=self.space)
-            if not self.from_probs:
-                self._watch.see(block)
-            yield block, labels
-
-    def _offer(self, strata: list[_Stratum], block: Any, labels: Any) -> None:
+    def _offer(self, strata: list[_Stratum], block: Any, labels: Ints) -> None:
         keys = self._rng.random(len(labels))
-        bars = np.array([s.bar for s in strata])
         counts = np.bincount(labels, minlength=len(strata))
-        chance = keys < bars[labels]
-        if not chance.all():
-            block, labels, keys = block[:, chance], labels[chance], keys[chance]
-        rows = to_rows(block, from_probs=self.from_probs, space=self.space)
+        candidate = keys < np.array([s.limit for s in strata])[labels]
+        if not candidate.all():
+            block, labels, keys = block[:, candidate], labels[candidate], keys[candidate]
+        rows = self._reader.rows(block)
         for k, stratum in enumerate(strata):
             stratum.count += int(counts[k])
             here = labels == k
             if here.any():
                 stratum.add(keys[here], rows[:, here], self._quota)
-        # Many classes may each be below the quota. The end of the case would halve it anyway.
-        self._fit_into_memory(2 * self.max_voxels, strata)
+        # With many classes each may be below the quota while all together exceed the limit.
+        self._limit_memory(2 * self.max_voxels, strata)
 
-    def _fit_into_memory(self, limit: int, reading: Sequence[_Stratum] = ()) -> None:
-        """Halve the quota until `limit` is kept, with the case that is being read."""
-        while self._quota > 1 and self.voxels + sum(s.size for s in reading) > limit:
+    def _limit_memory(self, limit: int, reading: Sequence[_Stratum] = ()) -> None:
+        """Halve the quota until at most `limit` voxels are kept, with the case being read."""
+        while self._quota > 1 and self.size + sum(s.size for s in reading) > limit:
             self._quota //= 2
             for case in (*self._strata, reading):
                 for stratum in case:
                     stratum.shrink(self._quota)
 
-    def of(self, cases: Sequence[int] | None = None, balance: str = "none") -> Voxels:
-        """The voxels of some cases, by position; None is all."""
-        self._watch.refuse()
-        chosen = range(len(self._strata)) if cases is None else cases
-        if self.num_classes is None:
-            raise ValueError("Expected argument `cases` to hold a case or more, but got none.")
-        return _Gathered.of([self._strata[i] for i in chosen], self.num_classes, balance)
+    def select(self, cases: Sequence[int] | None = None, balance: Balance = "none") -> Voxels:
+        """The voxels of some cases, by position; None selects all."""
+        self._reader.finish()
+        if self._reader.num_classes is None:
+            raise ValueError(_NO_CASES)
+        chosen = self._strata if cases is None else [self._strata[i] for i in cases]
+        return _select(chosen, self._reader.num_classes, balance, self._reader.from_probs)
 
 
 @dataclass
-class _Gathered:
+class _SampledVoxels:
     num_classes: int
     counts: Ints
     cases: int
+    used: int
+    balance: Balance
+    from_probs: bool
     rows: Floats
     labels: Ints
     weights: Floats
 
-    @classmethod
-    def of(cls, cases: list[list[_Stratum]], num_classes: int, balance: str) -> _Gathered:
-        counts = np.array([sum(case[k].count for case in cases) for k in range(num_classes)])
-        each = class_weights(counts, balance)
-        parts = [(k, s) for case in cases for k, s in enumerate(case) if s.size]
-        if not parts:
-            return cls(num_classes, counts, len(cases), np.empty((num_classes, 0)),
-                       np.empty(0, np.int64), np.empty(0))  # fmt: skip
-        sizes = [s.size for _, s in parts]
-        weight = [each[k] * s.count / s.size for k, s in parts]
-        return cls(
-            num_classes,
-            counts,
-            len(cases),
-            np.concatenate([s.rows() for _, s in parts], axis=1),
-            np.repeat([k for k, _ in parts], sizes),
-            np.repeat(weight, sizes),
-        )
-
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[WeightedBlock]:
         step = max(BLOCK_VALUES // self.num_classes, 1)
-        for start in range(0, len(self.labels), step):
+        for start in range(0, self.used, step):
             here = slice(start, start + step)
             yield self.rows[:, here], self.labels[here], self.weights[here]
 
 
+def _select(
+    cases: list[list[_Stratum]], num_classes: int, balance: Balance, from_probs: bool
+) -> _SampledVoxels:
+    strata = [(k, s) for case in cases for k, s in enumerate(case) if s.size]
+    counts = np.zeros(num_classes, np.int64)
+    for k, stratum in strata:
+        counts[k] += stratum.count
+    each = class_weights(counts, balance)
+    sizes = [s.size for _, s in strata]
+    empty = np.empty((num_classes, 0))
+    return _SampledVoxels(
+        num_classes,
+        counts,
+        len(cases),
+        sum(sizes),
+        balance,
+        from_probs,
+        rows=np.concatenate([empty, *(s.rows() for _, s in strata)], axis=1),
+        labels=np.repeat(np.array([k for k, _ in strata], np.int64), sizes),
+        weights=np.repeat(np.array([each[k] * s.count / s.size for k, s in strata]), sizes),
+    )
+
+
 class Stream:
-    """All voxels of all cases, read anew in every pass: nothing is kept.
+    """All voxels of all cases, read again in every pass; nothing is kept in memory.
 
     Args:
-        cases: a re-iterable (list, or an object whose `__iter__` starts anew) of HeldOut or tuples.
-        from_probs, space, ignore_index: as `Sample`.
+        cases: HeldOut or tuples, in a list or another object that can be iterated repeatedly.
         balance: see `class_weights`.
+        from_probs, space, ignore_index: as `Sample`.
     """
 
     def __init__(
         self,
         cases: Iterable[object],
         *,
+        balance: Balance = "none",
         from_probs: bool = False,
-        space: str = "log_probs",
+        space: Space = "log_probs",
         ignore_index: int = -100,
-        balance: str = "none",
     ) -> None:
         if iter(cases) is cases:
             raise TypeError(
-                "Expected argument `cases` to be iterable more than once where all voxels are "
-                "streamed (`max_voxels=None`), but got a one-way iterator. Give a list, or sample."
+                "Expected argument `cases` to be iterable more than once where all voxels are used "
+                "(`max_voxels=None`), but got an iterator. Give a list, or set `max_voxels`."
             )
-        self._cases = cases
-        # It is used for what it reads, and keeps nothing here.
-        self._reader = Sample(from_probs=from_probs, space=space, ignore_index=ignore_index)
-        self.num_classes, self.cases = 0, 0
-        counts: Ints = np.zeros(0, np.int64)
+        self._cases, self.balance, self.from_probs = cases, balance, from_probs
+        self._reader = BlockReader(from_probs=from_probs, space=space, ignore_index=ignore_index)
+        self.cases, self.counts = 0, np.zeros(0, np.int64)
         for case in cases:
-            logits, target, mask = check_case(as_held_out(case), self.num_classes or None)
-            self.num_classes = int(logits.shape[0])
             self.cases += 1
-            counts = counts if len(counts) else np.zeros(self.num_classes, np.int64)
-            for _, labels in self._reader._read(logits, target, mask):
-                counts = counts + np.bincount(labels, minlength=self.num_classes)
-        if not self.cases:
-            raise ValueError("Expected argument `cases` to hold a case or more, but got none.")
-        self._reader._watch.refuse()
-        self.counts = counts
-        self._weights = class_weights(counts, balance)
+            for _, labels in self._reader.read(case):
+                found = np.bincount(labels, minlength=self._reader.num_classes or 0)
+                self.counts = self.counts + found if len(self.counts) else found
+        if self._reader.num_classes is None:
+            raise ValueError(_NO_CASES)
+        self._reader.finish()
+        self.num_classes, self.used = self._reader.num_classes, int(self.counts.sum())
+        self._weights = class_weights(self.counts, balance)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[WeightedBlock]:
         """Rows, labels and weights of every voxel that counts."""
         for case in self._cases:
-            logits, target, mask = check_case(as_held_out(case), self.num_classes)
-            for block, labels in self._reader._read(logits, target, mask):
-                rows = to_rows(block, from_probs=self._reader.from_probs, space=self._reader.space)
-                whole = labels.astype(np.int64)
-                yield rows, whole, self._weights[whole]
+            for block, labels in self._reader.read(case):
+                yield self._reader.rows(block), labels, self._weights[labels]

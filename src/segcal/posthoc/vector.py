@@ -1,31 +1,28 @@
-"""Vector scaling: every class has a temperature and an offset of its own."""
+"""Vector scaling: every class has a scale and an offset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import Floats
-from segcal.posthoc.temperature import LinearCalibrator, Parts, check_bounds, numbers, quadratic
+from segcal.posthoc._linear import LinearCalibrator, check_bounds, finite_array
 
 
 class VectorScaling(LinearCalibrator):
-    """A scale and an offset for each class, on log-probabilities: softmax(a ⊙ log p + b).
+    """softmax(a ⊙ log p + b): a scale and an offset for each class. Labels may change.
 
-    Log-probabilities rather than logits, so that a constant which softmax ignores cannot change
-    the result, and a file fitted on logits serves probabilities too. Labels may change.
+    It works on log-probabilities rather than logits, so a constant that softmax ignores cannot
+    change the result, and a file fitted on logits applies to probabilities too.
 
     Args:
-        bounds: smallest and largest scale; a scale is like 1/T.
+        bounds: smallest and largest scale (a scale is like 1/T).
         bias_penalty: weight of the mean squared offset.
-        max_bias: the offsets stay within ± this.
+        max_bias: largest absolute offset.
     """
-
-    method: ClassVar[str] = "vector"
-    changes_labels: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -34,17 +31,18 @@ class VectorScaling(LinearCalibrator):
         max_bias: float = 50.0,
     ) -> None:
         super().__init__()
-        self.bounds = check_bounds("bounds", bounds, positive=True)
+        self.bounds = check_bounds("bounds", bounds)
         self.bias_penalty = check_number("bias_penalty", bias_penalty, low=0)
         self.max_bias = check_number("max_bias", max_bias, low=0, open_low=True)
 
-    def _start(self, num_classes: int) -> Floats:
-        return np.concatenate([np.ones(num_classes), np.zeros(num_classes)])
+    # θ is (scales, offsets).
 
-    def _box(self, num_classes: int) -> tuple[Floats, Floats]:
-        ones = np.ones(num_classes)
-        lower = np.concatenate([self.bounds[0] * ones, -self.max_bias * ones])
-        return lower, np.concatenate([self.bounds[1] * ones, self.max_bias * ones])
+    def _identity(self, num_classes: int) -> Floats:
+        return np.repeat([1.0, 0.0], num_classes)
+
+    def _limits(self, num_classes: int) -> tuple[Floats, Floats]:
+        lower = np.repeat([self.bounds[0], -self.max_bias], num_classes)
+        return lower, np.repeat([self.bounds[1], self.max_bias], num_classes)
 
     def _names(self, num_classes: int) -> list[str]:
         return [f"{what} of class {k}" for what in ("scale", "bias") for k in range(num_classes)]
@@ -54,10 +52,10 @@ class VectorScaling(LinearCalibrator):
         return rows * theta[:k, None] + theta[k:, None]
 
     def _derivatives(
-        self, rows: Floats, probs: Floats, miss: Floats, weights: Floats
+        self, rows: Floats, probs: Floats, residual: Floats, weights: Floats
     ) -> tuple[Floats, Floats]:
         k = len(rows)
-        gradient = np.concatenate([(miss * rows) @ weights, miss @ weights])
+        gradient = np.concatenate([(residual * rows) @ weights, residual @ weights])
         features = np.concatenate([probs * rows, probs])
         hessian = -(features * weights) @ features.T
         own, scale, bias = probs * weights, np.arange(k), np.arange(k, 2 * k)
@@ -68,23 +66,14 @@ class VectorScaling(LinearCalibrator):
         hessian[bias, scale] += cross
         return gradient, hessian
 
-    def _penalty(self, theta: Floats, num_classes: int) -> Parts:
-        weight = np.zeros(len(theta))
-        weight[num_classes:] = self.bias_penalty / num_classes
-        return quadratic(theta, weight)
-
-    def options(self) -> dict[str, Any]:
-        return {
-            "bounds": list(self.bounds),
-            "bias_penalty": self.bias_penalty,
-            "max_bias": self.max_bias,
-        }
+    def _penalty(self, num_classes: int) -> Floats:
+        return np.repeat([0.0, self.bias_penalty / num_classes], num_classes)
 
     def params(self) -> dict[str, Any]:
         k = self.check_fitted()
         return {"scale": self._theta[:k].tolist(), "bias": self._theta[k:].tolist()}
 
-    def set_params(self, num_classes: int, params: dict[str, Any]) -> None:
-        scale = numbers("scale", params.get("scale"), (num_classes,))
-        bias = numbers("bias", params.get("bias"), (num_classes,))
-        self.num_classes, self._theta = num_classes, np.concatenate([scale, bias])
+    def set_params(self, params: dict[str, Any]) -> None:
+        shape = (self.check_fitted(),)
+        scale = finite_array("scale", params.get("scale"), shape)
+        self._theta = np.concatenate([scale, finite_array("bias", params.get("bias"), shape)])

@@ -1,1 +1,37 @@
-"""Softmax files of any origin."""
+"""Softmax files of any origin: find, pair with labels, read and write.
+
+find_softmax(folder)        every case of a folder: nnU-Net, .npz, .npy or NIfTI
+find_pairs(folder, labels)  predictions with their labels, matched by name and checked
+write_like(file, probs, …)  probabilities in the format of an existing file
+"""
+
+from segcal.predictions.pairing import (
+    AXES,
+    IGNORED,
+    Axes,
+    LoadedCase,
+    Pair,
+    Pairs,
+    check_same_place,
+    find_pairs,
+)
+from segcal.predictions.softmax_files import SoftmaxFile, find_softmax, name_file_in_errors
+from segcal.predictions.writer import check_not_existing, outputs_of, write_like, write_nifti_like
+
+__all__ = [
+    "AXES",
+    "IGNORED",
+    "Axes",
+    "LoadedCase",
+    "Pair",
+    "Pairs",
+    "SoftmaxFile",
+    "check_not_existing",
+    "check_same_place",
+    "find_pairs",
+    "find_softmax",
+    "name_file_in_errors",
+    "outputs_of",
+    "write_like",
+    "write_nifti_like",
+]

@@ -1,35 +1,38 @@
-"""Predictions beside their labels and images: matched by name, checked, read one at a time."""
+"""Predictions with their labels and images: matched by name, checked, read one case at a time."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
-from segcal.data.formats.nifti import Header, check_same_grid, read_header, read_image, read_labels
+from segcal.data import Header, check_same_grid, read_header, read_image, read_labels
 from segcal.predictions.softmax_files import (
+    AxisOrder,
     SoftmaxFile,
     find_softmax,
     is_nifti,
-    refuse_twins,
+    open_npy,
     stem_of,
+    unique_by_name,
 )
 
-AXES = ("auto", "zyx", "xyz")
-# What labels of voxels that do not count become; `segcal.metrics` and `segcal.posthoc` know it.
+Axes: TypeAlias = Literal["auto", "zyx", "xyz"]
+AXES: tuple[str, ...] = get_args(Axes)
+# The label that ignored voxels get; the default `ignore_index` of metrics and calibrators.
 IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCase:
     """One case in memory: `values` (K, *S) as given, `target` (*S), `image` (C, *S) or None."""
 
     name: str
@@ -41,7 +44,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Pair:
-    """The files of one case, checked against each other by shape and place."""
+    """The files of one case, whose shapes and positions match."""
 
     softmax: SoftmaxFile
     label: Path
@@ -50,33 +53,36 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Of the case."""
+        """Name of the case."""
         return self.softmax.name
 
-    def load(self) -> Loaded:
-        """Read the case; a problem names the file."""
+    def load(self) -> LoadedCase:
+        """Read the case; errors name the file."""
         target, spacing = self._read_target()
-        values = as_volume(self.softmax.read(), target.ndim)
+        values = self.softmax.read()
+        if values.ndim == target.ndim:  # a plane, where labels are a volume of one slice
+            values = values[:, None]
         k = self.softmax.num_classes
         ignored = np.zeros(target.shape, np.bool_)
         if self.ignore_label is not None:
             ignored = target == self.ignore_label
-        strange = np.unique(target[((target >= k) | (target < 0)) & ~ignored])
-        if len(strange):
-            shown = ", ".join(map(str, strange[:5].tolist()))
+        invalid = np.unique(target[((target >= k) | (target < 0)) & ~ignored])
+        if len(invalid):
+            shown = ", ".join(map(str, invalid[:5].tolist()))
             raise PathError(
                 self.label,
-                f"holds label {shown}, but {self.softmax.path.name} has {k} classes (0 to {k - 1})",
-                "give probabilities of every class, or say --ignore-label",
+                f"contains label {shown}, but {self.softmax.path.name} has {k} classes "
+                f"(0 to {k - 1})",
+                "give probabilities of every class, or set --ignore-label",
             )
         labels = target.astype(np.int32)
         labels[ignored] = IGNORED
-        image = read_channels(self.images) if self.images else None
-        return Loaded(self.name, values, labels, spacing, image)
+        image = np.concatenate([read_image(p)[0] for p in self.images]) if self.images else None
+        return LoadedCase(self.name, values, labels, spacing, image)
 
     @property
     def has_spacing(self) -> bool:
-        """Whether a file says how large a voxel is; else it counts as 1 mm."""
+        """Whether a file contains the voxel size; otherwise 1 mm is assumed."""
         return is_nifti(self.label) or self.softmax.header() is not None
 
     def _read_target(self) -> tuple[NDArray[Any], tuple[float, ...]]:
@@ -89,30 +95,17 @@ class Pair:
         return np.array(array), spacing[-array.ndim :]
 
 
-def read_channels(paths: Sequence[Path]) -> NDArray[np.floating]:
-    """The image (C, Z, Y, X) of a case, all its channels."""
-    return np.concatenate([read_image(path)[0] for path in paths])
-
-
 def _open_labels(path: Path) -> NDArray[Any]:
-    """Labels in an .npy file, mapped."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise PathError(path, "is damaged or not an array file", "write it again") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
-        raise PathError(path, "does not hold integer labels", "write labels as integers")
+    """Labels in an .npy file, memory-mapped."""
+    array = open_npy(path)
+    if array.dtype.kind not in "iu":
+        raise PathError(path, "does not contain integer labels", "write labels as integers")
     return array
-
-
-def as_volume(values: NDArray[Any], dims: int) -> NDArray[Any]:
-    """(K, *S); a plane becomes a volume of one slice where `dims` is 3."""
-    return values[:, None] if values.ndim - 1 < dims else values
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """All cases of one network. `unused` are labels that have no prediction."""
+    """All cases of one network. `unused` are labels without a prediction."""
 
     folder: Path
     pairs: tuple[Pair, ...]
@@ -124,13 +117,8 @@ class Pairs:
         return self.pairs[0].softmax.num_classes
 
     @property
-    def axes(self) -> str:
-        """The order in which plain arrays are read, "zyx" or "xyz"."""
-        return self.pairs[0].softmax.axes
-
-    @property
     def names(self) -> list[str]:
-        """Of the cases, in order."""
+        """Names of the cases, in order."""
         return [pair.name for pair in self.pairs]
 
     def __len__(self) -> int:
@@ -145,52 +133,52 @@ def find_pairs(
     labels: Path,
     images: Path | None = None,
     *,
-    axes: str = "auto",
+    axes: Axes = "auto",
     ignore_label: int | None = None,
 ) -> Pairs:
-    """Match predictions with labels (and images) by name and check shapes and places.
+    """Match predictions with labels (and images) by name and check shapes and positions.
 
-    No voxel is read, but every header is: what does not fit is said before any work.
+    Only headers are read, so that problems are reported before any work starts.
 
     Args:
-        folder: predictions, in any form of `segcal.predictions.softmax_files`.
-        labels: NIfTI label maps (or .npy arrays) named as the cases.
+        folder: predictions in any format of `segcal.predictions.softmax_files`.
+        labels: NIfTI label maps (or .npy arrays), one per case, with the names of the cases.
         images: NIfTI images, NAME.nii.gz or nnU-Net's NAME_0000.nii.gz.
-        axes: order of the axes of plain arrays, "zyx" or "xyz"; "auto" tells by the shapes.
-        ignore_label: label of voxels that do not count.
+        axes: axis order of plain arrays, "zyx" or "xyz"; "auto" derives it from the shapes.
+        ignore_label: label of voxels to ignore.
     """
     check_choice("axes", axes, AXES)
     found = find_softmax(folder)
-    by_name: dict[str, Path] = {}
-    for path in list_folder(labels, "--labels"):
-        if is_nifti(path) or path.suffix == ".npy":
-            refuse_twins(by_name.get(stem_of(path)), path)
-            by_name[stem_of(path)] = path
-    without = [name for name in found if name not in by_name]
-    if without:
+    label_of = unique_by_name(
+        (stem_of(path), path)
+        for path in list_folder(labels, "--labels")
+        if is_nifti(path) or path.suffix == ".npy"
+    )
+    missing = [name for name in found if name not in label_of]
+    if missing:
         raise PathError(
             labels,
-            f"has no label for {_listed(without)} of {folder}",
-            "give every prediction its label map, NAME.nii.gz",
+            f"has no label for {_listed(missing)} of {folder}",
+            "give a label map NAME.nii.gz for every prediction",
         )
     _check_classes(list(found.values()))
-    headers = {name: read_header(by_name[name]) for name in found if is_nifti(by_name[name])}
+    headers = {name: read_header(label_of[name]) for name in found if is_nifti(label_of[name])}
     if axes != "auto" and not headers:
         raise PathError(
             labels,
-            "holds labels in plain arrays, which lie as the predictions do",
+            "contains labels in plain arrays, which have the axis order of the predictions",
             "leave out --axes, or give NIfTI labels",
         )
-    files = arrange(folder, found, headers, axes)
-    channels = find_images(images, found) if images else {}
+    files = _with_axis_order(folder, found, headers, axes)
+    channels = _find_images(images, found) if images else {}
     pairs = []
     for name, file in files.items():
-        check_place(file, by_name[name], headers.get(name))
-        pictures = channels.get(name, ())
-        for path in pictures if name in headers else ():
+        check_same_place(file, label_of[name], headers.get(name))
+        case_images = channels.get(name, ())
+        for path in case_images if name in headers else ():
             check_same_grid(read_header(path), headers[name])
-        pairs.append(Pair(file, by_name[name], pictures, ignore_label))
-    unused = tuple(sorted(set(by_name) - set(found)))
+        pairs.append(Pair(file, label_of[name], case_images, ignore_label))
+    unused = tuple(sorted(set(label_of) - set(found)))
     return Pairs(folder, tuple(pairs), unused)
 
 
@@ -210,54 +198,55 @@ def _check_classes(files: Sequence[SoftmaxFile]) -> None:
             )
 
 
-def arrange(
-    folder: Path, found: dict[str, SoftmaxFile], headers: dict[str, Header], axes: str
+def _with_axis_order(
+    folder: Path, found: dict[str, SoftmaxFile], headers: dict[str, Header], axes: Axes
 ) -> dict[str, SoftmaxFile]:
-    """Plain arrays with their axes in the order that fits the labels' (or images') headers.
-
-    All of a folder have one order, and one case whose shape tells is enough.
-    """
-    plain = {n: f for n, f in found.items() if f.form in ("npz", "npy") and n in headers}
+    """Plain arrays in the axis order that matches the labels; all of a folder have one order."""
+    plain = {n: f for n, f in found.items() if f.is_plain_array and n in headers}
     if not plain:
         return found
+    order: AxisOrder
     if axes == "auto":
-        fits = {
-            order: all(_fits(f.with_axes(order), headers[n]) for n, f in plain.items())
-            for order in ("zyx", "xyz")
-        }
-        if fits["zyx"] and fits["xyz"]:
+        zyx, xyz = (
+            all(_has_shape(f.with_axes(o), headers[n]) for n, f in plain.items())
+            for o in ("zyx", "xyz")
+        )
+        if zyx and xyz:
             raise PathError(
                 folder,
-                "holds arrays whose shapes fit in both axis orders",
-                "say --axes zyx (as SimpleITK and nnU-Net order arrays) or --axes xyz (as nibabel)",
+                "contains arrays whose shapes match the labels in both axis orders",
+                "set --axes zyx (array order of SimpleITK and nnU-Net) or --axes xyz (nibabel)",
             )
-        axes = "xyz" if fits["xyz"] else "zyx"
-    return {n: f.with_axes(axes) if n in plain else f for n, f in found.items()}
+        order = "xyz" if xyz else "zyx"
+    else:
+        order = axes
+    return {n: f.with_axes(order) if n in plain else f for n, f in found.items()}
 
 
-def _fits(file: SoftmaxFile, header: Header) -> bool:
-    return _as_3d(file.grid_shape) == header.shape
+def _has_shape(file: SoftmaxFile, header: Header) -> bool:
+    space = file.grid_shape
+    return ((1, *space) if len(space) == 2 else space) == header.shape
 
 
-def _as_3d(space: tuple[int, ...]) -> tuple[int, ...]:
-    return (1, *space) if len(space) == 2 else space
+def check_same_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
+    """Raise a PathError if a label map differs from the prediction in shape or position.
 
-
-def check_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
-    """Refuse a label map of another shape, or elsewhere, than the prediction."""
-    if header is None:  # labels in a plain array
+    Args:
+        header: the label map's; None if it is a plain array.
+    """
+    if header is None:
         array = _open_labels(label)
         if array.shape != file.grid_shape:
             raise _wrong_shape(file, label, array.shape)
         return
-    if not _fits(file, header):
+    if not _has_shape(file, header):
         raise _wrong_shape(file, label, header.shape)
     own = file.header()
     if own is None:
         return
     if "spacing" in header.notes or "spacing" in own.notes:
         # The affine is a placeholder, which every library reads in its own way.
-        own = Header(**{**vars(own), "affine": header.affine})
+        own = replace(own, affine=header.affine)
     check_same_grid(own, header)
 
 
@@ -265,26 +254,24 @@ def _wrong_shape(file: SoftmaxFile, label: Path, shape: tuple[int, ...]) -> Path
     return PathError(
         file.path,
         f"has shape {file.grid_shape} for {file.num_classes} classes, but {label.name} has {shape}",
-        "predictions and labels must be on one grid",
+        "predictions and labels must have the same grid",
     )
 
 
-def find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ...]]:
-    """The files of every case: NAME.nii.gz, or its channels NAME_0000.nii.gz, …"""
-    own: dict[str, Path] = {}
+def _find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ...]]:
+    """The images of every case: NAME.nii.gz, or its channels NAME_0000.nii.gz, …"""
+    files = unique_by_name(
+        (stem_of(path), path) for path in list_folder(folder, "--images") if is_nifti(path)
+    )
     channels: dict[str, list[Path]] = defaultdict(list)
-    for path in list_folder(folder, "--images"):
-        if is_nifti(path):
-            stem = stem_of(path)
-            refuse_twins(own.get(stem), path)
-            own[stem] = path
-            if re.fullmatch(r"_\d{4}", stem[-5:]):
-                channels[stem[:-5]].append(path)
+    for stem, path in files.items():
+        if re.fullmatch(r"_\d{4}", stem[-5:]):
+            channels[stem[:-5]].append(path)
     out = {}
     for name in names:
-        if name not in own and name not in channels:
+        if name not in files and name not in channels:
             raise PathError(
                 folder, f"has no image for {name}", "give NAME.nii.gz or NAME_0000.nii.gz"
             )
-        out[name] = (own[name],) if name in own else tuple(channels[name])
+        out[name] = (files[name],) if name in files else tuple(channels[name])
     return out

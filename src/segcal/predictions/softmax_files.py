@@ -1,8 +1,8 @@
-"""Anybody's probabilities (or logits) in a folder: which files are which case, and reading them.
+"""Folders of probabilities (or logits): which files belong to which case, and reading them.
 
-Forms, by what lies in the folder:
+Formats, recognized by the files in the folder:
 
-    nnunet    NAME.npz with `probabilities` (K, z, y, x), and NAME.pkl beside it
+    nnunet    NAME.npz with `probabilities` (K, z, y, x), and NAME.pkl next to it
     npz, npy  one array (K, *S) in NAME.npz or NAME.npy
     nifti     NAME.nii.gz with the classes last (4-D), such as NAME_probs.nii.gz of `segcal predict`
     classes   NAME_class0.nii.gz, NAME_class1.nii.gz, … (or NAME_0, NAME_1; one 3-D file per class)
@@ -14,59 +14,58 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data.formats.nifti import (
-    MAX_VOLUME_BYTES,
-    Header,
-    check_same_grid,
-    read_header,
-    read_voxels,
-)
-from segcal.predictions.nnunet import Placement, read_placement, to_file_order
+from segcal.data import MAX_VOLUME_BYTES, Header, check_same_grid, read_header, read_voxels
+from segcal.predictions.nnunet_geometry import NnunetGeometry, read_geometry, to_file_order
+
+Format: TypeAlias = Literal["nnunet", "npz", "npy", "nifti", "classes"]
+AxisOrder: TypeAlias = Literal["zyx", "xyz"]
 
 NNUNET_KEYS = ("probabilities", "softmax")
 _KEYS = ("probs", "logits", "arr_0")
 _NIFTI = (".nii.gz", ".nii")
 _CLASS_FILE = re.compile(r"^(.+?)[_.-](?:class|probs?|label|c|p)?[_-]?(\d{1,4})$", re.IGNORECASE)
-# What files of probabilities say at the end of their name beside the case.
+# Endings of file names that are not part of the case's name.
 _SUFFIX = re.compile(r"_(?:probs|probabilities|softmax|logits)$", re.IGNORECASE)
 _BROKEN = "write the file again"
 
 
 @dataclass(frozen=True)
 class SoftmaxFile:
-    """One case of somebody's predictions.
+    """The prediction of one case.
 
     Attributes:
-        name: of the case.
-        form: see the module.
+        name: name of the case.
+        format: see the module.
         paths: its file, or one per class.
-        shape: (K, *S) as it will be read.
-        key: of the array in an .npz.
-        dtype: of the stored values.
-        axes: "zyx" (as SimpleITK and nnU-Net order arrays) or "xyz" (as nibabel does).
-        placement: what nnU-Net's .pkl says.
+        shape: (K, *S) as stored.
+        key: name of the array in an .npz file.
+        dtype: dtype of the stored values.
+        axes: "zyx" (the array order of SimpleITK and nnU-Net) or "xyz" (that of nibabel).
+        geometry: content of nnU-Net's .pkl file.
     """
 
     name: str
-    form: str
+    format: Format
     paths: tuple[Path, ...]
     shape: tuple[int, ...]
     key: str = ""
     dtype: str = "float32"
-    axes: str = "zyx"
-    placement: Placement | None = None
+    axes: AxisOrder = "zyx"
+    geometry: NnunetGeometry | None = None
 
     @property
     def path(self) -> Path:
-        """The file to name in messages."""
+        """The file that messages name."""
         return self.paths[0]
 
     @property
@@ -74,39 +73,55 @@ class SoftmaxFile:
         """K."""
         return self.shape[0]
 
+    @property
+    def is_plain_array(self) -> bool:
+        """Whether the file does not define the order of its axes."""
+        return self.format in ("npz", "npy")
+
     def header(self) -> Header | None:
-        """Where its voxels lie, if the files say so."""
-        if self.form in ("nifti", "classes"):
+        """The position of its voxels; None if the files do not contain it."""
+        if self.format in ("nifti", "classes"):
             return read_header(self.path)
-        if self.placement is None or self.placement.affine is None:
+        if self.geometry is None or self.geometry.affine is None:
             return None
         z, y, x = self.grid_shape
         return Header(
             self.path.with_suffix(".pkl"), (x, y, z), np.dtype(self.dtype), 0, 1.0, 0.0,
-            self.placement.affine, self.placement.spacing_mm,
+            self.geometry.affine, self.geometry.spacing_mm,
         )  # fmt: skip
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """The space S that `read` gives, (Z, Y, X) where it is known to be that."""
+        """The spatial shape that `read` returns, (Z, Y, X) where the order is known."""
         space = self.shape[1:]
-        if self.placement is not None and self.placement.reoriented:
-            probe = np.empty((1, *space), np.bool_)
-            return to_file_order(probe, self.placement).shape[1:]
+        if self.geometry is not None:
+            probe = np.broadcast_to(np.False_, (1, *space))
+            return to_file_order(probe, self.geometry).shape[1:]
         return space[::-1] if self.axes == "xyz" else space
 
     def read(self) -> NDArray[np.floating]:
-        """(K, Z, Y, X), or (K, *S) as stored; .npy files are mapped, not loaded."""
-        if self.form in ("nifti", "classes"):
+        """(K, Z, Y, X), or (K, *S) as stored; .npy files are memory-mapped."""
+        if self.format in ("nifti", "classes"):
             return _read_nifti(self)
-        array = _read_npy(self.path) if self.form == "npy" else _read_npz(self.path, self.key)
-        if self.placement is not None:
-            return to_file_order(array, self.placement)
+        array = open_npy(self.path) if self.format == "npy" else _read_npz(self.path, self.key)
+        if self.geometry is not None:
+            return to_file_order(array, self.geometry)
         return array.transpose(0, *range(array.ndim - 1, 0, -1)) if self.axes == "xyz" else array
 
-    def with_axes(self, axes: str) -> SoftmaxFile:
-        """The same, its axes read in this order."""
+    def with_axes(self, axes: AxisOrder) -> SoftmaxFile:
+        """The same file, read in this axis order."""
         return replace(self, axes=axes)
+
+
+@contextmanager
+def name_file_in_errors(path: Path) -> Iterator[None]:
+    """Put `path` in front of a ValueError or TypeError about its content."""
+    try:
+        yield
+    except PathError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def stem_of(path: Path) -> str:
@@ -117,26 +132,21 @@ def stem_of(path: Path) -> str:
     return path.stem
 
 
-def case_of(path: Path) -> str:
-    """The case that a file of probabilities belongs to."""
-    return _SUFFIX.sub("", stem_of(path))
-
-
 def is_nifti(path: Path) -> bool:
-    """By its name."""
+    """Whether the file name is that of a NIfTI file."""
     return path.name.lower().endswith(_NIFTI)
 
 
 def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
-    """Every case of a folder, by name, in name order; headers are read, voxels are not."""
+    """Every case of a folder, by name, in name order; only headers are read."""
     files = [path for path in list_folder(folder, "--probs or --logits") if path.is_file()]
     npz = [path for path in files if path.suffix.lower() == ".npz"]
     npy = [path for path in files if path.suffix.lower() == ".npy"]
     if npz and npy:
         raise PathError(
             folder,
-            f"holds .npz and .npy files ({npz[0].name}, {npy[0].name})",
-            "give folders of one kind each",
+            f"contains .npz and .npy files ({npz[0].name}, {npy[0].name})",
+            "keep files of one format per folder",
         )
     if npz:
         found = [_describe_npz(path) for path in npz]
@@ -147,23 +157,32 @@ def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
     if not found:
         raise PathError(
             folder,
-            "holds no probabilities",
-            "give a folder with .npz, .npy, 4-D .nii.gz files, or one .nii.gz per class "
+            "contains no probabilities",
+            "give a folder with .npz, .npy or 4-D .nii.gz files, or one .nii.gz per class "
             "(NAME_class0.nii.gz, …)",
         )
-    out: dict[str, SoftmaxFile] = {}
-    for file in sorted(found, key=lambda file: file.name):
-        refuse_twins(out[file.name].path if file.name in out else None, file.path)
-        out[file.name] = file
+    by_path = {file.path: file for file in found}
+    cases = unique_by_name((file.name, file.path) for file in found)
+    return {name: by_path[path] for name, path in sorted(cases.items())}
+
+
+def unique_by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
+    """The file of each case; a PathError if a case has two."""
+    out: dict[str, Path] = {}
+    for name, path in files:
+        if name in out:
+            raise PathError(
+                path.parent,
+                f"has two files for case {name}: {out[name].name} and {path.name}",
+                "remove one",
+            )
+        out[name] = path
     return out
 
 
-def refuse_twins(first: Path | None, second: Path) -> None:
-    """Two files of one case: neither may be chosen in silence."""
-    if first is not None:
-        raise PathError(
-            second, f"and {first.name} are both of case {case_of(second)}", "remove one of them"
-        )
+def _case_of(path: Path) -> str:
+    """The case that a file of probabilities belongs to."""
+    return _SUFFIX.sub("", stem_of(path))
 
 
 # numpy files
@@ -173,20 +192,21 @@ def _check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> No
     if dtype.kind != "f" or not 3 <= len(shape) <= 4 or shape[0] < 2 or min(shape) < 1:
         raise PathError(
             path,
-            f"holds an array of {dtype} of shape {shape}",
+            f"contains an array of {dtype} of shape {shape}",
             "give floating-point probabilities (K, *S) with the classes first, in 2-D or 3-D",
         )
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_VOLUME_BYTES:
-        raise PathError(path, f"holds an array of shape {shape}, too large", "split the case")
+        raise PathError(path, f"contains an array of shape {shape}, too large", "split the case")
 
 
 def _describe_npy(path: Path) -> SoftmaxFile:
-    array = _read_npy(path)
+    array = open_npy(path)
     _check_array(path, array.shape, array.dtype)
-    return SoftmaxFile(case_of(path), "npy", (path,), array.shape, dtype=array.dtype.name)
+    return SoftmaxFile(_case_of(path), "npy", (path,), array.shape, dtype=array.dtype.name)
 
 
-def _read_npy(path: Path) -> NDArray[Any]:
+def open_npy(path: Path) -> NDArray[Any]:
+    """An array in an .npy file, memory-mapped."""
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
@@ -199,24 +219,21 @@ def _describe_npz(path: Path) -> SoftmaxFile:
     if key is None and len(arrays) == 1:
         key = next(iter(arrays))
     if key is None:
-        names = ", ".join(sorted(arrays)) or "nothing"
+        names = ", ".join(sorted(arrays)) or "no array"
         raise PathError(
-            path, f"holds {names}", "give one array, named probabilities, probs or logits"
+            path, f"contains {names}", "give one array, named probabilities, probs or logits"
         )
     shape, dtype = arrays[key]
     _check_array(path, shape, dtype)
-    form, placement = "npz", None
-    if key in NNUNET_KEYS:
-        form = "nnunet"
-        beside = path.with_suffix(".pkl")
-        placement = read_placement(beside, shape[1:]) if beside.is_file() else None
-    return SoftmaxFile(
-        case_of(path), form, (path,), shape, key=key, dtype=dtype.name, placement=placement
-    )
+    if key not in NNUNET_KEYS:
+        return SoftmaxFile(_case_of(path), "npz", (path,), shape, key, dtype.name)
+    properties = path.with_suffix(".pkl")
+    geometry = read_geometry(properties, shape[1:]) if properties.is_file() else None
+    return SoftmaxFile(_case_of(path), "nnunet", (path,), shape, key, dtype.name, geometry=geometry)
 
 
 def _npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of every array, without unpacking one."""
+    """Shape and dtype of every array, without decompressing one."""
     out = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -243,42 +260,43 @@ def _read_npz(path: Path, key: str) -> NDArray[Any]:
         raise PathError(path, "is damaged or not an .npz file", _BROKEN) from error
 
 
-# NIfTI
+# NIfTI files
 
 
 def _describe_nifti(files: list[Path]) -> list[SoftmaxFile]:
-    """4-D files are cases; if there are none, 3-D files are classes of cases by their numbers."""
+    """4-D files are cases; if there are none, numbered 3-D files are the classes of cases."""
     headers = {path: read_header(path) for path in files}
     whole = {path: h for path, h in headers.items() if h.channels > 1}
     if whole:
         return [
-            SoftmaxFile(case_of(path), "nifti", (path,), (h.channels, *h.shape))
+            SoftmaxFile(_case_of(path), "nifti", (path,), (h.channels, *h.shape))
             for path, h in whole.items()
         ]
+    numbered = [
+        (match[1], int(match[2]), path)
+        for path in files
+        if (match := _CLASS_FILE.match(stem_of(path)))
+    ]
+    unique_by_name((f"{case}, class {k}", path) for case, k, path in numbered)
     groups: dict[str, dict[int, Path]] = defaultdict(dict)
-    for path in files:
-        match = _CLASS_FILE.match(stem_of(path))
-        if match:
-            parts = groups[match[1]]
-            refuse_twins(parts.get(int(match[2])), path)
-            parts[int(match[2])] = path
-    return [_one_per_class(name, parts, headers) for name, parts in groups.items()]
+    for case, k, path in numbered:
+        groups[case][k] = path
+    return [_one_per_class(case, by_class, headers) for case, by_class in groups.items()]
 
 
-def _one_per_class(name: str, parts: dict[int, Path], headers: dict[Path, Header]) -> SoftmaxFile:
-    first = parts[min(parts)]
-    missing = sorted(set(range(max(parts) + 1)) - set(parts))
-    if missing or len(parts) < 2:
-        has = ", ".join(map(str, sorted(parts)))
+def _one_per_class(
+    name: str, by_class: dict[int, Path], headers: dict[Path, Header]
+) -> SoftmaxFile:
+    ordered = tuple(by_class[k] for k in sorted(by_class))
+    if sorted(by_class) != list(range(len(ordered))) or len(ordered) < 2:
         raise PathError(
-            first,
-            f"case {name} has files of class {has} only",
+            ordered[0],
+            f"case {name} has files of class {', '.join(map(str, sorted(by_class)))} only",
             "give one file for every class from 0 on, or a 4-D file with the classes last",
         )
-    ordered = tuple(parts[k] for k in sorted(parts))
     for path in ordered[1:]:
-        check_same_grid(headers[path], headers[first])
-    return SoftmaxFile(name, "classes", ordered, (len(ordered), *headers[first].shape))
+        check_same_grid(headers[path], headers[ordered[0]])
+    return SoftmaxFile(name, "classes", ordered, (len(ordered), *headers[ordered[0]].shape))
 
 
 def _read_nifti(file: SoftmaxFile) -> NDArray[Any]:
@@ -286,6 +304,6 @@ def _read_nifti(file: SoftmaxFile) -> NDArray[Any]:
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if array.dtype.kind != "f":
         raise PathError(
-            file.path, f"holds {array.dtype} values", "give floating-point probabilities"
+            file.path, f"contains {array.dtype} values", "give floating-point probabilities"
         )
     return array

@@ -1,4 +1,4 @@
-"""Calibrated probabilities on disk in the form that they came in."""
+"""Writing calibrated probabilities in the format of the files they were read from."""
 
 from __future__ import annotations
 
@@ -12,82 +12,79 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
-from segcal.predictions.nnunet import from_file_order
+from segcal.predictions.nnunet_geometry import from_file_order
 from segcal.predictions.softmax_files import SoftmaxFile
 
 
-def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> list[Path]:
-    """Write `probs`, arranged as `file.read()` gives them, as `file` is; the paths written.
+def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> None:
+    """Write `probs`, with the axes of `file.read()`, in the format of `file`.
 
-    Each file is written whole or not at all, in the dtype of `probs`: rounding it further could
+    Each file is written completely or not at all, in the dtype of `probs`: further rounding could
     make two classes equal.
     """
     folder.mkdir(parents=True, exist_ok=True)
     values: NDArray[Any] = probs
-    if file.form in ("nifti", "classes"):
-        return _write_nifti(file, values, folder)
-    if file.placement is not None:
-        values = from_file_order(values, file.placement)
+    if file.format in ("nifti", "classes"):
+        parts = [values] if file.format == "nifti" else list(values)
+        for source, part in zip(file.paths, parts, strict=True):
+            write_nifti_like(source, part, folder)
+        return
+    if file.geometry is not None:
+        values = from_file_order(values, file.geometry)
     elif file.axes == "xyz":
         values = values.transpose(0, *range(values.ndim - 1, 0, -1))
-    out = folder / file.path.name
-    with atomic_path(out) as partial:
+    with atomic_path(folder / file.path.name) as partial:
         with partial.open("wb") as stream:
-            if file.form == "npy":
+            if file.format == "npy":
                 np.save(stream, values)
             else:
                 key = "probabilities" if file.key == "logits" else file.key
                 np.savez_compressed(stream, **{key: values})  # type: ignore[arg-type]
-        if file.form != "npy":
-            _copy_others(file, partial)
-    beside = _beside(file)
-    for source in beside:
+        if file.format != "npy":
+            _copy_other_arrays(file, partial)
+    for source in _properties(file):
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
-    return [out, *(folder / source.name for source in beside)]
 
 
-def _copy_others(file: SoftmaxFile, out: Path) -> None:
-    """What else lies in the .npz, byte for byte."""
+def write_nifti_like(source: Path, array: NDArray[Any], folder: Path) -> None:
+    """Write `array` ([K,] Z, Y, X) under the name and with the header of the NIfTI file `source`.
+
+    The shape of the file is kept, such as that of a 2-D file for an array of one slice.
+    """
+    header: Any = nib.load(source).header.copy()
+    header.set_data_dtype(array.dtype)
+    header.set_slope_inter(1.0, 0.0)
+    image = nib.Nifti1Image(array.T.reshape(header.get_data_shape()), None, header)  # type: ignore[no-untyped-call]
+    with atomic_path(folder / source.name) as partial:
+        nib.save(image, partial)
+
+
+def _copy_other_arrays(file: SoftmaxFile, out: Path) -> None:
+    """Copy the other arrays of the .npz file byte for byte."""
     with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(out, "a") as new:
         for name in old.namelist():
             if name != f"{file.key}.npy":
                 new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
 
 
-def _beside(file: SoftmaxFile) -> list[Path]:
-    """The properties that belong to nnU-Net's softmax."""
+def _properties(file: SoftmaxFile) -> list[Path]:
+    """nnU-Net's .pkl file, if there is one."""
     properties = file.path.with_suffix(".pkl")
-    return [properties] if file.form == "nnunet" and properties.is_file() else []
-
-
-def _write_nifti(file: SoftmaxFile, values: NDArray[Any], folder: Path) -> list[Path]:
-    parts = [values] if file.form == "nifti" else list(values)
-    written = []
-    for source, part in zip(file.paths, parts, strict=True):
-        header: Any = nib.load(source).header.copy()
-        header.set_data_dtype(part.dtype)
-        header.set_slope_inter(1.0, 0.0)
-        shape = header.get_data_shape()
-        array = part.T.reshape(shape)
-        image = nib.Nifti1Image(array, None, header)  # type: ignore[no-untyped-call]
-        out = folder / source.name
-        with atomic_path(out) as partial:
-            nib.save(image, partial)
-        written.append(out)
-    return written
+    return [properties] if file.format == "nnunet" and properties.is_file() else []
 
 
 def outputs_of(file: SoftmaxFile, folder: Path) -> list[Path]:
-    """All that `write_like` will write."""
-    return [folder / path.name for path in (*file.paths, *_beside(file))]
+    """The paths that `write_like` writes."""
+    return [folder / path.name for path in (*file.paths, *_properties(file))]
 
 
-def check_free(paths: Sequence[Path], overwrite: bool) -> None:
-    """Refuse to replace what is there, unless told; a folder is never replaced."""
+def check_not_existing(paths: Sequence[Path], overwrite: bool) -> None:
+    """Raise a PathError if a file exists and `overwrite` is not set, or if a path is a folder."""
     for path in paths:
         if path.is_dir():
-            raise ValueError(f"{path}: is a folder; choose another --out")
+            raise PathError(path, "is a folder", "choose another --out")
         if path.exists() and not overwrite:
-            raise ValueError(f"{path}: exists already; say --overwrite to replace it")
+            raise PathError(path, "exists already", "pass --overwrite to replace it")

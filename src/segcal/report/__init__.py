@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from segcal.report.plots.style import new_figure
     from segcal.report.sections import SECTIONS
     from segcal.report.table_model import Cell, Column, Row, Table
+    from segcal.study import Study
 
 __all__ = [
     "SECTIONS",
@@ -47,7 +48,7 @@ __getattr__, __dir__ = lazy_exports(
 
 
 def write_report(
-    study: Path | str,
+    study: "Path | str | Study",
     *,
     out: Path | str | None = None,
     region: str | None = None,
@@ -60,7 +61,8 @@ def write_report(
     existing folder is refused.
 
     Args:
-        study: a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote.
+        study: a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote, or the
+            `Study` that `read_study` returned for it, with its region and reference.
         out: folder of the report; by default `report` in the study.
         region: where calibration is measured; by default the study's region.
         reference: the method that is compared with all others; by default the one that the study
@@ -69,4 +71,5 @@ def write_report(
     """
     from segcal.report.writer import write
 
-    return write(Path(study), Path(out) if out is not None else None, region, reference, sections)
+    source = Path(study) if isinstance(study, str) else study
+    return write(source, Path(out) if out is not None else None, region, reference, sections)

@@ -9,7 +9,7 @@ import numpy as np
 
 from segcal.metrics import POOLED, is_whole_image
 from segcal.stats import means_over_seeds
-from segcal.study.reader import Study
+from segcal.study import Study
 
 if TYPE_CHECKING:
     import pandas as pd

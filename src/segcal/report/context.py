@@ -11,8 +11,7 @@ from segcal.report.published_numbers import PublishedNumbers, find_published
 from segcal.report.rankings import Rankings, compute_rankings
 from segcal.report.seed_comparisons import SeedComparisons, compare_over_seeds
 from segcal.report.table_model import Table
-from segcal.study.reader import Study
-from segcal.study.schema import Dataset
+from segcal.study import Dataset, Study
 
 
 class Context:

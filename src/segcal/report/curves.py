@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.errors import PathError
-from segcal.report.npz import open_npz
-from segcal.study.reader import Study
+from segcal.study import Study, open_arrays
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
@@ -101,7 +100,7 @@ def read_bins(study: Study, prefix: str = "") -> dict[tuple[str, str], CaseBins]
 
 def read_run_bins(path: Path, prefix: str = "") -> CaseBins | None:
     """The bins of one run; None if it has none with that prefix."""
-    with open_npz(path, "calibration bins") as file:
+    with open_arrays(path, "calibration bins") as file:
         if prefix and f"{prefix}top_count" not in file:
             return None
         sums = np.stack([np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS])

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from segcal.report.context import Context
 from segcal.report.curves import CaseBins, Curve, read_run_bins
-from segcal.report.npz import open_npz
 from segcal.report.plots.style import CLASS_COLORS
+from segcal.study import open_arrays
 
 Bytes = npt.NDArray[np.uint8]
 _Plane = dict[str, npt.NDArray[Any]]
@@ -61,7 +61,7 @@ class _Slices:
 
     def read(self, case: str) -> _Plane:
         names = ("image", "truth", "labels", "confidence", "spacing")
-        with open_npz(self.path, "slices") as file:
+        with open_arrays(self.path, "slices") as file:
             return {name: np.asarray(file[f"{name}_{self.index[case]}"]) for name in names}
 
 
@@ -93,7 +93,7 @@ def _open(context: Context, dataset: str) -> dict[str, _Slices]:
     for run, path in context.study.files("slices.npz"):
         if run.dataset != dataset or run.method in out:
             continue
-        with open_npz(path, "slices") as file:
+        with open_arrays(path, "slices") as file:
             index = {str(case): i for i, case in enumerate(file["cases"])}
         found = read_run_bins(bins[run.run]) if run.run in bins else None
         out[run.method] = _Slices(run.run, path, index, found)

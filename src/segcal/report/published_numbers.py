@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal.core.errors import PathError
 from segcal.metrics import base_metric, is_whole_image
-from segcal.study.reader import Study
-from segcal.study.schema import Dataset, Method
+from segcal.study import Dataset, Method, Study
 
 SHIPPED = Path(__file__).parent / "published"
 FILE = "published.yaml"

@@ -16,25 +16,28 @@ from segcal.report.plots.style import figure_style, inline_svg, save_figure
 from segcal.report.sections import SECTIONS
 from segcal.report.table_model import Table
 from segcal.report.text import safe_name
-from segcal.study.reader import read_study
+from segcal.study import Study, read_study
 
 INDEX = "index.html"
 _OWN = {INDEX, "tables", "figures"}
 
 
 def write(
-    folder: Path,
+    study: Path | Study,
     out: Path | None = None,
     region: str | None = None,
     reference: str | None = None,
     sections: Sequence[str] = (),
 ) -> Path:
     """Read the study, build all sections, and move the finished folder to its place."""
+    folder = study.folder if isinstance(study, Study) else study
     target = out if out is not None else folder / "report"
     _check_target(target)
     _check_not_a_run(folder)
     build = [SECTIONS.get(name) for name in dict.fromkeys([*SECTIONS, *sections])]
-    context = Context(read_study(folder, region, reference))
+    if not isinstance(study, Study):
+        study = read_study(folder, region, reference)
+    context = Context(study)
     with figure_style():
         built = [section for each in build if (section := each(context)) is not None]
         _check_names(built)

@@ -30,7 +30,9 @@ def write_cases_table(path: Path, rows: Iterable[Row]) -> None:
     write_text(path, text.getvalue())
 
 
-def read_cases_table(path: Path | str, *, required: Sequence[str] = COLUMNS) -> "pd.DataFrame":
+def read_cases_table(
+    path: Path | str, *, required: Sequence[str] = COLUMNS, limit: int | None = None
+) -> "pd.DataFrame":
     """The rows of a table, each number exactly as it was written.
 
     Columns of names have the dtype `category` of strings: "001" and "NA" are names, not a number
@@ -40,6 +42,7 @@ def read_cases_table(path: Path | str, *, required: Sequence[str] = COLUMNS) -> 
         path: a CSV file, or a compressed one (.csv.gz).
         required: columns that must be present; `segcal.stats.REQUIRED_COLUMNS` for tables from
             other tools.
+        limit: read only the first `limit` bytes; by default the whole file.
 
     Raises:
         PathError: the file is missing, cut off, not a table, or lacks a column, a name or a number.
@@ -48,9 +51,9 @@ def read_cases_table(path: Path | str, *, required: Sequence[str] = COLUMNS) -> 
 
     path = Path(path)
     try:
-        _check_complete(path)
+        _check_complete(path, limit)
         table: pd.DataFrame = pd.read_csv(
-            path,
+            path if limit is None else io.BytesIO(path.read_bytes()[:limit]),
             dtype=dict.fromkeys(COLUMNS[:-1], str),
             keep_default_na=False,
             na_values={"value": ["", "nan", "NaN"]},
@@ -118,12 +121,15 @@ def _categorical(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.astype(dict.fromkeys(names, "category"))
 
 
-def _check_complete(path: Path) -> None:
+def _check_complete(path: Path, limit: int | None) -> None:
     """Raise if the last line does not end: its number may have lost digits."""
-    if path.suffix == ".gz" or path.stat().st_size == 0:
+    size = path.stat().st_size
+    if limit is not None and size < limit:
+        raise PathError(path, f"has {size} of {limit} bytes", "copy or write it again")
+    if path.suffix == ".gz" or size == 0:
         return
     with path.open("rb") as stream:
-        stream.seek(-1, io.SEEK_END)
+        stream.seek((size if limit is None else limit) - 1)
         if stream.read(1) not in (b"\n", b"\r"):
             raise PathError(path, "is cut off in its last line", "copy or write it again")
 

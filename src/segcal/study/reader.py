@@ -1,4 +1,4 @@
-"""A study folder, read and checked: study.json, the long table, and the files of its runs."""
+"""Read and check a study folder: study.json, cases.csv and the files of its runs."""
 
 import json
 import textwrap
@@ -15,27 +15,28 @@ from segcal.core.errors import PathError
 from segcal.metrics import REGIONS, base_metric
 from segcal.stats import ranked_methods
 from segcal.study.cases_table import empty_cases_table, read_cases_table
+from segcal.study.evaluation_files import CASES, file_of_split
 from segcal.study.reference import Named, find_named
 from segcal.study.schema import Dataset, Method, Run, StudyFile
+from segcal.study.writer import STUDY
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# What helps when the long table of a study is not whole.
-_AGAIN = "copy it again, or resume the study (`segcal benchmark PLAN --out STUDY --resume`)"
+_INCOMPLETE = "copy it again, or resume the study (`segcal benchmark PLAN --out STUDY --resume`)"
 GROUPS = ("main", "ablation", "prior", "posthoc")
-_Named = TypeVar("_Named", Dataset, Method)
+_Titled = TypeVar("_Titled", Dataset, Method)
 
 
 @dataclass(frozen=True)
 class Study:
-    """What the report is made of. Only names and numbers are held; files of runs open when asked.
+    """A study as it was read. The files of its runs are opened on demand.
 
     Attributes:
-        region: where the calibration of the printed tables was measured.
-        regions: where calibration was measured at all.
-        metrics: of the tables, as the rows name them.
-        named: the method that the study is about, if somebody named one.
+        region: where the calibration metrics of tables and ranks are measured.
+        regions: all regions in which calibration was measured.
+        metrics: the metrics of the tables, as the rows name them.
+        named: the reference method, if one was named.
     """
 
     folder: Path
@@ -48,28 +49,28 @@ class Study:
 
     @cached_property
     def methods(self) -> dict[str, Method]:
-        """By name, in the order of study.json; methods that only rows know come last."""
-        out = {m.name: replace_title(m) for m in self.info.methods}
-        for name in dict.fromkeys(self.table["method"]):
-            out.setdefault(str(name), Method(name=str(name), title=str(name)))
+        """Methods by name, in the order of study.json; methods that only have rows come last."""
+        out = {method.name: _with_title(method) for method in self.info.methods}
+        for name in map(str, self.table["method"].unique()):
+            out.setdefault(name, Method(name=name, title=name))
         return out
 
     @cached_property
     def datasets(self) -> dict[str, Dataset]:
-        """By name; datasets that only rows know come last."""
-        out = {d.name: replace_title(d) for d in self.info.datasets}
-        for name in dict.fromkeys(self.table["dataset"]):
-            out.setdefault(str(name), Dataset(name=str(name), title=str(name)))
+        """Datasets by name; datasets that only have rows come last."""
+        out = {dataset.name: _with_title(dataset) for dataset in self.info.datasets}
+        for name in map(str, self.table["dataset"].unique()):
+            out.setdefault(name, Dataset(name=name, title=name))
         return out
 
     @cached_property
     def present(self) -> set[tuple[str, str]]:
-        """(dataset, method) that have rows."""
+        """The pairs (dataset, method) that have rows."""
         pairs = self.table[["dataset", "method"]].drop_duplicates()
         return {(str(d), str(m)) for d, m in pairs.itertuples(index=False)}
 
     def in_group(self, *groups: str) -> list[str]:
-        """Names of the methods of some groups; an unknown group counts as "main"."""
+        """Names of the methods in some groups; an unknown group counts as "main"."""
         return [
             m.name
             for m in self.methods.values()
@@ -78,118 +79,121 @@ class Study:
 
     @property
     def compared(self) -> list[str]:
-        """Methods that are ranked; see `segcal.stats.ranked_methods`."""
+        """The methods that are ranked; see `segcal.stats.ranked_methods`."""
         return ranked_methods({name: method.group for name, method in self.methods.items()})
 
     @property
     def failed(self) -> list[Run]:
-        """The runs that did not end."""
+        """The runs that are not done."""
         return [run for run in self.info.runs if run.state != "done"]
 
     def files(self, name: str) -> Iterator[tuple[Run, Path]]:
         """The file `name` ("bins.npz") of each finished run that has it."""
-        stem, dot, ending = name.partition(".")
-        if self.info.split != "test":
-            stem = f"{stem}_{self.info.split}"
         for run in self.info.runs:
             place = PurePosixPath(run.folder)
             if run.state != "done" or not run.folder:
                 continue
             if place.is_absolute() or ".." in place.parts:
-                raise ValueError(
-                    f"Expected the folder of run {run.run!r} in {self.folder / 'study.json'} to "
-                    f"be inside the study, but got {run.folder!r}."
+                raise PathError(
+                    self.folder / STUDY,
+                    f"the folder of run {run.run!r} is outside the study ({run.folder})",
                 )
-            path = self.folder / place / f"{stem}{dot}{ending}"
+            path = file_of_split(self.folder / place, name, self.info.split)
             if path.is_file():
                 yield run, path
 
 
-def replace_title(part: _Named) -> _Named:
-    """A part without a title is called by its name."""
-    return part if part.title else part.model_copy(update={"title": part.name})
-
-
 def read_study(folder: Path, region: str | None = None, reference: str | None = None) -> Study:
-    """The study in a folder; `region` overrides where its calibration is read, `reference` the
-    method that it is about."""
-    path = folder / "study.json"
+    """Read the study in a folder.
+
+    Args:
+        folder: what `segcal benchmark`, `segcal demo` or `segcal audit` wrote.
+        region: overrides the region of study.json.
+        reference: overrides the reference of study.json.
+    """
+    path = folder / STUDY
     if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder")
+        raise PathError(folder, "does not exist", "check the path")
     if not path.is_file():
-        raise ValueError(
-            f"Expected {folder} to be a study (with study.json, as `segcal benchmark`, `segcal "
-            "demo` and `segcal audit` write), but it has none."
+        raise PathError(
+            folder,
+            f"is not a study: it has no {STUDY}",
+            "give a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote",
         )
-    info = _check(path)
-    table = _read_rows(folder / "cases.csv")
+    info = read_study_file(path)
+    table = _read_table(folder / CASES, info.table_bytes)
     _check_runs(info, table, folder)
     regions = _regions(table)
     wanted = region if region is not None else info.region
     if region is not None and regions:
-        check_choice("region", wanted, regions)
+        check_choice("--region", wanted, regions)
     elif regions and wanted not in regions:
-        raise ValueError(
-            f"Expected `region` of {path} to be one of {', '.join(map(repr, regions))}, where "
-            f"calibration was measured, but got {wanted!r}; correct it, or say --region."
+        raise PathError(
+            path,
+            f"`region` is {wanted!r}, but calibration was measured in {', '.join(regions)}",
+            "correct it, or pass --region",
         )
-    study = Study(folder, info, table, wanted, regions, ())
-    metrics = _metrics(info.metrics, set(table["metric"]))
-    return replace(study, metrics=metrics, named=find_named(study, reference))
+    metrics = _row_metrics(info.metrics, set(table["metric"]))
+    study = Study(folder, info, table, wanted, regions, metrics)
+    return replace(study, named=find_named(study, reference))
 
 
-def _check(path: Path) -> StudyFile:
+def read_study_file(path: Path) -> StudyFile:
+    """The content of study.json."""
     try:
         return StudyFile.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top level"
-        raise ValueError(
-            f"{path}: Expected `{where}` to be valid ({first['msg']}), but got "
-            f"{textwrap.shorten(repr(first['input']), 80)}."
-        ) from error
+        given = textwrap.shorten(repr(first["input"]), 80)
+        raise PathError(path, f"`{where}` is invalid ({first['msg']}): {given}") from error
     except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: is not JSON ({error})") from error
+        raise PathError(path, f"is not JSON ({error})") from error
 
 
-def _read_rows(path: Path) -> "pd.DataFrame":
-    """The long table; a missing or empty file is a study without rows."""
-    if not path.is_file() or path.stat().st_size == 0:
+def _read_table(path: Path, limit: int | None) -> "pd.DataFrame":
+    """The long table; a missing or empty file is a study without rows.
+
+    Rows after `limit` bytes belong to a run that was being added when the study was stopped.
+    """
+    if not path.is_file() or path.stat().st_size == 0 or limit == 0:
         return empty_cases_table()
     try:
-        return read_cases_table(path)
+        return read_cases_table(path, limit=limit)
     except PathError as error:
-        raise PathError(path, error.problem, _AGAIN) from error
+        raise PathError(error.path, error.problem, error.remedy or _INCOMPLETE) from error
 
 
 def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
-    """A run that is done has rows: a table without them is of another time, or cut off."""
+    """A finished run without rows: cases.csv is incomplete, or belongs to another state."""
     named = set(table["run"].unique())
     keys = table[["dataset", "method", "seed"]].drop_duplicates()
-    there = set(keys.astype(str).itertuples(index=False, name=None))
+    present = set(keys.astype(str).itertuples(index=False, name=None))
     for run in info.runs:
-        known = run.run in named or (run.dataset, run.method, str(run.seed)) in there
+        known = run.run in named or (run.dataset, run.method, str(run.seed)) in present
         if run.state == "done" and not known:
-            raise ValueError(
-                f"Expected {folder / 'cases.csv'} to have rows of run {run.run!r}, which "
-                f"study.json calls done, but it has none; {_AGAIN}."
+            raise PathError(
+                folder / CASES,
+                f"has no rows of run {run.run!r}, which is done according to {STUDY}",
+                _INCOMPLETE,
             )
 
 
+def _with_title(part: _Titled) -> _Titled:
+    return part if part.title else part.model_copy(update={"title": part.name})
+
+
 def _regions(table: "pd.DataFrame") -> tuple[str, ...]:
-    there = set(table.loc[table["metric"] == "ece", "region"])
-    return tuple(name for name in REGIONS if name in there)
+    measured = set(table.loc[table["metric"] == "ece", "region"])
+    return tuple(name for name in REGIONS if name in measured)
 
 
-def _metrics(asked: tuple[str, ...], there: set[str]) -> tuple[str, ...]:
-    """The asked metrics as the rows name them ("hd95" -> "hd95_voxel"); absent ones are left out.
-
-    A study told to use "hd95_mm" whose rows are in voxels shows what the rows hold.
-    """
+def _row_metrics(metrics: tuple[str, ...], present: set[str]) -> tuple[str, ...]:
+    """The metrics as the rows name them ("hd95" → "hd95_voxel"); absent ones are left out."""
     out: list[str] = []
-    for metric in asked:
-        same = [name for name in sorted(there) if base_metric(name) == base_metric(metric)]
-        found = metric if metric in there else (same[0] if same else None)
+    for metric in metrics:
+        same = [name for name in sorted(present) if base_metric(name) == base_metric(metric)]
+        found = metric if metric in present else (same[0] if same else None)
         if found is not None and found not in out:
             out.append(found)
     return tuple(out)

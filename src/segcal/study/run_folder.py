@@ -1,34 +1,200 @@
-"""The folder of a run: its lock, what it was told, where it ran, and its log."""
+"""The run folder that `segcal train` writes: config.yaml, run.json, log.jsonl and checkpoints."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to_yaml
 from segcal.core.errors import PathError
-from segcal.core.files import write_text
+from segcal.core.files import write_json, write_text
 from segcal.core.locks import LOCK, folder_lock
 from segcal.core.provenance import git_commit, versions
+from segcal.study.schema import Course, Training
 
-CONFIG, ABOUT, LOG = "config.yaml", "run.json", "log.jsonl"
-# More epochs continue a run; the data may have moved, and its fingerprint tells if it changed.
-# How a step is launched does not change what it computes.
-FREE_TO_CHANGE = ("epochs", "data.path", "cuda_graph")
+CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
+BEST, LAST, PREVIOUS, REFUSED = "best.pt", "last.pt", "last.prev.pt", "last.refused.pt"
+# Settings that may change when a run is resumed: more epochs continue it, the data may have moved
+# (a fingerprint detects other data), and CUDA graphs do not change what a step computes.
+FREE_TO_CHANGE = ("epochs", "data.path", "device", "cuda_graph")
+
+
+class RunInfo(BaseModel):
+    """The content of run.json.
+
+    Attributes:
+        data: description of the prepared set, without its cases.
+        space: orientations and spacing of the training cases; see `segcal.data.TrainingSpace`.
+        cases: names of the training and validation cases.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    run_id: str
+    started: str
+    dataset: str
+    data_fingerprint: str
+    data: dict[str, Any]
+    space: dict[str, Any]
+    cases: dict[str, tuple[str, ...]]
+    device: str
+    commit: str | None
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The settings and the description of a run."""
+
+    folder: Path
+    config: TrainConfig
+    info: RunInfo
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read config.yaml and run.json of a run folder."""
+    remedy = "give the folder that `segcal train` wrote"
+    if not folder.is_dir():
+        raise PathError(folder, "does not exist", remedy)
+    config = read_run_config(folder)
+    if config is None or not (folder / INFO).is_file():
+        raise PathError(folder, "is not a run", remedy)
+    return RunRecord(folder, config, read_run_info(folder))
+
+
+def read_run_config(folder: Path) -> TrainConfig | None:
+    """The settings of the run in a folder; None without a run."""
+    path = folder / CONFIG
+    return check_config(read_yaml(path), str(path)) if path.is_file() else None
+
+
+def read_run_info(folder: Path) -> RunInfo:
+    """The content of run.json; a PathError if it is missing or damaged."""
+    try:
+        return RunInfo.model_validate(json.loads((folder / INFO).read_text(encoding="utf-8")))
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "top level"
+        reason = f"`{where}`: {error.errors()[0]['msg']}"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise PathError(
+        folder, f"has a damaged {INFO} ({reason})", "restore it, or train the run again"
+    )
+
+
+def epochs_done(folder: Path) -> int:
+    """The number of finished epochs: the log has one line per epoch."""
+    try:
+        return (folder / LOG).read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The lines of log.jsonl; a line that a kill cut off is left out."""
+    path, rows = folder / LOG, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def training_seconds(folder: Path) -> float:
+    """The time that the epochs of a run took, by its log."""
+    return math.fsum(float(row.get("seconds", 0)) for row in read_log(folder))
+
+
+def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
+    """Summarize the validation of a run; None if the log has no validation.
+
+    Args:
+        checkpoint: the checkpoint that was evaluated, "best" or "last".
+    """
+    rows = read_log(folder)
+    try:
+        validated = [(epoch, row["val"]) for epoch, row in enumerate(rows, 1) if "val" in row]
+        epochs = [epoch for epoch, _ in validated]
+        dsc = [float(val["dsc"]) for _, val in validated]
+        # ECE is undefined if no validation case has foreground.
+        ece = [None if val.get("ece") is None else round(val["ece"], 4) for _, val in validated]
+    except (TypeError, KeyError, ValueError):  # a damaged log costs the curve, not the study
+        return None
+    if not validated:
+        return None
+    best = dsc.index(max(dsc))
+    return Training(
+        epochs=len(rows),
+        best_epoch=epochs[best],
+        best_dsc=dsc[best],
+        last_dsc=dsc[-1],
+        tested_epoch=epochs[best] if checkpoint == "best" else len(rows),
+        course=Course(
+            epochs=tuple(epochs), dsc=tuple(round(value, 4) for value in dsc), ece=tuple(ece)
+        ),
+    )
+
+
+def check_same_settings(
+    folder: Path, config: TrainConfig, may_differ: Sequence[str] = FREE_TO_CHANGE
+) -> None:
+    """Refuse to continue a run with other settings, or with fewer epochs."""
+    old = read_run(folder).config
+    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in may_differ]
+    if config.epochs < old.epochs:
+        changed.append(f"`epochs` ({old.epochs}, not {config.epochs})")
+    if changed:
+        raise PathError(
+            folder,
+            f"was started with another {changed[0]}",
+            "restore the old value, or choose another --out",
+        )
+
+
+def check_same_data(
+    folder: Path, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
+) -> None:
+    """Refuse to continue a run with other data or splits.
+
+    Args:
+        fingerprint: of the data.
+        cases: names in each part of the data. A case that was trained on must not become a
+            validation or test case.
+    """
+    info, path = read_run_info(folder), config.data.path
+    if info.data_fingerprint != fingerprint:
+        raise PathError(
+            folder,
+            f"was trained on other data than {path}",
+            "give its own data with --data, or choose another --out",
+        )
+    for part, names in info.cases.items():
+        moved = sorted(set(names) ^ set(cases.get(part, ())))
+        if moved:
+            raise PathError(
+                folder,
+                f"was trained with other {part} cases than {path} has now, such as {moved[0]}",
+                "restore the old splits, or choose another --out",
+            )
 
 
 class RunFolder:
-    """A run's folder, held by this process until it is left.
+    """A run folder that a training writes; it is locked from `hold` until the block ends.
 
     Args:
-        path: the folder; made if it is missing.
-        resume: whether files may be there already.
+        path: the folder; created if it does not exist.
+        resume: whether the folder may hold a run already.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
@@ -38,51 +204,24 @@ class RunFolder:
         self._held = ExitStack()
 
     def check(
-        self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Sequence[str]]
+        self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
     ) -> None:
-        """Refuse a folder that another run fills, or that was told something else.
-
-        `cases` are the names in each part of the data: weights that saw a case must not meet it
-        again as one to validate on.
-        """
+        """Refuse a folder with other files, or with a run of other settings, data or splits."""
         if self.path.exists() and not self.path.is_dir():
-            raise PathError(self.path, "is a file, not a folder")
-        taken = self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir())
-        if not taken:
+            raise PathError(self.path, "is a file, not a folder", "choose another --out")
+        if not self.path.is_dir() or all(path.name == LOCK for path in self.path.iterdir()):
             return
-        if not (self.path / CONFIG).is_file() or not (self.path / ABOUT).is_file():
-            raise PathError(self.path, "holds files but no run; choose another --out")
+        if not all((self.path / name).is_file() for name in (CONFIG, INFO)):
+            raise PathError(self.path, "holds files but no run", "choose another --out")
         if not self.resume:
             raise PathError(
-                self.path, "is not empty; continue it with --resume, or choose another --out"
+                self.path, "is not empty", "continue it with --resume, or choose another --out"
             )
-        old = check_config(read_yaml(self.path / CONFIG), str(self.path / CONFIG))
-        for key in changed_keys(old, config):
-            if key not in FREE_TO_CHANGE:
-                raise PathError(
-                    self.path,
-                    f"was started with another `{key}`; give the old value, or another --out",
-                )
-        if config.epochs < old.epochs:
-            raise PathError(
-                self.path,
-                f"was started for {old.epochs} epochs, which may become more, not {config.epochs}",
-            )
-        about = self._about()
-        if about.get("data_fingerprint") != fingerprint:
-            raise PathError(self.path, f"was started on other data than {config.data.path}")
-        seen = about.get("cases")
-        for part, names in seen.items() if isinstance(seen, dict) else ():
-            moved = sorted(set(names) ^ set(cases.get(part, ())))
-            if moved:
-                raise PathError(
-                    self.path,
-                    f"was started with other {part} cases than {config.data.path} has now, such as "
-                    f"{moved[0]}; bring its splits back, or choose another --out",
-                )
+        check_same_settings(self.path, config)
+        check_same_data(self.path, config, fingerprint, cases)
 
     def hold(self) -> Self:
-        """Make the folder and take its lock."""
+        """Create the folder and lock it."""
         self._held.enter_context(folder_lock(self.path))
         return self
 
@@ -97,18 +236,18 @@ class RunFolder:
     ) -> None:
         self._held.close()
 
-    def describe(self, config: TrainConfig, about: dict[str, Any]) -> None:
+    def describe(self, config: TrainConfig, about: Mapping[str, Any]) -> None:
         """Write config.yaml and run.json; a resumed run keeps its identity."""
-        found = self._about() if (self.path / ABOUT).is_file() else {}
-        self.run_id = str(found.get("run_id") or uuid.uuid4().hex)
-        content = {
+        old = read_run_info(self.path) if (self.path / INFO).is_file() else None
+        self.run_id = old.run_id if old else uuid.uuid4().hex
+        info = RunInfo.model_validate({
             "run_id": self.run_id,
-            "started": found.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "started": old.started if old else time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             **about,
             "commit": git_commit(),
             "versions": versions(),
-        }
-        write_text(self.path / ABOUT, json.dumps(content, indent=1) + "\n")
+        })  # fmt: skip
+        write_json(self.path / INFO, info.model_dump(mode="json"))
         write_text(self.path / CONFIG, to_yaml(config))
 
     def log(self, row: dict[str, Any]) -> None:
@@ -118,21 +257,6 @@ class RunFolder:
 
     def trim_log(self, epochs: int) -> list[dict[str, Any]]:
         """Keep the lines of the first `epochs` epochs: the others will be written again."""
-        path = self.path / LOG
-        rows = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-            try:
-                row = json.loads(line)
-            except ValueError:  # the line that a kill cut off
-                continue
-            if row.get("epoch", epochs) < epochs:
-                rows.append(row)
-        write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        rows = [row for row in read_log(self.path) if row.get("epoch", epochs) < epochs]
+        write_text(self.path / LOG, "".join(json.dumps(row) + "\n" for row in rows))
         return rows
-
-    def _about(self) -> dict[str, Any]:
-        try:
-            content = json.loads((self.path / ABOUT).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise PathError(self.path, f"has a damaged {ABOUT} ({error})") from error
-        return content if isinstance(content, dict) else {}

@@ -1,15 +1,21 @@
-"""What study.json holds: datasets, methods, runs."""
+"""study.json: the datasets, methods and runs of a study."""
 
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from segcal.metrics import DEFAULT_REGION
 from segcal.study.breakdown import broke_down
+
+FORMAT: Final = "segcal-study"
+VERSION: Final = 1
+
+Table = Literal["main", "classes", "ablation", "priors"]
 
 
 class _Part(BaseModel):
-    """A newer segcal may write more keys than this one knows: they are left alone."""
+    """Unknown keys are ignored: a newer version may write more of them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -17,7 +23,7 @@ class _Part(BaseModel):
 class Dataset(_Part):
     """A dataset of the study. `labels` are all classes, `structures` what DSC is measured on.
 
-    `patients` says of each case whose it is; what is not named there is a patient of its own.
+    `patients` maps a case to its patient; a case that is not listed is its own patient.
     """
 
     name: str
@@ -29,34 +35,34 @@ class Dataset(_Part):
     patients: dict[str, str] = {}
 
     def class_name(self, label: str) -> str:
-        """The name of a class that rows call by its number."""
+        """The name of a class that rows identify by its number."""
         known = label.isdecimal() and int(label) < len(self.labels)
         return self.labels[int(label)] if known else label
 
 
 class Course(_Part):
-    """Validation after some of the epochs: mean DSC, and mean ECE of the foreground."""
+    """Validation results by epoch: mean DSC, and mean ECE of the foreground."""
 
     epochs: tuple[int, ...] = ()
     dsc: tuple[float | None, ...] = ()
     ece: tuple[float | None, ...] = ()
 
     @model_validator(mode="after")
-    def _as_many(self) -> "Course":
+    def _check_lengths(self) -> "Course":
         if not len(self.epochs) == len(self.dsc) == len(self.ece):
             counts = f"{len(self.epochs)}, {len(self.dsc)} and {len(self.ece)}"
             raise ValueError(f"epochs, dsc and ece have {counts} values")
         return self
 
     def values(self, key: str) -> list[float]:
-        """Of "dsc" or "ece"; what is undefined is NaN."""
+        """The values of "dsc" or "ece"; undefined ones are NaN."""
         return [math.nan if value is None else value for value in getattr(self, key)]
 
 
 class Training(_Part):
-    """How a run's validation went; epochs count from 1.
+    """Summary of a run's validation; epochs count from 1.
 
-    `tested_epoch` is that of the checkpoint that was evaluated; where nobody said, it is the best.
+    `tested_epoch` is the epoch of the checkpoint that was evaluated, by default the best one.
     """
 
     epochs: int
@@ -68,19 +74,19 @@ class Training(_Part):
 
     @property
     def tested(self) -> int:
-        """The epoch of the checkpoint that the rows are of."""
+        """The epoch of the checkpoint that was evaluated."""
         return self.best_epoch if self.tested_epoch is None else self.tested_epoch
 
     @property
     def broke_down(self) -> bool:
-        """Whether the last network is far behind the best."""
+        """Whether the last network is far worse than the best one."""
         return broke_down(self.last_dsc, self.best_dsc)
 
 
 class Candidate(_Part):
-    """Options that were tried, and the trainings that they were judged by, one per dataset.
+    """One point of a grid of options, and its trainings, one per dataset.
 
-    `val_dsc` and `val_ece` (in the study's region) are means over datasets, None if one failed.
+    `val_dsc` and `val_ece` (in the study's region) are means over datasets, None if a run failed.
     """
 
     options: dict[str, Any] = {}
@@ -91,12 +97,12 @@ class Candidate(_Part):
 
     @property
     def broke_down(self) -> int:
-        """How many of the trainings did."""
+        """The number of trainings that broke down."""
         return sum(training.broke_down for training in self.trainings)
 
 
 class Method(_Part):
-    """A method of the study; `paper` is the row of the paper's tables it stands for."""
+    """A method of the study; `paper` names its row in the tables of the paper."""
 
     name: str
     title: str = ""
@@ -107,7 +113,10 @@ class Method(_Part):
 
 
 class Run(_Part):
-    """One training (or, in an audit, one set of predictions)."""
+    """One training, one calibrated run, or (in an audit) one set of predictions.
+
+    `folder` is relative to the study.
+    """
 
     run: str
     method: str
@@ -121,7 +130,7 @@ class Run(_Part):
 
 
 class MethodGroup(_Part):
-    """How the report presents a group of methods; what is empty has a default.
+    """How the report presents a group of methods; empty texts have defaults.
 
     `base` is the method that the others of the group vary: the first row of their table.
     """
@@ -132,11 +141,17 @@ class MethodGroup(_Part):
 
 
 class StudyFile(_Part):
-    """study.json. Without `tables` all are shown; what has no name there is always shown.
+    """The content of study.json.
 
-    `reference_late`: whether results were there when the plan named it; None if that is unknown.
-    `published`: numbers to print beside the study's, a name that segcal knows or a path relative to
-    the study; without it, `published.yaml` in the study if there is one.
+    Attributes:
+        region: where the calibration metrics of tables and ranks are measured.
+        tables: the tables to show; None shows all.
+        reference: the method that the report compares with the others.
+        reference_late: whether results existed when the plan named it; None if unknown.
+        published: numbers to print beside the study's: a name that segcal knows, or a path
+            relative to the study; by default `published.yaml` in the study if it exists.
+        groups: how the report presents groups of methods.
+        table_bytes: how many bytes of cases.csv are valid while runs are being added; None if all.
     """
 
     format: Literal["segcal-study"]
@@ -145,9 +160,9 @@ class StudyFile(_Part):
     title: str = "Study"
     note: str | None = None
     split: str = "test"
-    region: str = "foreground"
+    region: str = DEFAULT_REGION
     metrics: tuple[str, ...] = ("dsc", "hd95_mm", "ece", "cece")
-    tables: tuple[Literal["main", "classes", "ablation", "priors"], ...] | None = None
+    tables: tuple[Table, ...] | None = None
     datasets: tuple[Dataset, ...]
     methods: tuple[Method, ...]
     runs: tuple[Run, ...] = ()
@@ -155,4 +170,5 @@ class StudyFile(_Part):
     reference_late: bool | None = None
     published: str | None = None
     groups: dict[str, MethodGroup] = {}
+    table_bytes: int | None = None
     environment: dict[str, Any] = Field(default_factory=dict)

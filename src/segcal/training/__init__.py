@@ -1,12 +1,12 @@
-"""Training: from a prepared set to a checkpoint, and how a penalty weight changes over the epochs.
+"""Training: from a prepared data set to a checkpoint.
 
-train(config, out)    the whole run; `segcal train` is this
-make_schedule(...)    penalty weights over the epochs
+train(...)            train a network; `segcal train` calls it
+make_schedule(...)    penalty weights that change over the epochs, for any training loop
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from segcal.core.lazy import lazy_exports
 from segcal.training.schedule import (
     SCHEDULES,
     Constant,
@@ -19,25 +19,13 @@ from segcal.training.schedule import (
 )
 
 if TYPE_CHECKING:
+    from segcal.training.build import OPTIMIZERS, build_loss
+    from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
     from segcal.training.loop import TrainResult, train
-    from segcal.training.loss_meter import Interrupted, NonFiniteLossError, TrainingError
-    from segcal.training.state import OPTIMISERS
-    from segcal.training.validate import Validator, summarise
-
-# Schedules are for every training loop; Fabric is loaded only for ours.
-_IN_MODULE = {
-    "OPTIMISERS": "state",
-    "Interrupted": "loss_meter",
-    "NonFiniteLossError": "loss_meter",
-    "TrainResult": "loop",
-    "TrainingError": "loss_meter",
-    "Validator": "validate",
-    "summarise": "validate",
-    "train": "loop",
-}
+    from segcal.training.validate import Validator, summarize
 
 __all__ = [
-    "OPTIMISERS",
+    "OPTIMIZERS",
     "SCHEDULES",
     "Constant",
     "Interrupted",
@@ -49,14 +37,22 @@ __all__ = [
     "TrainingError",
     "Validator",
     "WeightSchedule",
+    "build_loss",
     "make_schedule",
     "set_penalty_weight",
-    "summarise",
+    "summarize",
     "train",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _IN_MODULE:
-        return getattr(importlib.import_module(f"segcal.training.{_IN_MODULE[name]}"), name)
-    raise AttributeError(f"module 'segcal.training' has no attribute {name!r}")
+# Schedules are useful without Lightning Fabric, which these need.
+_LAZY = {
+    "build": ("OPTIMIZERS", "build_loss"),
+    "errors": ("Interrupted", "NonFiniteLossError", "TrainingError"),
+    "loop": ("TrainResult", "train"),
+    "validate": ("Validator", "summarize"),
+}
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {name: f"{__name__}.{module}" for module, names in _LAZY.items() for name in names},
+    eager=__all__,
+)

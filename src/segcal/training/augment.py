@@ -1,7 +1,7 @@
-"""Augmentation: MONAI's dictionary transforms by name, on batches where they lie.
+"""Augmentation: MONAI's dictionary transforms by name, applied on the device of the batch.
 
-What happens to an item depends on (seed, epoch, step, its place in the global batch) alone. So a
-resumed run and a run on several processes draw the same changes, and there is no state to save.
+The random numbers of an item depend only on seed, epoch, step and its position in the global batch.
+So a resumed run, or one on several processes, draws the same numbers, and no state is saved.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MODULES = ("spatial", "intensity")
 class Augmentation:
     """Applies the transforms to every item of a batch.
 
-    Spatial transforms change image and label alike, others the image only. Where a transform
-    takes an interpolation `mode`, images are interpolated linearly and labels by the nearest.
+    Spatial transforms change image and label, other transforms only the image. If a transform
+    has an interpolation `mode`, images are interpolated linearly, labels by nearest neighbor.
     """
 
     def __init__(self, transforms: Sequence[Named], seed: int) -> None:
@@ -35,12 +35,12 @@ class Augmentation:
         self.transforms = [_make(named) for named in transforms]
 
     def __call__(self, batch: Batch, epoch: int, step: int, first: int) -> Batch:
-        """`first` is the place of the batch's first item in the global batch."""
+        """`first` is the position of the batch's first item in the global batch."""
         images, targets = [], []
-        for place, (image, target) in enumerate(zip(batch.image, batch.target, strict=True)):
-            changed = self._apply(image, target, [self.seed, epoch, step, first + place])
-            images.append(changed[0])
-            targets.append(changed[1])
+        for index, (image, target) in enumerate(zip(batch.image, batch.target, strict=True)):
+            image, target = self._apply(image, target, [self.seed, epoch, step, first + index])
+            images.append(image)
+            targets.append(target)
         return Batch(torch.stack(images), torch.stack(targets), batch.case)
 
     def _apply(self, image: Tensor, target: Tensor, key: list[int]) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ class Augmentation:
 
 
 def _plain(tensor: Any) -> Tensor:
-    """MONAI returns its own subclass of tensors, which is slow to compute with."""
+    """MONAI returns its own subclass of tensors, which is slower."""
     result: Tensor = tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor
     return result
 
@@ -69,16 +69,16 @@ def _make(named: Named) -> Callable[[dict[str, Any]], dict[str, Any]]:
     known = {name: module for module in modules for name in module.__all__ if name.endswith("d")}
     check_choice("augment", named.name, sorted(known))
     make = getattr(known[named.name], named.name)
-    taken = inspect.signature(make).parameters
+    arguments = inspect.signature(make).parameters
     spatial = known[named.name].__name__.split(".")[-2] == "spatial"
     options: dict[str, Any] = {"keys": ["image", "label"] if spatial else ["image"]}
-    if spatial and "mode" in taken:
+    if spatial and "mode" in arguments:
         options["mode"] = ["bilinear", "nearest"]
     try:
         transform: Callable[[dict[str, Any]], dict[str, Any]] = make(**options | named.options)
     except TypeError as error:
         raise ValueError(
-            f"Expected options of {named.name} to be among {', '.join(taken)}, "
+            f"Expected options of {named.name} to be among {', '.join(arguments)}, "
             f"but got {named.options}: {error}"
         ) from error
     return transform

@@ -1,4 +1,4 @@
-"""A training step as one CUDA graph: the host says "again" instead of launching every kernel."""
+"""A training step as one CUDA graph, which is replayed instead of launching every kernel."""
 
 from __future__ import annotations
 
@@ -10,136 +10,136 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segcal.losses.base import add_up
-from segcal.training.loss_meter import TrainingError
-from segcal.training.state import Job
+from segcal.losses import add_up
+from segcal.training.errors import TrainingError
+from segcal.training.state import TrainingState
 
-# Steps before the first capture: libraries choose their algorithms, optimisers make their state.
+# Steps before the first capture: libraries choose algorithms, optimizers allocate their state.
 WARMUP = 3
-# Of the GPU's memory, what a graph and an ordinary step together may take.
+# A graph and an ordinary step together may use this share of the GPU's memory.
 MEMORY_SHARE = 0.9
 
 
-class CapturedStep:
-    """Does steps of a job, whole batches by replaying a graph of one step.
+class CudaGraphStep:
+    """Trains complete batches by replaying a graph of one step.
 
-    A graph holds the learning rate and the weight of the penalty that it was captured with: when
-    they change it is captured anew. An incomplete batch is an ordinary step. A network that cannot
-    be captured (one that asks the GPU for values in between), or that leaves no memory for a graph
-    beside ordinary steps, is trained without, which `say` tells.
+    A graph contains the learning rate and the penalty weight that it was captured with; when they
+    change, it is captured again. An incomplete batch is an ordinary step. If the network cannot be
+    captured (because it reads values from the GPU in between), or if memory is too small for a
+    graph next to ordinary steps, training continues without a graph, and `say` gets the reason.
 
     Args:
-        job: what is trained, on one GPU.
-        say: takes a line for the user.
+        state: the training on one GPU.
+        say: prints a line for the user.
     """
 
-    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
-        self.job, self.say = job, say
+    def __init__(self, state: TrainingState, say: Callable[[str], None]) -> None:
+        self.state, self.say = state, say
         self.possible = True
         self._settings: tuple[Any, ...] = ()
-        self._waiting = WARMUP
-        self._rehearsed = False
+        self._warmup_left = WARMUP
+        self._checked = False
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, Tensor]
         self._terms: dict[str, Tensor] = {}
-        torch.cuda.reset_peak_memory_stats(job.fabric.device)
-        self._aside = torch.cuda.Stream(job.fabric.device)  # type: ignore[no-untyped-call]
+        torch.cuda.reset_peak_memory_stats(state.fabric.device)
+        self._stream = torch.cuda.Stream(state.fabric.device)  # type: ignore[no-untyped-call]
 
     def __call__(self, image: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The parts of the loss; they are overwritten by the next step."""
-        if not self.possible or len(image) != self.job.config.batch_size:
-            return self.job.step(image, target)
-        settings = (image.shape, image.stride(), target.shape, *self.job.step_settings())
+        """The parts of the loss; the next step overwrites them."""
+        if not self.possible or len(image) != self.state.config.batch_size:
+            return self.state.step(image, target)
+        settings = (image.shape, image.stride(), target.shape, *self.state.step_settings())
         if settings != self._settings:
             self._graph = None
-            self._waiting = max(self._waiting, 1)
+            self._warmup_left = max(self._warmup_left, 1)
             self._settings = settings
         if self._graph is None:
-            if self._waiting:
-                self._waiting -= 1
-                with self._on_another_stream():
-                    return self.job.step(image, target)
-            if not self._rehearsed:
-                self._rehearsed = True
-                obstacle = self._obstacle(image, target)
+            if self._warmup_left:
+                self._warmup_left -= 1
+                with self._on_side_stream():
+                    return self.state.step(image, target)
+            if not self._checked:
+                self._checked = True
+                obstacle = self._find_obstacle(image, target)
                 if obstacle is not None:
-                    self._refuse(obstacle)
-                    return self.job.step(image, target)
-            self._graph = self._captured(image, target)
-        for kept, new in zip(self._inputs, (image, target), strict=True):
-            kept.copy_(new)
+                    self._give_up(obstacle)
+                    return self.state.step(image, target)
+            self._graph = self._capture(image, target)
+        for buffer, new in zip(self._inputs, (image, target), strict=True):
+            buffer.copy_(new)
         self._graph.replay()
         return self._terms
 
     @contextmanager
-    def _on_another_stream(self) -> Iterator[None]:
-        """As torch asks of what runs before it is captured."""
-        self._aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._aside):
+    def _on_side_stream(self) -> Iterator[None]:
+        """torch requires a side stream for steps before a capture."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             yield
-        torch.cuda.current_stream().wait_stream(self._aside)
+        torch.cuda.current_stream().wait_stream(self._stream)
 
-    def _obstacle(self, image: Tensor, target: Tensor) -> str | None:
-        """Why a graph should not be tried: torch does not recover from a capture that failed."""
-        device = self.job.fabric.device
+    def _find_obstacle(self, image: Tensor, target: Tensor) -> str | None:
+        """Why a capture would fail. It is not tried then: torch cannot recover from a failure."""
+        device = self.state.fabric.device
         used = torch.cuda.memory_allocated(device)
-        most = torch.cuda.max_memory_allocated(device)
-        there = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+        peak = torch.cuda.max_memory_allocated(device)
+        available = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
         # A graph keeps its memory; an incomplete batch and validation need as much again.
-        if used + 2 * (most - used) > MEMORY_SHARE * there:
-            return "there is no memory for it beside ordinary steps"
+        if used + 2 * (peak - used) > MEMORY_SHARE * available:
+            return "too little memory for a graph next to ordinary steps"
         return self._rehearse(image, target)
 
     def _rehearse(self, image: Tensor, target: Tensor) -> str | None:
-        """A forward and a backward pass that may not ask the GPU for anything; nothing remains."""
-        job = self.job
-        buffers = [buffer.clone() for buffer in job.network.buffers()]
+        """A forward and a backward pass that fail if they read a value; they change no state."""
+        state = self.state
+        buffers = [buffer.clone() for buffer in state.network.buffers()]
         before, random = torch.cuda.get_sync_debug_mode(), torch.cuda.get_rng_state(image.device)
         try:
             with warnings.catch_warnings():
-                # It warns that it does not see everything: what it misses fails at the capture.
+                # It warns that it does not detect everything; the rest fails at the capture.
                 warnings.simplefilter("ignore", UserWarning)
                 torch.cuda.set_sync_debug_mode("error")
-            with self._on_another_stream():
-                job.fabric.backward(add_up(job.terms(job.forward(image), target)))
+            with self._on_side_stream():
+                state.fabric.backward(add_up(state.terms(state.forward(image), target)))
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception as error:  # whatever it is, training can do without a graph
+        except Exception as error:  # training works without a graph, whatever the error is
             return (str(error) or type(error).__name__).splitlines()[0]
         finally:
             torch.cuda.set_sync_debug_mode(before)
             torch.cuda.set_rng_state(random, image.device)
-            job.optimiser.zero_grad(set_to_none=True)
+            state.optimizer.zero_grad(set_to_none=True)
             with torch.no_grad():
-                for buffer, value in zip(job.network.buffers(), buffers, strict=True):
+                for buffer, value in zip(state.network.buffers(), buffers, strict=True):
                     buffer.copy_(value)
         return None
 
-    def _refuse(self, reason: str) -> None:
-        said = f"a CUDA graph of the step cannot be made ({reason})"
-        if self.job.config.cuda_graph == "on":
-            raise TrainingError(f"{said}; set `cuda_graph` to auto or off")
+    def _give_up(self, reason: str) -> None:
+        problem = f"the training step cannot be captured as a CUDA graph ({reason})"
+        if self.state.config.cuda_graph == "on":
+            raise TrainingError(f"{problem}; set `cuda_graph` to auto or off")
         self.possible = False
-        self.say(f"{said}; going on without")
+        self.say(f"{problem}; training continues without it")
 
-    def _captured(self, image: Tensor, target: Tensor) -> torch.cuda.CUDAGraph:
-        self._inputs = _like(image), _like(target)
+    def _capture(self, image: Tensor, target: Tensor) -> torch.cuda.CUDAGraph:
+        self._inputs = _empty_like(image), _empty_like(target)
         graph = torch.cuda.CUDAGraph()
         try:
-            # Threads of others (a loader that pins memory) may go on meanwhile.
+            # Other threads (a loader that pins memory) may use CUDA during the capture.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._terms = self.job.step(*self._inputs)
+                self._terms = self.state.step(*self._inputs)
         except RuntimeError as error:
-            # torch's random numbers and streams are not what they were: nothing goes on from here.
+            # torch's random generator and streams are in an undefined state now.
             reason = str(error.__context__ or error).splitlines()[0]
             raise TrainingError(
                 f"capturing the step as a CUDA graph failed ({reason}); "
-                "set `cuda_graph` to off and train anew, or go on with --resume"
+                "set `cuda_graph` to off and continue with --resume"
             ) from error
         return graph
 
 
-def _like(tensor: Tensor) -> Tensor:
+def _empty_like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )

@@ -1,4 +1,4 @@
-"""Where and how exactly a run computes: processes, device, precision, determinism."""
+"""Device, precision, determinism and processes of a run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,39 @@ from segcal.config import TrainConfig
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
-    """The config with the whole path of the data, and what precision "auto" means here."""
+    """The config with the absolute path of the data, and `precision` auto replaced by a value."""
     data = config.data.model_copy(update={"path": os.path.abspath(config.data.path)})
-    config = config.model_copy(update={"data": data})
-    if config.precision != "auto":
-        return config
-    half = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return config.model_copy(update={"precision": "bf16-mixed" if half else "32"})
+    accelerator = choose_accelerator(config.device)
+    precision = config.precision
+    if precision == "auto":
+        bf16 = accelerator == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16-mixed" if bf16 else "32"
+    if precision == "bf16-mixed" and accelerator == "mps":
+        raise ValueError("`precision`: bf16-mixed is not available on mps; set it to 32")
+    return config.model_copy(update={"data": data, "precision": precision})
+
+
+def choose_accelerator(device: str) -> str:
+    """ "cuda", "mps" or "cpu"; "auto" is the first of them that is available."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if device == "auto":
+        return next(name for name, usable in available.items() if usable)
+    if not available[device]:
+        raise ValueError(f"`device`: {device} is not available here; set it to auto or cpu")
+    return device
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """Fabric for this process: alone, or one of those that torchrun or srun started."""
+    """Fabric for this process: the only one, or one of those that torchrun or srun started."""
     per_node, nodes = processes()
-    # It tells what the config says already, and about tensor cores that precision 32 is not to use.
+    # Silence messages that repeat the config, or that recommend TF32 where precision is 32.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     fabric = Fabric(
-        accelerator="cuda" if torch.cuda.is_available() else "cpu",
+        accelerator=choose_accelerator(config.device),
         devices=per_node,
         num_nodes=nodes,
         strategy="ddp" if per_node * nodes > 1 else "auto",
@@ -41,12 +58,12 @@ def make_fabric(config: TrainConfig) -> Fabric:
 
 
 def processes() -> tuple[int, int]:
-    """(processes on each node, nodes), from the variables of torchrun or of a SLURM job step."""
+    """(processes per node, nodes), from the environment of torchrun or of a SLURM job step."""
     env = os.environ
     if "LOCAL_WORLD_SIZE" in env and "WORLD_SIZE" in env:
         local = int(env["LOCAL_WORLD_SIZE"])
         return local, int(env["WORLD_SIZE"]) // local
-    # Set by srun, not by sbatch: a batch script that starts one process is one process.
+    # Set by srun, not by sbatch: a batch script itself is a single process.
     tasks = int(env.get("SLURM_STEP_NUM_TASKS", 1))
     if tasks > 1:
         nodes = int(env.get("SLURM_STEP_NUM_NODES", 1))
@@ -56,44 +73,39 @@ def processes() -> tuple[int, int]:
 
 @contextmanager
 def numerics(config: TrainConfig) -> Iterator[None]:
-    """Set torch's global switches for one run, and put them back."""
+    """Set torch's global switches for one run, and restore them afterwards."""
     exact = config.precision == "32"
     deterministic = config.deterministic == "on" or (config.deterministic == "auto" and exact)
     if deterministic:
         # cuBLAS reads this when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before: list[tuple[Any, str, Any]] = [
-        (owner, name, getattr(owner, name))
-        for owner, name in (
-            (cudnn, "allow_tf32"), (matmul, "allow_tf32"), (cudnn, "benchmark"),
-        )
-    ]  # fmt: skip
-    was = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         cudnn.allow_tf32 = matmul.allow_tf32 = not exact
         cudnn.benchmark = not deterministic
-        if torch.cuda.is_available():  # on a CPU nothing would change but the time to start
+        if torch.cuda.is_available():  # on a CPU it would only make the start slower
             torch.use_deterministic_algorithms(deterministic, warn_only=True)
         yield
     finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
+        cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = before
         if torch.cuda.is_available():
-            torch.use_deterministic_algorithms(was, warn_only=warned)
+            torch.use_deterministic_algorithms(was_deterministic, warn_only=warn_only)
 
 
-def describe(fabric: Fabric) -> dict[str, Any]:
-    """The device in words, and how many processes share the work."""
-    name = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else "CPU"
-    return {"device": name, "processes": fabric.world_size}
+def device_name(device: torch.device) -> str:
+    """The name of the device, for users."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "Apple GPU (mps)" if device.type == "mps" else "CPU"
 
 
-def gather(fabric: Fabric, mine: Any) -> list[Any]:
-    """What every process has, in rank order, to every process."""
+def gather(fabric: Fabric, value: Any) -> list[Any]:
+    """The values of all processes in rank order, in every process."""
     if fabric.world_size == 1:
-        return [mine]
-    everyone: list[Any] = [None] * fabric.world_size
-    torch.distributed.all_gather_object(everyone, mine)
-    return everyone
+        return [value]
+    values: list[Any] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(values, value)
+    return values

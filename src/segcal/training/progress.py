@@ -1,4 +1,4 @@
-"""How a run tells what it does: a live line in a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar for the epoch in a terminal, one line per finished epoch."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from segcal.core.progress import Progress, format_duration
 
 
 class Reporter(Progress):
-    """Progress of a run: one bar for the epoch, one line for every finished epoch."""
+    """Shows the steps of the current epoch and the results of finished epochs."""
 
     def __init__(self, epochs: int, *, silent: bool = False) -> None:
         super().__init__(silent=silent)
         self.epochs = epochs
-        self._started = time.monotonic()
-        self._first_epoch = 0
+        self.start_timing(0)
 
-    def start_run(self, epoch: int) -> None:
+    def start_timing(self, epoch: int) -> None:
+        """Estimate the remaining time from `epoch` on."""
         self._started, self._first_epoch = time.monotonic(), epoch
 
     def step(
         self, epoch: int, done: int, steps: int, losses: dict[str, float], rate: float
     ) -> None:
-        """`rate` is items per second; time left is judged by all steps but the first epoch's."""
-        share = epoch - self._first_epoch + done / steps
-        left = (
-            (time.monotonic() - self._started)
-            / max(share, 1e-9)
-            * (self.epochs - self._first_epoch - share)
-        )
-        text = f"{_parts(losses)} · {rate:.0f}/s · {format_duration(left)} left"
+        """Show `done` of `steps`; `rate` is items per second."""
+        text = f"{_losses(losses)} · {rate:.0f}/s · {self._left(epoch + done / steps)} left"
         self.update("epoch", done, steps, title=f"epoch {epoch + 1}/{self.epochs}", text=text)
 
     def end_epoch(self, row: dict[str, Any]) -> None:
+        """Print a row of the log."""
         done = int(row["epoch"]) + 1
-        left = (time.monotonic() - self._started) / max(done - self._first_epoch, 1)
-        text = f"epoch {done}/{self.epochs}  lr {row['lr']:.3g}  {_parts(row['losses'])}"
+        text = f"epoch {done}/{self.epochs}  lr {row['lr']:.3g}  {_losses(row['losses'])}"
         if "val" in row:
-            shown = ("dsc", "ece", "cece")
-            text += "  val " + " ".join(f"{k} {_number(row['val'][k])}" for k in shown)
-        text += f"  {row['seconds']:.1f} s, {format_duration(left * (self.epochs - done))} left"
-        self.say(text)
-        if done - self._first_epoch == 1:  # the first epoch compiled: the others tell the time
-            self.start_run(done)
+            val = row["val"]
+            text += f"  val dsc {_number(val['dsc'])}"
+            for name in ("ece", "cece"):
+                text += f" {name} ({val['region']}) {_number(val[name])}"
+        self.say(f"{text}  {row['seconds']:.1f} s, {self._left(done)} left")
+        if done - self._first_epoch == 1:  # compiling made the first epoch slower than the others
+            self.start_timing(done)
+
+    def _left(self, done: float) -> str:
+        """Time left after `done` epochs, at the mean speed so far."""
+        passed = max(done - self._first_epoch, 1e-9)
+        per_epoch = (time.monotonic() - self._started) / passed
+        return format_duration(per_epoch * (self.epochs - done))
 
 
-def _parts(losses: dict[str, float]) -> str:
+def _losses(losses: dict[str, float]) -> str:
     parts = [f"{k} {_number(v)}" for k, v in losses.items() if k != "loss"]
     tail = f" ({', '.join(parts)})" if len(parts) > 1 else ""
     return f"loss {_number(losses['loss'])}{tail}"

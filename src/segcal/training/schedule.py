@@ -1,14 +1,14 @@
-"""How a penalty weight changes over the epochs.
+"""Penalty weights that change over the epochs.
 
-A schedule is a small object: `schedule(epoch)` is the weight in that epoch, counted from 0. The
-training loop hands it to the loss with `set_penalty_weight`; the losses know nothing of it.
+`schedule(epoch)` is the weight in an epoch; epochs count from 0. The training loop passes it to the
+loss with `set_penalty_weight`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from segcal.core.checks import check_choice, check_int, check_number
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class WeightSchedule(Protocol):
-    """The weight in an epoch, counted from 0."""
-
-    def __call__(self, epoch: int) -> float: ...
+# The weight in an epoch.
+WeightSchedule: TypeAlias = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class LinearRamp:
-    """From `start` in epoch 0 straight to `end` in epoch `epochs`, and `end` from then on."""
+    """Linear from `start` in epoch 0 to `end` in epoch `epochs`, then constant."""
 
     start: float
     end: float
@@ -55,7 +53,7 @@ class LinearRamp:
 
 @dataclass(frozen=True)
 class Step:
-    """`start`, then from each epoch named in `changes` on, the weight given there.
+    """`start`, then the weights in `changes`, each from its epoch on.
 
     Example:
         >>> weight = Step(0.0, {20: 0.1, 80: 0.05})
@@ -79,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Multiply:
-    """`start`, times `factor` after every `every` epochs, never above `cap`."""
+    """`start`, multiplied by `factor` after every `every` epochs, at most `cap`."""
 
     start: float
     factor: float
@@ -95,7 +93,7 @@ class Multiply:
     def __call__(self, epoch: int) -> float:
         weight = self.start
         for _ in range(max(epoch, 0) // self.every):
-            weight = min(weight * self.factor, self.cap)  # step by step: a power may overflow
+            weight = min(weight * self.factor, self.cap)  # a power of `factor` could overflow
         return weight
 
 
@@ -108,19 +106,18 @@ SCHEDULES: dict[str, type[Constant] | type[LinearRamp] | type[Step] | type[Multi
 
 
 def make_schedule(name: str, **options: Any) -> WeightSchedule:
-    """The schedule of that name in `SCHEDULES`, with these options."""
+    """The schedule named `name` in `SCHEDULES`, with these options."""
     check_choice("name", name, SCHEDULES)
     return SCHEDULES[name](**options)
 
 
 def set_penalty_weight(loss: nn.Module, weight: float) -> None:
-    """Give `weight` to every penalty in `loss`, also inside a `WeightedSum`."""
-    penalised = [module for module in loss.modules() if hasattr(module, "penalty_weight")]
-    if not penalised:
+    """Set the penalty weight of `loss`, and of every loss inside it (`WeightedSum`)."""
+    penalized = [module for module in loss.modules() if hasattr(module, "penalty_weight")]
+    if not penalized:
         raise ValueError(
-            "Expected argument `loss` to have a penalty weight, "
-            f"but {type(loss).__name__} has none."
+            f"Expected a loss with a penalty weight, but {type(loss).__name__} has none."
         )
     check_number("weight", weight, low=0)
-    for module in penalised:
+    for module in penalized:
         setattr(module, "penalty_weight", float(weight))  # noqa: B010 (nn.Module's own type forbids =)

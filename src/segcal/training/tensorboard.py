@@ -1,49 +1,33 @@
-"""TensorBoard, when asked for."""
+"""Training curves for TensorBoard."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from segcal.core.checks import require
 
 
-class Board:
-    """Writes each epoch's row as curves below `folder`/tensorboard, or nothing at all."""
+def open_tensorboard(folder: Path, epoch: int) -> Any:
+    """A `SummaryWriter` (a context manager) in `folder`/tensorboard.
 
-    def __init__(self, folder: Path, wanted: bool, epoch: int) -> None:
-        self._writer: Any = None
-        if wanted:
-            require("tensorboard")
-            from torch.utils.tensorboard import SummaryWriter
+    Curves from `epoch` on are dropped: a resumed run trains these epochs again.
+    """
+    require("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
 
-            # Curves of epochs that a resumed run trains again are dropped.
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
 
-    def add(self, row: dict[str, Any]) -> None:
-        if self._writer is None:
-            return
-        step = row["epoch"]
-        curves = {"lr": row["lr"], "seconds": row["seconds"]}
-        curves |= {f"train/{name}": value for name, value in row["losses"].items()}
-        for name, value in row.get("val", {}).items():
-            if isinstance(value, float):
-                curves[f"val/{name}"] = value
-        for name, value in row.get("val", {}).get("dsc_by_label", {}).items():
+
+def add_row(writer: Any, row: dict[str, Any]) -> None:
+    """Add a row of the log to the curves."""
+    curves = {"lr": row["lr"], "seconds": row["seconds"]}
+    curves |= {f"train/{name}": value for name, value in row["losses"].items()}
+    validation = row.get("val", {})
+    curves |= {f"val/{k}": value for k, value in validation.items() if isinstance(value, float)}
+    for name, value in validation.get("dsc_by_label", {}).items():
+        if value is not None:
             curves[f"val_dsc/{name}"] = value
-        for name, value in curves.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    for name, value in curves.items():
+        writer.add_scalar(name, value, row["epoch"])
+    writer.flush()

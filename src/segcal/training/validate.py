@@ -1,4 +1,4 @@
-"""Validation on whole volumes: DSC, and calibration where the true label is foreground."""
+"""Validation on whole volumes: DSC and calibration error of each case."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from segcal.data import PreparedCase
 from segcal.data.loaders import free_bytes
-from segcal.metrics import CalibrationBins, check_groups, dsc_from_confusion
+from segcal.metrics import DEFAULT_REGION, CalibrationBins, check_groups, dsc_from_confusion
 from segcal.models import predict_logits
-from segcal.training.loss_meter import NonFiniteLossError
+from segcal.training.errors import NonFiniteLossError
 
-# The share of free memory that validation volumes may occupy between epochs.
+# Validation volumes stay in memory between epochs if they take at most this share of it.
 _KEPT_SHARE = 0.1
-# Logits (K·Z·Y·X) of the volumes that are scored together: 128 MiB.
-_LOGITS_AT_ONCE = 1 << 25
-# Pixels that a GPU predicts at a time: 16 slices of 256 × 256, or 256 of 64 × 64.
-_PIXELS_AT_ONCE = 1 << 20
+# Volumes are scored together up to this many logits (K·Z·Y·X): 128 MiB.
+_MAX_LOGITS = 1 << 25
+# A GPU predicts this many pixels at a time: 16 slices of 256 × 256, or 256 of 64 × 64.
+_PIXELS_PER_BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
 class CaseScore:
-    """One volume: DSC of each structure, ECE and CECE of the foreground (NaN without any)."""
+    """DSC of each structure, ECE and CECE of one case."""
 
     name: str
     dsc: dict[str, float]
@@ -37,28 +37,28 @@ class CaseScore:
 
 @dataclass(frozen=True)
 class _Stack:
-    """Volumes that lie one after another along Z, to be predicted and scored together."""
+    """Volumes concatenated along Z, which are predicted and scored together."""
 
     names: list[str]
     lengths: list[int]
     image: Tensor  # (C, Z, Y, X)
-    target: Tensor  # (Z, Y, X), uint8: an eighth of what stays on the device as int64
-    owner: Tensor  # (Z, 1, 1): which volume a slice is of
+    target: Tensor  # (Z, Y, X), uint8: int64 would take eight times the memory
+    volume: Tensor  # (Z, 1, 1), the position in `names` of each slice's volume
 
 
 class Validator:
     """Scores a network on the volumes of `cases`.
 
-    For a 2-D network, cases whose slices have one size are predicted and scored together, as many
-    as fit into a bounded memory: on a GPU each question to the device costs more than its answer.
+    For a 2-D network, cases with equal slice sizes are concatenated up to a memory limit: on a GPU
+    each transfer of a result takes longer than its computation.
 
     Args:
-        cases: the volumes of this process.
+        cases: the cases of this process.
         num_classes: K.
-        groups: structures of the DSC, name → labels; None is each class but 0.
-        device: where the network is.
+        groups: structures of the DSC, name → labels; None is each class except 0.
+        device: the device of the network.
         batch_size: slices predicted at a time.
-        patch_size: window of a 3-D network, slid over the volume; None predicts slices.
+        patch_size: sliding window of a 3-D network; None predicts slices.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Validator:
         needed = sum(math.prod(c.shape) * (4 * c.properties.channels + 1) for c in self.cases)
         self._keep = needed <= _KEPT_SHARE * free_bytes(device)
         self._kept: dict[int, _Stack] = {}
-        alone = patch_size is not None
-        self._plan = [[i] for i in range(len(self.cases))] if alone else self._alike()
+        single = patch_size is not None
+        self._stacks = [[i] for i in range(len(self.cases))] if single else self._group_by_size()
 
     def score(
         self, network: nn.Module, stop: Callable[[], bool] = lambda: False
     ) -> list[CaseScore] | None:
-        """The score of each case; None if `stop` said so in between."""
+        """The score of each case, in order; None if `stop` returned True in between."""
         was_training = network.training
         network.eval()
         scores: dict[int, CaseScore] = {}
         try:
-            for number, members in enumerate(self._plan):
-                stack = self._stack(number)
+            for number, members in enumerate(self._stacks):
+                stack = self._load(number)
                 logits = self._predict(network, stack, stop)
                 if logits is None:
                     return None
@@ -99,33 +99,37 @@ class Validator:
             network.train(was_training)
         return [scores[index] for index in range(len(self.cases))]
 
-    def _alike(self) -> list[list[int]]:
-        """Which cases are predicted together: slices of one size, and a bounded memory."""
-        plan: list[list[int]] = []
-        newest: dict[tuple[int, ...], list[int]] = {}  # of slices of that size
+    def _group_by_size(self) -> list[list[int]]:
+        """Indices of the cases in each stack: equal slice sizes, limited memory."""
+        stacks: list[list[int]] = []
+        current: dict[tuple[int, ...], list[int]] = {}  # the stack being filled, by slice size
         filled: dict[tuple[int, ...], int] = {}
         for index, case in enumerate(self.cases):
             size = (case.properties.channels, *case.shape[1:])
-            more = math.prod(case.shape) * self.num_classes
-            if size not in newest or filled[size] + more > _LOGITS_AT_ONCE:
-                newest[size], filled[size] = [], 0
-                plan.append(newest[size])
-            newest[size].append(index)
-            filled[size] += more
-        return plan
+            logits = math.prod(case.shape) * self.num_classes
+            if size not in current or filled[size] + logits > _MAX_LOGITS:
+                current[size], filled[size] = [], 0
+                stacks.append(current[size])
+            current[size].append(index)
+            filled[size] += logits
+        return stacks
 
-    def _stack(self, number: int) -> _Stack:
+    def _load(self, number: int) -> _Stack:
         if number in self._kept:
             return self._kept[number]
-        cases = [self.cases[index] for index in self._plan[number]]
+        cases = [self.cases[index] for index in self._stacks[number]]
         lengths = [case.shape[0] for case in cases]
-        owner = np.repeat(np.arange(len(cases)), lengths)[:, None, None]
-        image = np.concatenate([case.image() for case in cases], axis=1)
-        target = np.concatenate([case.label() for case in cases])
+        image = torch.from_numpy(np.concatenate([case.image() for case in cases], axis=1))
+        target = torch.from_numpy(np.concatenate([case.label() for case in cases]))
+        volume = torch.from_numpy(np.repeat(np.arange(len(cases)), lengths)[:, None, None])
+        # mps has no float64, which the metrics use: its logits are scored on the CPU.
+        scored_on = torch.device("cpu") if self.device.type == "mps" else self.device
         stack = _Stack(
             [case.name for case in cases],
             lengths,
-            *(torch.from_numpy(array).to(self.device) for array in (image, target, owner)),
+            image.to(self.device),
+            target.to(scored_on),
+            volume.to(scored_on),
         )
         if self._keep:
             self._kept[number] = stack
@@ -134,30 +138,32 @@ class Validator:
     def _predict(
         self, network: nn.Module, stack: _Stack, stop: Callable[[], bool]
     ) -> Tensor | None:
-        """Logits (K, Z, Y, X) of the stack, float32; None if `stop` said so."""
-        whole = self.patch_size is not None
-        parts = []
-        for part in [stack.image] if whole else torch.split(stack.image, self.batch_size, dim=1):
+        """Logits (K, Z, Y, X) of the stack, float32; None if `stop` returned True."""
+        if self.patch_size is not None:
+            parts: Sequence[Tensor] = [stack.image]
+        else:
+            parts = torch.split(stack.image, self.batch_size, dim=1)
+        logits = []
+        for part in parts:
             if stop():
                 return None
-            parts.append(
+            logits.append(
                 predict_logits(
                     network, part, batch_size=self.batch_size, patch_size=self.patch_size
                 )
             )
-        return parts[0] if whole else torch.cat(parts, dim=1)
+        return logits[0] if len(logits) == 1 else torch.cat(logits, dim=1)
 
     def _score(self, stack: _Stack, logits: Tensor) -> list[CaseScore]:
+        logits = logits.to(stack.target.device)
         finite = torch.isfinite(logits).all(0).flatten(1).all(1).cpu()
         if not finite.all():
-            name = stack.names[int(stack.owner.flatten()[int(finite.int().argmin())])]
-            raise NonFiniteLossError(
-                f"the network's logits of validation case {name} are not finite"
-            )
+            name = stack.names[int(stack.volume.flatten()[int(finite.int().argmin())])]
+            raise NonFiniteLossError(f"the logits of validation case {name} are not finite")
         probs, classes = logits.softmax(0), self.num_classes
-        # First, for it refuses labels that the network has no class for.
-        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths, stack.target > 0)
-        pairs = (stack.owner * classes + stack.target) * classes + probs.argmax(0)
+        # First, because it checks that every label has a class.
+        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths)
+        pairs = (stack.volume * classes + stack.target) * classes + probs.argmax(0)
         counts = torch.bincount(pairs.flatten(), minlength=len(bins) * classes**2)
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
         return [
@@ -171,29 +177,31 @@ class Validator:
         ]
 
 
-def slices_at_once(cases: Sequence[PreparedCase], batch_size: int, device: torch.device) -> int:
-    """How many slices to predict at a time after training with `batch_size`.
+def slices_per_batch(cases: Sequence[PreparedCase], batch_size: int, device: torch.device) -> int:
+    """How many slices to predict at a time, given the training's `batch_size`.
 
-    Small slices leave a GPU idle unless they are many; of large ones no more than 16 unless
-    training had more, so that memory is bounded. A CPU gains nothing by more.
+    Many small slices keep a GPU busy. The number of large ones is limited to 16, or to the
+    training's batch size, to limit memory. A CPU does not gain from larger batches.
     """
-    least = max(batch_size, 16)
+    minimum = max(batch_size, 16)
     if device.type == "cpu":
-        return least
-    return max(least, _PIXELS_AT_ONCE // max(math.prod(case.shape[1:]) for case in cases))
+        return minimum
+    return max(minimum, _PIXELS_PER_BATCH // max(math.prod(case.shape[1:]) for case in cases))
 
 
-def summarise(scores: Sequence[CaseScore]) -> dict[str, Any]:
-    """Means over the cases, and how many calibration errors were undefined (no foreground)."""
+def summarize(scores: Sequence[CaseScore]) -> dict[str, Any]:
+    """Means over the cases; undefined values are left out, and None is a mean without any.
+
+    Calibration is measured over all voxels, the default region.
+    """
     labels = list(scores[0].dsc)
-    each = {label: _mean([score.dsc[label] for score in scores]) for label in labels}
     return {
         "dsc": _mean([value for score in scores for value in score.dsc.values()]),
         "ece": _mean([score.ece for score in scores]),
         "cece": _mean([score.cece for score in scores]),
-        "dsc_by_label": each,
+        "region": DEFAULT_REGION,
+        "dsc_by_label": {k: _mean([score.dsc[k] for score in scores]) for k in labels},
         "cases": len(scores),
-        "undefined": sum(math.isnan(score.ece) for score in scores),
     }
 
 

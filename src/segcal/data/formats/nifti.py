@@ -1,12 +1,13 @@
-"""Reading NIfTI files that may be broken or hostile, and writing results in their grid.
+"""Reading NIfTI files that may be broken or hostile, and writing results on their grid.
 
-The header is judged before anything is allocated: its sizes must agree with the file's. Arrays
-come out as (C, Z, Y, X), the reverse of the file's axis order, slices first.
+The header is checked before anything is allocated: its sizes must agree with that of the file.
+Arrays are (C, Z, Y, X), the reverse of the axis order in the file.
 """
 
 import gzip
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -23,27 +24,26 @@ from segcal.data.grid import Grid, Shape, Spacing
 MAX_VOLUME_BYTES = 16 * 2**30
 _MAX_SIDE = 8192
 _MAX_HEADER_BYTES = 2**24
-# The most that deflate can expand: anything beyond is a header that lies.
+# Deflate cannot expand data further; a header that needs more is wrong.
 _MAX_GZIP_RATIO = 1040
-_NUMERIC = {2, 4, 8, 16, 64, 256, 512, 768, 1024, 1280}
-_COLOUR = {128, 2304}
-_BROKEN = "download or export the file again"
-# xyzt_units' lower bits: unknown (millimetres by custom), metre, millimetre, micrometre.
-_UNITS = {
-    0: ("unknown", 1.0),
-    1: ("metres", 1e3),
-    2: ("millimetres", 1.0),
-    3: ("micrometres", 1e-3),
-}
-# Whole numbers that went through a scaling or a float file.
-_WHOLE = 1e-4
+_NUMERIC_TYPES = {2, 4, 8, 16, 64, 256, 512, 768, 1024, 1280}
+_COLOR_TYPES = {128, 2304}
+_PORTABLE_TYPES = {
+    "bool": np.uint8, "float16": np.float32, "int64": np.int32, "uint64": np.int32,
+}  # fmt: skip
+_DAMAGED = "download or export the file again"
+_ONE_GRID = "both must be on one grid; resample one to the other or correct the header"
+# Lower bits of xyzt_units: unknown (millimeters by convention), meter, millimeter, micrometer.
+_UNITS = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
+# Tolerance for labels that were scaled or stored as float.
+_INTEGER_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a NIfTI header promises, after it was judged. Millimetres, whatever the file's unit.
+    """The checked content of a NIfTI header, in millimeters whatever the unit of the file.
 
-    `notes` says what had to be decided: a placeholder affine, another unit, no slice thickness.
+    `notes` records decisions: a placeholder affine, another unit, a missing slice thickness.
     """
 
     path: Path
@@ -58,7 +58,7 @@ class Header:
 
     @property
     def shape(self) -> Shape:
-        """Spatial shape (Z, Y, X); a plane has Z = 1."""
+        """Spatial shape (Z, Y, X); a 2-D image has Z = 1."""
         x, y, z = (*self.file_shape, 1, 1)[:3]
         return z, y, x
 
@@ -68,38 +68,80 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read and judge a header; touches no voxel."""
+    """Read and check a header; reads no voxels."""
     with _open(path) as stream:
-        return _parse(path, _header_bytes(path, stream))
+        return _parse_header(path, stream)
+
+
+def read_voxels(path: Path) -> tuple[NDArray[Any], Header]:
+    """The values of a NIfTI file, scaled as its header says, (C, Z, Y, X)."""
+    with _open(path) as stream:
+        header = _parse_header(path, stream)
+        try:
+            voxels: NDArray[Any] = array_from_file(
+                header.file_shape,
+                header.dtype,
+                stream,  # type: ignore[arg-type]
+                offset=header.offset,
+                mmap=False,
+            )
+            # gzip verifies its checksum at the end of the stream only.
+            while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
+                pass
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            raise PathError(path, "is truncated or damaged", _DAMAGED) from error
+    if (header.slope, header.intercept) != (1.0, 0.0):
+        # Float32 represents 8- and 16-bit values exactly and needs half the memory.
+        scaled: NDArray[Any] = voxels.astype(np.float32 if voxels.itemsize <= 2 else np.float64)
+        voxels = scaled * header.slope + header.intercept
+    return np.asarray(voxels).T.reshape(header.channels, *header.shape), header
 
 
 def read_image(path: Path) -> tuple[NDArray[np.floating], Header]:
     """An image as (C, Z, Y, X), finite and not constant in any channel.
 
-    float32, or float64 where the file has more digits than float32 keeps: a spread of 1 about a
-    mean of 1e8 would be lost before it is standardised.
+    The type is float32, or float64 if the file has a type that float32 does not represent: with a
+    mean of 1e8 and a standard deviation of 1, float32 would lose the variation.
     """
     voxels, header = read_voxels(path)
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(voxels, dtype=np.float32)
-    finite = np.isfinite(single)
+    invalid = single.size - np.count_nonzero(np.isfinite(single))
+    if invalid:
+        raise PathError(path, f"holds {invalid} NaN or infinite voxels", "repair or remove it")
     image: NDArray[np.floating] = single
     if voxels.dtype.itemsize > 2 and voxels.dtype != np.float32:
         image = np.ascontiguousarray(voxels, dtype=np.float64)
-    if not finite.all():
-        count = int(finite.size - finite.sum())
-        raise PathError(
-            path, f"holds {count} NaN or infinite voxels", "repair or leave out the case"
-        )
     for index, channel in enumerate(image):
         if channel.min() == channel.max():
             which = f"channel {index} is" if len(image) > 1 else "the image is"
-            raise PathError(path, f"{which} constant ({channel.min():g})", "leave out the case")
+            raise PathError(path, f"{which} constant ({channel.min():g})", "remove the case")
     return image, header
 
 
+def read_channels(paths: Sequence[Path], channels: int) -> tuple[NDArray[np.floating], Header]:
+    """The image (C, Z, Y, X) in one file, or in one file per channel on one grid."""
+    parts = [read_image(path) for path in paths]
+    check_channels([header for _, header in parts], channels)
+    image = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
+    return image, parts[0][1]
+
+
+def check_channels(headers: Sequence[Header], channels: int) -> None:
+    """The files of a case must be on one grid and have `channels` channels together."""
+    for other in headers[1:]:
+        check_same_grid(other, headers[0])
+    found = sum(header.channels for header in headers)
+    if found != channels:
+        raise PathError(
+            headers[0].path,
+            f"has {found} channels where the data set has {channels}",
+            "all cases of a data set must have the same channels",
+        )
+
+
 def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
-    """A label map (Z, Y, X) in the file's integer type, or int32; whole numbers only."""
+    """A label map (Z, Y, X) in the integer type of the file, or int32; whole numbers only."""
     voxels, header = read_voxels(path)
     if len(voxels) != 1:
         raise PathError(path, f"is a label map with {len(voxels)} channels", "give a 3-D label map")
@@ -107,58 +149,45 @@ def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
     if not np.issubdtype(values.dtype, np.integer):
         if not np.isfinite(values).all() or np.abs(values).max() > 2**31:
             raise PathError(path, "holds NaN or huge labels", "labels must be whole numbers")
-        whole = np.rint(values)
-        wrong = np.abs(values - whole) > _WHOLE
+        rounded = np.rint(values)
+        wrong = np.abs(values - rounded) > _INTEGER_TOLERANCE
         if wrong.any():
-            example = float(values[wrong].flat[0])
-            scaled = (header.slope, header.intercept) != (1.0, 0.0)
-            how = f" after scl_slope {header.slope!r}" if scaled else ""
-            raise PathError(
-                path,
-                f"holds labels that are not whole numbers (such as {example!r}{how})",
-                "write label maps unscaled"
-                if scaled
-                else "resample label maps with nearest neighbour only",
-            )
-        values = whole.astype(np.int32)
+            example, remedy = repr(float(values[wrong].flat[0])), "resample labels with nearest"
+            if (header.slope, header.intercept) != (1.0, 0.0):
+                example += f" after scl_slope {header.slope!r}"
+                remedy = "write label maps without scaling"
+            problem = f"holds labels that are not whole numbers (such as {example})"
+            raise PathError(path, problem, remedy)
+        values = rounded.astype(np.int32)
     return np.ascontiguousarray(values), header
 
 
 def check_same_grid(header: Header, reference: Header) -> None:
-    """Both files must describe the same voxels: shape, spacing, corners within a tenth of a voxel.
+    """Both files must have the same shape, spacing and corners (within a tenth of a voxel).
 
-    Spacing apart from corners: beside a placeholder affine only pixdim tells.
+    The spacing is compared too: where affines are placeholders, only pixdim differs.
     """
     if header.shape != reference.shape:
-        raise PathError(
-            header.path,
-            f"has shape {header.shape} (z, y, x) but {reference.path.name} has {reference.shape}",
-            "both must be on one grid; resample one to the other",
-        )
+        shapes = f"{header.shape} (z, y, x) but {reference.path.name} has {reference.shape}"
+        raise PathError(header.path, f"has shape {shapes}", _ONE_GRID)
     if not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
         spacings = [" × ".join(f"{s:.4g}" for s in h.spacing_mm) for h in (header, reference)]
-        raise PathError(
-            header.path,
-            f"has spacing {spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}",
-            "both must be on one grid; correct the header that is wrong",
-        )
+        problem = f"{spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}"
+        raise PathError(header.path, f"has spacing {problem}", _ONE_GRID)
     last = np.array(header.shape[::-1]) - 1
     corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=float)
     corners[:, :3] *= last
     apart = np.abs((corners @ header.affine.T - corners @ reference.affine.T)[:, :3]).max()
     if apart > 0.1 * min(reference.spacing_mm):
-        raise PathError(
-            header.path,
-            f"lies {apart:.3g} mm away from {reference.path.name} by its affine",
-            "both must be on one grid; resample one to the other or correct the header",
-        )
+        problem = f"lies {apart:.3g} mm away from {reference.path.name} by its affine"
+        raise PathError(header.path, problem, _ONE_GRID)
 
 
 def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> None:
     """Write (Z, Y, X), or (K, Z, Y, X) as a 4-D file, on the original grid of a case.
 
-    Types that NIfTI readers do not share are widened or narrowed: bool to uint8, 64-bit integers
-    to int32, float16 to float32.
+    Types that some NIfTI readers do not support are converted: bool to uint8, 64-bit integers to
+    int32, float16 to float32.
     """
     path = Path(path)
     if not path.name.endswith((".nii", ".nii.gz")):
@@ -168,26 +197,23 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
             f"Expected argument `array` to have the original shape {grid.original_shape}, "
             f"but got {array.shape}."
         )
-    # NIfTI keeps channels last; the reverse of (K, Z, Y, X) is (X, Y, Z, K).
+    # NIfTI has the channels last; the reverse of (K, Z, Y, X) is (X, Y, Z, K).
     image = nib.Nifti1Image(_portable(array).T, np.array(grid.affine))  # type: ignore[no-untyped-call]
     image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
-    # As in the source file, where an affine may be a placeholder beside the true spacing.
+    # As in the source file, where the affine may be a placeholder.
     image.header["pixdim"][1:4] = grid.original_spacing_mm[::-1]
     with atomic_path(path) as partial:
         nib.save(image, partial)
 
 
-def _portable(array: NDArray[np.generic]) -> NDArray[Any]:
-    values: NDArray[Any] = np.asarray(array)
-    if values.dtype == np.bool_:
-        return values.astype(np.uint8)
-    if values.dtype == np.float16:
-        return values.astype(np.float32)
-    if values.dtype in (np.int64, np.uint64):
-        if values.size and (values.min() < -(2**31) or values.max() >= 2**31):
-            raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
-        return values.astype(np.int32)
-    return values
+def _portable(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    dtype = _PORTABLE_TYPES.get(array.dtype.name)
+    if dtype is None:
+        return array
+    result = array.astype(dtype)
+    if dtype is np.int32 and not np.array_equal(result, array):
+        raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
+    return result
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -198,143 +224,131 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _is_gzip(path: Path) -> bool:
-    # By content: files are renamed to .nii and back more often than one would think.
+    """By content: files are sometimes renamed from .nii.gz to .nii and back."""
     with path.open("rb") as stream:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def _header_bytes(path: Path, stream: IO[bytes]) -> bytes:
+def _parse_header(path: Path, stream: IO[bytes]) -> Header:
     try:
         data = stream.read(540)
     except (OSError, EOFError, zlib.error) as error:
-        raise PathError(path, "is a truncated or damaged gzip file", _BROKEN) from error
+        raise PathError(path, "is a truncated or damaged gzip file", _DAMAGED) from error
     if len(data) < 352:
-        raise PathError(path, "is not a NIfTI file (too short)", _BROKEN)
-    return data
-
-
-def _parse(path: Path, data: bytes) -> Header:
-    size = struct.unpack("<i", data[:4])[0], struct.unpack(">i", data[:4])[0]
-    kinds: dict[int, Any] = {348: nib.Nifti1Header, 540: nib.Nifti2Header}
-    kind = next((kinds[s] for s in size if s in kinds), None)
-    magic = data[344:348] if kind is nib.Nifti1Header else data[4:8]
-    if kind is None or magic[:3] not in (b"n+1", b"n+2"):
-        raise PathError(path, "is not a single-file NIfTI (.nii or .nii.gz)", "convert it to NIfTI")
+        raise PathError(path, "is not a NIfTI file (too short)", _DAMAGED)
+    sizes = struct.unpack("<i", data[:4]) + struct.unpack(">i", data[:4])
+    raw: Any
     try:
-        raw = kind(data[: 348 if kind is nib.Nifti1Header else 540], check=False)
-        return _judge(path, raw)
+        if 348 in sizes and data[344:347] in (b"n+1", b"n+2"):
+            raw = nib.Nifti1Header(data[:348], check=False)  # type: ignore[no-untyped-call]
+        elif 540 in sizes and data[4:7] in (b"n+1", b"n+2"):
+            raw = nib.Nifti2Header(data[:540], check=False)  # type: ignore[no-untyped-call]
+        else:
+            problem = "is not a single-file NIfTI (.nii or .nii.gz)"
+            raise PathError(path, problem, "convert it to NIfTI")
+        return _check_header(path, raw)
     except PathError:
         raise
     except Exception as error:
-        # nibabel raises many types on nonsense; any of them means the same to the user.
+        # Our own checks raise ValueError; nibabel raises many types on invalid values.
         reason = " ".join(str(error).split())
-        raise PathError(path, f"has a nonsensical NIfTI header ({reason})", _BROKEN) from error
+        raise PathError(path, f"has an invalid NIfTI header: {reason}", _DAMAGED) from error
 
 
-def _judge(path: Path, raw: Any) -> Header:
-    def refuse(problem: str) -> PathError:
-        return PathError(path, f"has a NIfTI header with {problem}", _BROKEN)
-
-    if int(raw["datatype"]) in _COLOUR:
-        raise PathError(
-            path,
-            "is a colour (RGB) image",
-            "save it with one number per voxel, or one file per colour as channels",
-        )
-    if int(raw["datatype"]) not in _NUMERIC:
-        raise refuse(f"unsupported datatype {int(raw['datatype'])}")
+def _check_header(path: Path, raw: Any) -> Header:
+    if int(raw["datatype"]) in _COLOR_TYPES:
+        remedy = "save it with one number per voxel, or one file per color as channels"
+        raise PathError(path, "is a color (RGB) image", remedy)
+    if int(raw["datatype"]) not in _NUMERIC_TYPES:
+        raise ValueError(f"unsupported datatype {int(raw['datatype'])}")
     dtype = np.dtype(raw.get_data_dtype())
     if int(raw["bitpix"]) != 8 * dtype.itemsize:
-        raise refuse(f"bitpix {int(raw['bitpix'])} for datatype {dtype}")
-    shape = _file_shape(raw, refuse)
-    size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    offset = float(raw["vox_offset"])
-    # 0 is a common way to write "right after the header".
+        raise ValueError(f"bitpix {int(raw['bitpix'])} for datatype {dtype}")
+    shape = _file_shape(raw)
     minimum = 352 if int(raw["sizeof_hdr"]) == 348 else 544
-    offset = minimum if offset == 0 else offset
+    # Some writers use 0 for "right after the header".
+    offset = float(raw["vox_offset"]) or minimum
     if not (np.isfinite(offset) and minimum <= offset <= _MAX_HEADER_BYTES):
-        raise refuse(f"vox_offset {offset:g}")
-    _check_size(path, size + int(offset))
+        raise ValueError(f"vox_offset {offset:g}")
+    _check_size(path, int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    affine, spacing_mm, notes = _space(raw, shape)
     slope, intercept = raw.get_slope_inter()
     if slope is None:
         slope, intercept = 1.0, 0.0
-    affine, spacing_mm, notes = _space(raw, shape, refuse)
     return Header(path, shape, dtype, int(offset), slope, intercept, affine, spacing_mm, notes)
 
 
-def _file_shape(raw: Any, refuse: Any) -> tuple[int, ...]:
+def _file_shape(raw: Any) -> tuple[int, ...]:
     dims = [int(d) for d in raw["dim"]]
     if not 2 <= dims[0] <= 7:
-        raise refuse(f"{dims[0]} dimensions")
+        raise ValueError(f"{dims[0]} dimensions")
     shape = dims[1 : dims[0] + 1]
     if min(shape) < 1 or max(shape) > _MAX_SIDE:
-        raise refuse(f"dimensions {tuple(shape)}")
+        raise ValueError(f"dimensions {tuple(shape)}")
     while len(shape) > 3 and shape[-1] == 1:
         shape.pop()
     if len(shape) == 5 and shape[3] == 1:
-        # A vector image: channels in the fifth dimension.
+        # A vector image has its channels in the fifth dimension.
         shape.pop(3)
     if len(shape) > 4:
-        raise refuse(f"{len(shape)} dimensions {tuple(shape)}")
+        raise ValueError(f"{len(shape)} dimensions {tuple(shape)}")
     return tuple(shape)
 
 
 def _check_size(path: Path, needed: int) -> None:
-    """The header must not promise more voxels than the file can hold."""
+    """The header must not announce more voxels than the file can hold."""
     length = path.stat().st_size
     capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
     if needed > min(capacity, MAX_VOLUME_BYTES):
         raise PathError(
             path,
-            f"promises {needed:,} bytes of voxels but has only {length:,} bytes",
-            _BROKEN if needed <= MAX_VOLUME_BYTES else "the volume is too large or its header is",
+            f"announces {needed:,} bytes of voxels but has only {length:,} bytes",
+            _DAMAGED if needed <= MAX_VOLUME_BYTES else "the volume is too large or its header is",
         )
 
 
-def _space(
-    raw: Any, shape: tuple[int, ...], refuse: Any
-) -> tuple[NDArray[np.float64], Spacing, dict[str, str]]:
-    """Affine and spacing in millimetres, and notes. Spacing is pixdim's; the affine must agree.
+def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spacing, dict[str, str]]:
+    """Affine and spacing in millimeters, and notes. The spacing is pixdim; the affine must agree.
 
-    One exception: an affine of unit steps along the axes, without any offset, beside another pixdim
-    is a placeholder (ACDC is distributed so), and pixdim holds.
+    One exception: an affine of unit steps without any offset, beside another pixdim, is a
+    placeholder (ACDC is distributed like this), and pixdim is used.
     """
     notes: dict[str, str] = {}
-    unit, factor = _UNITS.get(int(raw["xyzt_units"]) % 8, ("", 0.0))
-    if not factor:
-        raise refuse(f"unknown units ({int(raw['xyzt_units'])})")
+    factor = _UNITS.get(int(raw["xyzt_units"]) % 8)
+    if factor is None:
+        raise ValueError(f"unknown units ({int(raw['xyzt_units'])})")
     affine = np.array(raw.get_best_affine(), dtype=np.float64)
     zooms = np.abs(np.array(raw["pixdim"][1:4], dtype=np.float64))
     placeholder = np.array_equal(np.abs(affine), np.eye(4))
-    _complete(affine, zooms, shape, notes)
+    _complete_thickness(affine, zooms, shape, notes)
     affine[:3] *= factor
     zooms *= factor
     if factor != 1.0:
-        notes["units"] = f"{unit}, converted to millimetres"
+        notes["units"] = f"{'meters' if factor > 1 else 'micrometers'}, converted to millimeters"
     columns = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
     if not np.isfinite(affine).all() or np.abs(affine).max() > 1e6:
-        raise refuse("a non-finite affine")
+        raise ValueError("a non-finite affine")
     for spacing in (columns, zooms):
         if not (spacing.min() >= 1e-4 and spacing.max() <= 1e4):
-            raise refuse(f"voxel spacing {spacing.tolist()}")
+            raise ValueError(f"voxel spacing {spacing.tolist()}")
     if abs(np.linalg.det(affine[:3, :3] / columns)) < 1e-3:
-        raise refuse("an affine that flattens space")
+        raise ValueError("a singular affine")
     if not np.allclose(zooms, columns, rtol=0.02):
         if not placeholder:
             both = f"pixdim {np.round(zooms, 4).tolist()}, affine {np.round(columns, 4).tolist()}"
-            raise refuse(f"two different spacings ({both})")
+            raise ValueError(f"two different spacings ({both})")
         notes["spacing"] = "from pixdim; the affine is a placeholder"
     x, y, z = (float(c) for c in zooms)
     return affine, (z, y, x), notes
 
 
-def _complete(
+def _complete_thickness(
     affine: NDArray[np.float64],
     zooms: NDArray[np.float64],
     shape: tuple[int, ...],
     notes: dict[str, str],
 ) -> None:
-    """A single slice may come without a thickness: the affine's, else 1, is filled in."""
+    """Fill in the thickness that a single slice may lack: that of the affine, else 1."""
     if len(shape) > 2 and (shape[2] > 1 or zooms[2] != 0):
         return
     if not affine[:3, 2].any():
@@ -344,30 +358,3 @@ def _complete(
     zooms[2] = np.linalg.norm(affine[:3, 2])
     if len(shape) > 2:
         notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"
-
-
-def read_voxels(path: Path) -> tuple[NDArray[Any], Header]:
-    """Whatever numbers a NIfTI file holds, scaled as its header says, (C, Z, Y, X)."""
-    with _open(path) as stream:
-        header = _parse(path, _header_bytes(path, stream))
-        try:
-            voxels = array_from_file(
-                header.file_shape,
-                header.dtype,
-                stream,  # type: ignore[arg-type]
-                offset=header.offset,
-                mmap=False,
-            )
-            # To the end: only there does gzip verify its checksum.
-            while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
-                pass
-        except (OSError, EOFError, zlib.error, ValueError) as error:
-            raise PathError(path, "is truncated or damaged", _BROKEN) from error
-    if (header.slope, header.intercept) != (1.0, 0.0):
-        # Single precision holds 8- and 16-bit values and costs half the memory.
-        scaled: NDArray[Any] = voxels.astype(np.float32 if voxels.itemsize <= 2 else np.float64)
-        voxels = scaled * header.slope + header.intercept
-    voxels = np.asarray(voxels).T
-    while voxels.ndim < 3:
-        voxels = voxels[None]
-    return (voxels if voxels.ndim == 4 else voxels[None]), header

@@ -1,54 +1,46 @@
-"""ACDC (cardiac cine MR): the ED and ES frames of each patient.
-
-Layout: patientNNN/{Info.cfg, patientNNN_frameFF.nii.gz, patientNNN_frameFF_gt.nii.gz}.
-"""
+"""ACDC (cardiac cine MR): the ED and ES frames of each patient."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from segcal.core.errors import PathError, list_folder
 from segcal.data.grid import GridRecipe
-from segcal.data.intensity import Intensity
-from segcal.data.sources.base import SourceCase, SourceOptions, SourceSet, gather, need_nifti
-
-CLASSES = {0: "background", 1: "RV", 2: "MYO", 3: "LV"}
-PAPER_GRID = GridRecipe(resize=(None, 224, 224), crop=(None, 192, 192))
+from segcal.data.info import Description
+from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.files import collect, require_nifti
 
 
-def find_cases(source: Path, options: SourceOptions) -> SourceSet:
-    """Find both frames of every patient below `source` (or its `training` folder)."""
-    entries = list_folder(source)
-    root = source / "training" if source / "training" in entries else source
-    folders = [p for p in list_folder(root) if re.fullmatch(r"patient\d+", p.name) and p.is_dir()]
+class AcdcSource(Source):
+    """patientNNN/{Info.cfg, patientNNN_frameFF.nii.gz, patientNNN_frameFF_gt.nii.gz}."""
+
+    name = "acdc"
+    summary = "ACDC: cardiac cine MR, ED and ES frames."
     layout = "patientNNN folders as in ACDC's training set"
-    cases, problems = gather(source, folders, _frames, layout)
-    return SourceSet(
+    paper_grid = GridRecipe(resize=(None, 224, 224), crop=(None, 192, 192))
+    description = Description(
         name="acdc",
-        root=source,
-        cases=cases,
-        problems=problems,
         channels=("MR",),
-        classes=CLASSES,
-        intensity=Intensity(kind="zscore"),
-        paper_grid=PAPER_GRID,
+        classes={0: "background", 1: "RV", 2: "MYO", 3: "LV"},
         split_counts=(70, 10, 20),
     )
+    folder: Path
+
+    def cases(self) -> Iterator[SourceCase | PathError]:
+        """Both frames of every patient in the folder (or in its `training` folder)."""
+        training = self.folder / "training"
+        root = training if training in list_folder(self.folder) else self.folder
+        patients = [p for p in list_folder(root) if re.fullmatch(r"patient\d+", p.name)]
+        return collect([p for p in patients if p.is_dir()], _frames)
 
 
 def _frames(folder: Path) -> list[SourceCase]:
-    info = _read_info(folder / "Info.cfg")
-    cases = []
-    for phase in ("ED", "ES"):
-        name = f"{folder.name}_frame{info[phase]:02d}"
-        cases.append(
-            SourceCase(
-                name=name,
-                patient=folder.name,
-                images=(need_nifti(folder, name, f"the {phase} frame"),),
-                label=need_nifti(folder, f"{name}_gt", f"the mask of the {phase} frame"),
-                notes={"phase": phase},
-            )
-        )
+    cases: list[SourceCase] = []
+    for phase, number in _read_info(folder / "Info.cfg").items():
+        name = f"{folder.name}_frame{number:02d}"
+        image = require_nifti(folder, name, f"the {phase} frame")
+        label = require_nifti(folder, f"{name}_gt", f"the mask of the {phase} frame")
+        cases.append(NiftiCase(name, folder.name, (image,), label, notes={"phase": phase}))
     return cases
 
 

@@ -1,48 +1,42 @@
-"""FLARE-21 (abdominal CT).
+"""FLARE-21 (abdominal CT)."""
 
-Layout: TrainingImg/train_NNN_0000.nii.gz, TrainingMask/train_NNN.nii.gz.
-"""
-
+from collections.abc import Iterator
 from pathlib import Path
 
 from segcal.core.errors import PathError, list_folder
 from segcal.data.grid import GridRecipe
+from segcal.data.info import Description
 from segcal.data.intensity import Intensity
-from segcal.data.sources.base import (
-    SourceCase,
-    SourceOptions,
-    SourceSet,
-    gather,
-    need_nifti,
-    need_stem,
-)
-
-CLASSES = {0: "background", 1: "liver", 2: "kidneys", 3: "spleen", 4: "pancreas"}
-PAPER_GRID = GridRecipe(resize=(30, 192, 192))
+from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.files import collect, require_nifti, require_nifti_name
 
 
-def find_cases(source: Path, options: SourceOptions) -> SourceSet:
-    list_folder(source)
-    images, masks = source / "TrainingImg", source / "TrainingMask"
-    for folder in (images, masks):
-        if not folder.is_dir():
-            raise PathError(folder, "is missing", "give the folder that holds TrainingImg")
+class FlareSource(Source):
+    """TrainingImg/train_NNN_0000.nii.gz, TrainingMask/train_NNN.nii.gz."""
 
-    def pair(path: Path) -> list[SourceCase]:
-        name = need_stem(path).removesuffix("_0000")
-        mask = need_nifti(masks, name, f"the mask of {path.name}")
-        return [SourceCase(name=name, patient=name, images=(path,), label=mask)]
-
+    name = "flare"
+    summary = "FLARE-21: abdominal CT."
     layout = "TrainingImg/train_NNN_0000.nii.gz"
-    cases, problems = gather(source, list_folder(images), pair, layout)
-    return SourceSet(
+    paper_grid = GridRecipe(resize=(30, 192, 192))
+    description = Description(
         name="flare",
-        root=source,
-        cases=cases,
-        problems=problems,
         channels=("CT",),
-        classes=CLASSES,
+        classes={0: "background", 1: "liver", 2: "kidneys", 3: "spleen", 4: "pancreas"},
         intensity=Intensity(kind="window"),
-        paper_grid=PAPER_GRID,
         split_counts=(240, 40, 80),
     )
+    folder: Path
+
+    def cases(self) -> Iterator[SourceCase | PathError]:
+        list_folder(self.folder)
+        images, masks = self.folder / "TrainingImg", self.folder / "TrainingMask"
+        for folder in (images, masks):
+            if not folder.is_dir():
+                raise PathError(folder, "is missing", "give the folder that holds TrainingImg")
+
+        def find(path: Path) -> list[SourceCase]:
+            name = require_nifti_name(path).removesuffix("_0000")
+            mask = require_nifti(masks, name, f"the mask of {path.name}")
+            return [NiftiCase(name, name, (path,), mask)]
+
+        return collect(list_folder(images), find)

@@ -1,97 +1,170 @@
-"""Any folder: images and labels paired by name, or nnU-Net's raw layout.
+"""Any folder: images and labels paired by name, or nnU-Net's raw layout."""
 
-Plain: images/NAME.nii.gz and labels/NAME.nii.gz. nnU-Net: imagesTr/NAME_0000.nii.gz,
-NAME_0001.nii.gz, … (one file per channel) and labelsTr/NAME.nii.gz, with dataset.json.
-"""
-
+import math
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Annotated, Literal
 
+from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
-from segcal.data.sources.base import (
-    SourceCase,
-    SourceOptions,
-    SourceSet,
-    count_channels,
-    gather,
-    lonely_labels,
-    need_nifti,
-    need_stem,
-    stem,
+from segcal.data.formats.nifti import read_header
+from segcal.data.info import Description
+from segcal.data.intensity import CT_WINDOW, Intensity
+from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.dataset_json import DatasetJson, read_dataset_json
+from segcal.data.sources.files import (
+    collect,
+    labels_without_image,
+    nifti_name,
+    require_nifti,
+    require_nifti_name,
 )
-from segcal.data.sources.dataset_json import choose_classes, choose_intensity, read_description
 
-_PAIRS = (("imagesTr", "labelsTr"), ("images", "labels"))
-
-
-def find_cases(source: Path, options: SourceOptions) -> SourceSet:
-    names = {p.name for p in list_folder(source)}
-    pair = next((p for p in _PAIRS if set(p) <= names), None)
-    if pair is None:
-        raise PathError(
-            source,
-            "has no image and label folders",
-            "expected images/ and labels/, or imagesTr/ and labelsTr/",
-        )
-    described = read_description(source / "dataset.json")
-    images, labels = source / pair[0], source / pair[1]
-    files, strays = _channel_files(images, labels)
-    # One file may hold all channels (4-D); several files must be complete.
-    highest = max([max(paths) for _, paths in files], default=0)
-    if described.channels and highest > 0:
-        highest = max(highest, len(described.channels) - 1)
-
-    def make(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
-        name, paths = item
-        for channel in range(highest + 1):
-            if channel not in paths:
-                raise PathError(
-                    images / f"{name}_{channel:04d}.nii.gz",
-                    f"is missing (channel {channel} of {highest + 1})",
-                    "complete the case (NAME_0000, NAME_0001, …) or remove it",
-                )
-        ordered = tuple(paths[channel] for channel in sorted(paths))
-        return [SourceCase(name, name, ordered, need_nifti(labels, name, f"mask of {name}"))]
-
-    layout = f"{pair[0]}/NAME.nii.gz and {pair[1]}/NAME.nii.gz"
-    cases, problems = gather(source, files, make, layout)
-    channels = described.channels or tuple(f"channel {i}" for i in range(count_channels(cases)))
-    return SourceSet(
-        name=source.resolve().name,
-        root=source,
-        cases=cases,
-        problems=strays + problems + lonely_labels(labels, [name for name, _ in files]),
-        channels=channels,
-        classes=choose_classes(described, options),
-        regions=described.regions,
-        intensity=choose_intensity(described, options),
-    )
+Modality = Literal["mr", "ct"]
+_FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"))
 
 
-def _channel_files(
-    folder: Path, labels: Path
-) -> tuple[list[tuple[str, dict[int, Path]]], tuple[PathError, ...]]:
-    """(case name, its image file of each channel), and what is no image or there twice.
+class FolderSource(Source):
+    """Plain: images/NAME.nii.gz and labels/NAME.nii.gz.
 
-    `_0000` endings mean channels only when every file has one and no label map has it too:
-    NAME_0001 may well be a name.
+    nnU-Net: imagesTr/NAME_0000.nii.gz, NAME_0001.nii.gz, … (one file per channel) and
+    labelsTr/NAME.nii.gz, with dataset.json.
     """
-    named, problems = [], []
-    for path in list_folder(folder):
+
+    name = "folder"
+    summary = "Images and labels paired by name, or nnU-Net's raw layout."
+    layout = "images/NAME.nii.gz and labels/NAME.nii.gz, or the same in imagesTr/ and labelsTr/"
+    knows_patients = False
+    folder: Path
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        modality: Annotated[
+            Modality | None, "mr or ct, if dataset.json does not name the channels."
+        ] = None,
+        window: Annotated[tuple[float, float] | None, "CT window: lower and upper value."] = None,
+        classes: Annotated[str | None, "Names of labels 1, 2, …, separated by commas."] = None,
+    ) -> None:
+        self.folder = Path(folder)
+        list_folder(self.folder)
+        content = read_dataset_json(self.folder / "dataset.json")
+        self._found = list(self.list_cases(content))
+        self.description = Description(
+            name=self.folder.resolve().name,
+            channels=content.channels or _numbered_channels(self._found),
+            classes=content.classes if classes is None else _named_classes(classes),
+            regions=content.regions,
+            intensity=_intensity(content.channels, modality, window),
+        )
+
+    def cases(self) -> Iterator[SourceCase | PathError]:
+        return iter(self._found)
+
+    def list_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
+        """As `cases`; `content` is that of dataset.json."""
+        names = {p.name for p in list_folder(self.folder)}
+        pair = next((p for p in _FOLDERS if set(p) <= names), None)
+        if pair is None:
+            raise PathError(
+                self.folder,
+                "has no image and label folders",
+                "expected images/ and labels/, or imagesTr/ and labelsTr/",
+            )
+        images, labels = self.folder / pair[0], self.folder / pair[1]
+        files, problems = _files_by_case(images, labels)
+        yield from problems
+        # One file may hold all channels (4-D); several files must be complete.
+        highest = max([max(paths) for paths in files.values()], default=0)
+        if highest > 0:
+            highest = max(highest, len(content.channels) - 1)
+
+        def find(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
+            name, paths = item
+            for channel in range(highest + 1):
+                if channel not in paths:
+                    raise PathError(
+                        images / f"{name}_{channel:04d}.nii.gz",
+                        f"is missing (channel {channel} of {highest + 1})",
+                        "complete the case (NAME_0000, NAME_0001, …) or remove it",
+                    )
+            ordered = tuple(paths[channel] for channel in sorted(paths))
+            label = require_nifti(labels, name, f"the mask of {name}")
+            return [NiftiCase(name, name, ordered, label)]
+
+        yield from collect(files.items(), find)
+        yield from labels_without_image(labels, files)
+
+
+def _files_by_case(
+    images: Path, labels: Path
+) -> tuple[dict[str, dict[int, Path]], list[PathError]]:
+    """Case name → image file of each channel; and files that are not images or occur twice.
+
+    Endings such as `_0001` are channels only if every image has one and no label map has it too:
+    NAME_0001 can be the name of a case.
+    """
+    named: list[tuple[str, Path]] = []
+    problems: list[PathError] = []
+    for path in list_folder(images):
         try:
-            named.append((need_stem(path), path))
+            named.append((require_nifti_name(path), path))
         except PathError as problem:
             problems.append(problem)
     endings = [re.fullmatch(r"(.+)_(\d{4})", name) for name, _ in named]
-    own_labels = {name for name, _ in named} & {stem(path) for path in list_folder(labels)}
-    if own_labels or not all(endings) or not any(e and e[2] == "0000" for e in endings):
-        return [(name, {0: path}) for name, path in named], tuple(problems)
-    cases: dict[str, dict[int, Path]] = {}
+    label_names = {nifti_name(path) for path in list_folder(labels)}
+    split = all(endings) and any(e and e[2] == "0000" for e in endings)
+    split = split and not any(name in label_names for name, _ in named)
+    files: dict[str, dict[int, Path]] = {}
     for ending, (name, path) in zip(endings, named, strict=True):
-        if ending is None:
-            continue
-        if int(ending[2]) in cases.setdefault(ending[1], {}):
-            twice = f"gives the name {name} a second time"
-            problems.append(PathError(path, twice, "keep one file per channel"))
-        cases[ending[1]].setdefault(int(ending[2]), path)
-    return list(cases.items()), tuple(problems)
+        case, channel = (ending[1], int(ending[2])) if split and ending else (name, 0)
+        if channel in files.setdefault(case, {}):
+            problems.append(PathError(path, f"is a second file named {name}", "keep one of them"))
+        files[case].setdefault(channel, path)
+    return files, problems
+
+
+def _numbered_channels(found: Iterable[SourceCase | PathError]) -> tuple[str, ...]:
+    """ "channel 0", …: as many as the first readable case has; the others must agree with it."""
+    for case in found:
+        if isinstance(case, NiftiCase):
+            try:
+                count = max(len(case.images), read_header(case.images[0]).channels)
+            except PathError:
+                continue  # reported when the case is read
+            return tuple(f"channel {index}" for index in range(count))
+    return ("channel 0",)
+
+
+def _named_classes(classes: str) -> dict[int, str]:
+    names = ["background", *(name.strip() for name in classes.split(","))]
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError(
+            "Expected argument `classes` to be different names of labels 1, 2, …, separated by "
+            f"commas, but got {classes!r}."
+        )
+    return dict(enumerate(names))
+
+
+def _intensity(
+    channels: tuple[str, ...], modality: str | None, window: tuple[float, float] | None
+) -> Intensity:
+    """A window for CT, z-score for everything else; `modality` overrides the channel names."""
+    if modality is None:
+        modality = "ct" if channels and all(c.lower() == "ct" for c in channels) else "mr"
+    check_choice("modality", modality, ("mr", "ct"))
+    if modality == "mr":
+        if window is not None:
+            raise ValueError(
+                "Expected argument `window` for CT only, but this data set is MR; "
+                "add --modality ct."
+            )
+        return Intensity()
+    low, high = window or CT_WINDOW
+    if not -math.inf < low < high < math.inf:
+        raise ValueError(
+            f"Expected argument `window` to be two finite values LOW < HIGH, but got {low}, {high}."
+        )
+    return Intensity(kind="window", low=low, high=high)

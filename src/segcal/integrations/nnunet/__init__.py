@@ -1,11 +1,21 @@
 """segcal in nnU-Net v2: trainers with calibrated losses, and calibration of its softmax.
 
-Importing this needs no nnU-Net; `segcal.integrations.nnunet.trainers` does.
+trainer_folder()        the folder in which nnU-Net finds the trainers
+calibrate_results       fit a calibrator on the cross-validation, `segcal nnunet calibrate`
+apply_to_predictions    apply it to predictions, `segcal nnunet apply`
+
+Only `segcal.integrations.nnunet.trainers` needs nnU-Net to be installed.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-# Trainer class -> the loss of `segcal.losses.LOSSES` that takes the place of cross-entropy.
+from segcal.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from segcal.integrations.nnunet.calibrate import apply_to_predictions, calibrate_results
+
+# Trainer class -> the loss in `segcal.losses.LOSSES` that replaces cross-entropy.
 TRAINERS = {
     "nnUNetTrainerNACL": "nacl",
     "nnUNetTrainerSVLS": "svls",
@@ -19,9 +29,18 @@ TRAINERS = {
 def trainer_folder() -> Path:
     """The folder in which nnU-Net finds the trainers: the value of `nnUNet_extTrainer`.
 
-    nnU-Net imports every module of that folder, so it holds nothing but them.
+    nnU-Net imports every module in that folder.
     """
     return Path(__file__).parent / "trainer_folder"
 
 
-__all__ = ["TRAINERS", "trainer_folder"]
+__all__ = ["TRAINERS", "apply_to_predictions", "calibrate_results", "trainer_folder"]
+
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "apply_to_predictions": "segcal.integrations.nnunet.calibrate",
+        "calibrate_results": "segcal.integrations.nnunet.calibrate",
+    },
+    ["TRAINERS", "trainer_folder"],
+)

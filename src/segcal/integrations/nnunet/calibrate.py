@@ -1,268 +1,221 @@
-"""Calibrate nnU-Net's softmax: fitted on its cross-validation, applied to its predictions."""
+"""Calibrate nnU-Net's softmax: fit on its cross-validation, apply to its predictions."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path, staged_files
+from segcal.core.files import staged_files
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data.formats.nifti import read_header
-from segcal.evaluation.posthoc_apply import Applied
-from segcal.evaluation.posthoc_fit import naming
-from segcal.posthoc import Calibrator
-from segcal.predictions.pairing import Pair, Pairs, check_place, find_pairs
-from segcal.predictions.softmax_files import SoftmaxFile, find_softmax
-from segcal.predictions.writer import check_free, outputs_of, write_like
+from segcal.data import read_header
+from segcal.evaluation import Applied, Fitted, check_num_classes, fit_pairs
+from segcal.integrations.nnunet.held_out import Warn, held_out
+from segcal.posthoc import CALIBRATORS, Calibrator
+from segcal.predictions import (
+    SoftmaxFile,
+    check_not_existing,
+    check_same_place,
+    find_softmax,
+    name_file_in_errors,
+    outputs_of,
+    write_like,
+    write_nifti_like,
+)
 
-AVERAGES = ("probs", "logits")
-# Local temperature wants images, and a matrix on raw logits wants logits; nnU-Net keeps neither.
-METHODS = ("temperature", "vector", "dirichlet")
-# What nnUNetv2_ensemble and the like expect in a folder of predictions.
-BESIDE = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
-# The smallest probability that counts in an average of logarithms, as of a float32 that is 0.
+Average: TypeAlias = Literal["probs", "logits"]
+# Files that nnUNetv2_ensemble and other commands expect in a folder of predictions.
+EXTRA_FILES = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
+# The smallest probability in an average of logarithms.
 _FLOOR = 1e-30
 _FLOOR_HALF = 2.0**-24
 
+Predictions: TypeAlias = dict[str, tuple[SoftmaxFile, ...]]  # case → one file per network
 
-def held_out(
+
+def calibrate_results(
     results: Path,
+    file: Path,
+    *,
+    method: str = "temperature",
     labels: Path | None = None,
-    folds: Sequence[int] | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> Pairs:
-    """The softmax that each fold's network gave the cases it did not see, beside their labels.
+    use_folds: Sequence[int] | None = None,
+    region: str = "all",
+    folds: int = 5,
+    patient: str | None = None,
+    seed: int = 0,
+    predictions: Sequence[Path] = (),
+    out: Path | None = None,
+    average: Average = "probs",
+    overwrite: bool = False,
+    warn: Warn = print,
+    on_fit: Callable[[Fitted], None] | None = None,
+    progress: ProgressCallback = no_progress,
+) -> Applied | None:
+    """Fit a calibrator on the held-out cases of all folds, save it, and calibrate predictions.
+
+    All files are checked before any work starts.
 
     Args:
-        results: a trainer's folder below nnUNet_results, with `fold_0`, `fold_1`, …
-        labels: folder of label maps; None looks where nnU-Net keeps them,
-            `$nnUNet_preprocessed/DATASET/gt_segmentations`, then `$nnUNet_raw/DATASET/labelsTr`.
-        folds: which to use; None is every one that was validated with `--npz`.
-        say: called with a line for each fold that is left out.
+        results, labels, use_folds: see `held_out`.
+        file: path of the calibrator.
+        method: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
+        region, folds, patient, seed: see `segcal.evaluation.fit_pairs`.
+        predictions, out, average: see `apply_to_predictions`; without them nothing is calibrated.
+        overwrite: whether existing files may be replaced.
+        warn: called with a line for each fold or label map that is skipped.
+        on_fit: called with the fitted calibrator before predictions are calibrated.
+        progress: called as (what, cases done, cases in total).
     """
-    ignore = _ignore_label(results)
-    where = labels if labels is not None else _find_labels(results)
-    found: dict[str, tuple[Path, Pair]] = {}
-    for folder in _validations(results, folds, say):
-        for pair in find_pairs(folder, where, ignore_label=ignore):
-            if pair.name in found:
-                raise PathError(
-                    folder,
-                    f"holds {pair.name}, which {found[pair.name][0]} holds, too",
-                    "choose folds that share no case with --fold",
-                )
-            found[pair.name] = folder, pair
-    pairs = tuple(pair for _, (_, pair) in sorted(found.items()))
-    kinds = {pair.softmax.num_classes for pair in pairs}
-    if len(kinds) > 1:
-        raise PathError(
-            results, f"has folds of {sorted(kinds)} classes", "use folds of one network"
+    check_choice("average", average, get_args(Average))
+    if CALIBRATORS.get(method).space == "logits":
+        raise ValueError(
+            f"--method {method} needs logits, but nnU-Net saves probabilities; use another method, "
+            "such as dirichlet"
         )
-    return Pairs(results, pairs, ())
+    if (out is None) != (not predictions):
+        raise ValueError("--predictions FOLDER and --out FOLDER must be given together")
+    check_not_existing([file], overwrite)
+    pairs = held_out(results, labels, use_folds, warn)
+    found = find_predictions(predictions, out, pairs.num_classes, overwrite) if out else None
+    fitted = fit_pairs(
+        pairs, method, from_probs=True, region=region, folds=folds, patient=patient, seed=seed,
+        progress=progress,
+    )  # fmt: skip
+    fitted.calibrator.save(file)
+    if on_fit is not None:
+        on_fit(fitted)
+    if found is None or out is None:
+        return None
+    return _calibrate_all(fitted.calibrator, found, out, average, warn, progress)
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PathError(
-            path.parent,
-            f"has no {path.name}",
-            "give a trainer's folder, such as "
-            "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres",
-        ) from error
-    except (OSError, ValueError) as error:
-        raise PathError(path, "cannot be read as JSON", "restore the file") from error
+def apply_to_predictions(
+    calibrator: Calibrator,
+    predictions: Sequence[Path],
+    out: Path,
+    *,
+    average: Average = "probs",
+    overwrite: bool = False,
+    warn: Warn = print,
+    progress: ProgressCallback = no_progress,
+) -> Applied:
+    """Calibrate every case into `out`, in nnU-Net's format; one case at a time.
+
+    The files appear in `out` after the last case, so either all are written or none.
+    `changed_labels` of the result counts changes by the calibration, not by the averaging.
+
+    Args:
+        predictions: folders written with --save_probabilities, one per network.
+        average: how several networks are combined. "probs" calibrates each and averages the
+            probabilities; "logits" averages the log-probabilities, as nnU-Net does with several
+            folds, and calibrates the average.
+        overwrite, warn, progress: see `calibrate_results`.
+    """
+    check_choice("average", average, get_args(Average))
+    found = find_predictions(predictions, out, calibrator.check_fitted(), overwrite)
+    return _calibrate_all(calibrator, found, out, average, warn, progress)
 
 
-def _ignore_label(results: Path) -> int | None:
-    """The ignored label of the dataset; a dataset of regions is refused."""
-    content = _read_json(results / "dataset.json")
-    labels = content.get("labels") if isinstance(content, dict) else None
-    if not isinstance(labels, dict):
-        raise PathError(results / "dataset.json", "names no labels", "restore the file")
-    if any(isinstance(label, list) and len(label) > 1 for label in labels.values()):
-        raise PathError(
-            results,
-            "was trained with regions, whose sigmoids do not sum to 1",
-            "calibrate a network that was trained with labels",
-        )
-    ignore = labels.get("ignore")
-    if ignore is not None and type(ignore) is not int:
-        raise PathError(
-            results / "dataset.json", f"has the ignore label {ignore!r}", "restore the file"
-        )
-    return ignore
+def find_predictions(
+    folders: Sequence[Path], out: Path, num_classes: int, overwrite: bool
+) -> Predictions:
+    """The files of each case, one per folder; checks that all fit together and `out` is free."""
+    each = [find_softmax(folder) for folder in folders]
+    for folder, found in zip(folders, each, strict=True):
+        different = sorted(set(each[0]) ^ set(found))
+        if different:
+            raise PathError(
+                folder,
+                f"does not contain the same cases as {folders[0]}: {different[0]} is in only one",
+                "predict the same images with every fold",
+            )
+        for file in found.values():
+            _check_prediction(file, each[0][file.name], num_classes)
+    if out.resolve() in {folder.resolve() for folder in folders}:
+        raise PathError(out, "is a folder of predictions", "choose another --out")
+    outputs = [out / source.name for source in _extra_files(folders[0])]
+    for file in each[0].values():
+        outputs += [*outputs_of(file, out), *(out / path.name for path in _label_maps(file))]
+    check_not_existing(outputs, overwrite)
+    return {name: tuple(found[name] for found in each) for name in each[0]}
 
 
-def _find_labels(results: Path) -> Path:
-    dataset = results.resolve().parent.name
-    places = [
-        Path(os.environ[variable]) / dataset / folder
-        for variable, folder in (
-            ("nnUNet_preprocessed", "gt_segmentations"),
-            ("nnUNet_raw", "labelsTr"),
-        )
-        if variable in os.environ
-    ]
-    for place in places:
-        if place.is_dir():
-            return place
-    raise PathError(
-        results,
-        f"says nothing of its labels, and nnUNet_preprocessed has none of {dataset}",
-        "set nnUNet_preprocessed, or give --labels FOLDER",
-    )
-
-
-def _validations(
-    results: Path, folds: Sequence[int] | None, say: Callable[[str], None]
-) -> list[Path]:
-    """The validation folders of the folds that were asked for, each with softmax in it."""
-    if folds is not None:
-        chosen = [results / f"fold_{fold}" for fold in dict.fromkeys(folds)]
-    else:
-        chosen = sorted(p for p in results.glob("fold_*") if p.name.removeprefix("fold_").isdigit())
-    remedy = "run nnUNetv2_train … --val --npz for each fold"
-    if not chosen:
-        also = "fold_all has seen every case; " if (results / "fold_all").is_dir() else ""
-        raise PathError(results, "has no fold with held-out cases", also + remedy)
-    out = [fold / "validation" for fold in chosen]
-    with_softmax = [folder for folder in out if any(folder.glob("*.npz"))]
-    missing = [folder for folder in out if folder not in with_softmax]
-    if missing and (folds is not None or not with_softmax):
-        raise PathError(missing[0], "holds no softmax (.npz)", remedy)
-    for folder in missing:
-        say(f"{folder}: holds no softmax (.npz) and is left out; {remedy}")
-    return with_softmax
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """The same cases as several networks predicted them; usually one folder per fold."""
-
-    folders: tuple[Path, ...]
-    cases: dict[str, tuple[SoftmaxFile, ...]]
-
-    def outputs(self, out: Path) -> list[Path]:
-        """All that `calibrate_predictions` will write."""
-        files = [files[0] for files in self.cases.values()]
-        beside = [out / name for name in BESIDE if (self.folders[0] / name).is_file()]
-        maps = [out / source.name for file in files for source in label_maps(file)]
-        return [*(path for file in files for path in outputs_of(file, out)), *maps, *beside]
-
-    @property
-    def without_labels(self) -> list[str]:
-        """Cases beside which lies no label map that can be written anew."""
-        return [name for name, files in self.cases.items() if not label_maps(files[0])]
-
-
-def label_maps(file: SoftmaxFile) -> list[Path]:
-    """The label map that nnU-Net wrote beside its softmax, if it is NIfTI."""
+def _label_maps(file: SoftmaxFile) -> list[Path]:
+    """The label map that nnU-Net wrote next to its softmax, if it is NIfTI."""
     places = (file.path.with_name(f"{file.name}{ending}") for ending in (".nii.gz", ".nii"))
     return [place for place in places if place.is_file()]
 
 
-def find_predictions(folders: Sequence[Path], num_classes: int) -> Predictions:
-    """Check that the folders hold the same cases, in nnU-Net's form, of `num_classes` classes."""
-    each = [find_softmax(folder) for folder in folders]
-    for folder, found in zip(folders, each, strict=True):
-        lost = sorted(set(each[0]) ^ set(found))
-        if lost:
-            raise PathError(
-                folder,
-                f"and {folders[0]} do not hold the same cases: {lost[0]} is in one only",
-                "predict the same images with every fold",
-            )
-        for file in found.values():
-            first = each[0][file.name]
-            if file.placement is None:
-                raise PathError(
-                    file.path,
-                    "has no .pkl beside it",
-                    "predict with nnUNetv2_predict --save_probabilities",
-                )
-            if file.num_classes != num_classes:
-                raise PathError(
-                    file.path,
-                    f"has {file.num_classes} classes, but the calibrator was fitted on "
-                    f"{num_classes}",
-                    "use predictions of the same network",
-                )
-            if file.shape != first.shape:
-                raise PathError(
-                    file.path,
-                    f"has shape {file.shape}, but {first.path} has {first.shape}",
-                    "predict the same images with every fold",
-                )
-            for place in label_maps(file):
-                check_place(file, place, read_header(place))
-    cases = {name: tuple(found[name] for found in each) for name in each[0]}
-    return Predictions(tuple(folders), cases)
+def _extra_files(folder: Path) -> list[Path]:
+    return [folder / name for name in EXTRA_FILES if (folder / name).is_file()]
 
 
-def check_out(predictions: Predictions, out: Path, overwrite: bool) -> None:
-    """Refuse an output folder that is an input, or that would lose something."""
-    if out.resolve() in {folder.resolve() for folder in predictions.folders}:
-        raise ValueError(
-            f"Expected argument `--out` to be another folder than the predictions, but got {out}."
+def _check_prediction(file: SoftmaxFile, first: SoftmaxFile, num_classes: int) -> None:
+    if file.geometry is None:
+        raise PathError(
+            file.path,
+            "has no .pkl file next to it",
+            "predict with nnUNetv2_predict --save_probabilities",
         )
-    check_free(predictions.outputs(out), overwrite)
+    check_num_classes(file, num_classes)
+    if file.shape != first.shape:
+        raise PathError(
+            file.path,
+            f"has shape {file.shape}, but {first.path} has {first.shape}",
+            "predict the same images with every fold",
+        )
+    for place in _label_maps(file):
+        check_same_place(file, place, read_header(place))
 
 
-def calibrate_predictions(
+def _calibrate_all(
     calibrator: Calibrator,
     predictions: Predictions,
     out: Path,
-    *,
-    average: str = "probs",
-    progress: ProgressCallback = no_progress,
-) -> Iterator[Applied]:
-    """Calibrate every case into `out`, as nnU-Net would have written it; one case at a time.
-
-    The files appear in `out` when the last case is done, or none does.
-
-    Args:
-        average: how several networks become one. "probs" calibrates each and takes the mean of the
-            probabilities; "logits" takes the mean of the log-probabilities, as nnU-Net does with
-            several folds, and calibrates that.
-
-    `Applied.changed` counts voxels whose label the calibration moved, not the averaging.
-    """
-    check_choice("average", average, AVERAGES)
+    average: Average,
+    warn: Warn,
+    progress: ProgressCallback,
+) -> Applied:
+    missing = [name for name, files in predictions.items() if not _label_maps(files[0])]
+    if missing:
+        warn(
+            f"no label map is written for {len(missing)} cases ({missing[0]}, …): nnU-Net wrote "
+            "none in NIfTI format"
+        )
+    done = Applied()
+    folder = next(iter(predictions.values()))[0].path.parent
     with staged_files(out) as draft:
-        for name in BESIDE:
-            source = predictions.folders[0] / name
-            if source.is_file():
-                shutil.copyfile(source, draft / name)
-        for number, (name, files) in enumerate(predictions.cases.items(), start=1):
-            before, after = _one_case(calibrator, files, average)
+        for source in _extra_files(folder):
+            shutil.copyfile(source, draft / source.name)
+        for files in predictions.values():
+            before, after = _calibrate_case(calibrator, files, average)
             write_like(files[0], after, draft)
-            _write_labels(files[0], after, draft)
-            progress("calibrating", number, len(predictions.cases))
-            changed = int((before.argmax(0) != after.argmax(0)).sum())
-            yield Applied(name, int(np.prod(after.shape[1:])), changed)
+            labels = after.argmax(0).astype(np.uint8 if len(after) <= 256 else np.uint16)
+            for source in _label_maps(files[0]):
+                write_nifti_like(source, labels, draft)
+            done.cases += 1
+            done.voxels += labels.size
+            done.changed_labels += int((before.argmax(0) != after.argmax(0)).sum())
+            progress("calibrating", done.cases, len(predictions))
+    return done
 
 
-def _one_case(
-    calibrator: Calibrator, files: Sequence[SoftmaxFile], average: str
+def _calibrate_case(
+    calibrator: Calibrator, files: Sequence[SoftmaxFile], average: Average
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Averaged probabilities (K, *S), not calibrated and calibrated."""
+    """Averaged probabilities (K, *S), before and after calibration."""
     before, after = np.zeros(()), np.zeros(())
     for file in files:
-        # As stored: half precision has another smallest probability, here as in the fit.
+        # In the stored dtype: half precision has another smallest probability, as in the fit.
         probs = file.read()
-        with naming(file.path):
+        with name_file_in_errors(file.path):
             calibrated = calibrator.transform(probs, from_probs=True)
         if len(files) == 1:
             return probs.astype(np.float32), np.asarray(calibrated, dtype=np.float32)
@@ -276,23 +229,3 @@ def _one_case(
         before /= before.sum(0)
         after = calibrator.transform(before, from_probs=True)
     return before.astype(np.float32), after.astype(np.float32)
-
-
-def _write_labels(file: SoftmaxFile, probs: NDArray[np.float32], out: Path) -> None:
-    """The label map beside the softmax, with the header of the one that nnU-Net wrote."""
-    import nibabel as nib
-
-    for source in label_maps(file):
-        header: Any = nib.load(source).header.copy()
-        labels = probs.argmax(0).T.astype(np.uint8 if len(probs) <= 256 else np.uint16)
-        shape = header.get_data_shape()
-        if labels.shape != (*shape, 1, 1)[:3]:
-            raise PathError(
-                source,
-                f"has shape {shape}, but the softmax has {labels.shape}",
-                "predict again with --save_probabilities",
-            )
-        header.set_data_dtype(labels.dtype)
-        image = nib.Nifti1Image(labels.reshape(shape), None, header)
-        with atomic_path(out / source.name) as partial:
-            nib.save(image, partial)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segcal.losses import SegmentationLoss, make_loss
+from segcal.losses import make_loss
 
 IGNORED = -100
 
@@ -18,22 +18,22 @@ IGNORED = -100
 class CalibratedLoss(nn.Module):
     """pixel loss + weight · Dice, called as nnU-Net calls its loss: `loss(logits, target)`.
 
-    With labels the target is (B, 1, *S). With regions each of the R heads is a sigmoid of its own,
-    the target is (B, R, *S), 0 or 1, and where `ignore_label` is set one more channel marks what is
-    ignored; the pixel loss then sees each head as two classes, inside and outside, with logits 0
-    and l, and is the mean over the heads.
+    With labels the target is (B, 1, *S). With regions each of the R heads is a separate sigmoid,
+    the target is (B, R, *S), 0 or 1, and where `ignore_label` is set one more channel marks the
+    ignored voxels. The pixel loss treats each head as two classes, outside and inside, with logits
+    0 and l, and is the mean over the heads.
 
     Args:
-        pixel: the loss of segcal.
+        pixel: a loss that maps (logits, target) to a scalar.
         dice: nnU-Net's Dice, `dice(logits, target, loss_mask=mask)`; lower is better.
-        dice_weight: 0 leaves Dice out.
-        ignore_label: the label whose voxels count in neither part.
+        dice_weight: weight of Dice; 0 omits it.
+        ignore_label: label of voxels that both parts skip.
         regions: whether the heads are regions.
     """
 
     def __init__(
         self,
-        pixel: SegmentationLoss,
+        pixel: nn.Module,
         dice: nn.Module,
         *,
         dice_weight: float = 1.0,
@@ -42,7 +42,7 @@ class CalibratedLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.pixel = pixel
-        self.dc = dice  # the name under which nnU-Net's own losses have it
+        self.dc = dice  # the attribute name of nnU-Net's own losses
         self.dice_weight = dice_weight
         self.ignore_label = ignore_label
         self.regions = regions
@@ -61,15 +61,15 @@ class CalibratedLoss(nn.Module):
         return loss + self.dice_weight * dice
 
     def _mask(self, target: Tensor) -> Tensor | None:
-        """(B, 1, *S), True where a voxel counts; None where all do."""
+        """(B, 1, *S), True where a voxel is used; None where all are."""
         if self.ignore_label is None:
             return None
         return target[:, -1:] == 0 if self.regions else target != self.ignore_label
 
     def _without_autocast(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The priors are shares of a patch: float16 would round them."""
-        plain = torch.autocast("cuda", enabled=False) if logits.is_cuda else nullcontext()
-        with plain:
+        """Compute in float32: float16 would round the priors, which are fractions of a patch."""
+        autocast_off = torch.autocast("cuda", enabled=False) if logits.is_cuda else nullcontext()
+        with autocast_off:
             value: Tensor = self.pixel(logits, target)
         return value
 
@@ -81,7 +81,7 @@ class CalibratedLoss(nn.Module):
 
 
 def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """R sigmoid heads as R times as many images of two classes: (B·R, 2, *S), labels (B·R, *S)."""
+    """R sigmoid heads as B·R images of two classes: logits (B·R, 2, *S), labels (B·R, *S)."""
     flat = logits.flatten(0, 1)
     pairs = torch.stack([torch.zeros_like(flat), flat], 1)
     labels = target.long()
@@ -97,16 +97,15 @@ def pixel_loss(
     ignore_label: int | None,
     regions: bool,
     trainer: str,
-) -> SegmentationLoss:
-    """The loss of that name, or a ValueError that says what `trainer` cannot do, and what can."""
+) -> nn.Module:
+    """The loss of that name; a ValueError if `trainer` does not support region-based training."""
     ignore = IGNORED if regions or ignore_label is None else ignore_label
     loss = make_loss(name, ignore_index=ignore, **options)
     if regions and name == "nacl" and getattr(loss, "constrain", "") == "logits":
         raise ValueError(
-            f"{trainer} draws the logits of a softmax to the labels around a voxel, which has no "
-            "meaning for the sigmoid heads of region-based training. Set its option "
-            "constrain=softmax (then it draws the probabilities), or use nnUNetTrainerSVLS, or "
-            "give the dataset plain labels instead of regions."
+            f"{trainer} constrains the logits of a softmax, which has no meaning for the sigmoid "
+            "heads of region-based training; set its option constrain=softmax, use "
+            "nnUNetTrainerSVLS, or give the dataset labels instead of regions"
         )
     return loss
 
@@ -123,8 +122,7 @@ def parse_options(text: str) -> dict[str, Any]:
         name, equals, value = part.partition("=")
         if not (name and equals and value):
             raise ValueError(
-                f"Expected SEGCAL_NNUNET_OPTIONS to be name=value, separated by spaces, but got "
-                f"{part!r}."
+                f"SEGCAL_NNUNET_OPTIONS contains {part!r}; write name=value, separated by spaces"
             )
         try:
             options[name] = json.loads(value)

@@ -1,14 +1,14 @@
-"""Trainers for `nnUNetv2_train -tr NAME`: nnU-Net as it is, with a calibrated loss beside Dice.
+"""Trainers for `nnUNetv2_train -tr NAME`: nnU-Net with a calibrated loss instead of cross-entropy.
 
-Everything else is nnU-Net's: its Dice (batch Dice, DDP, torch.compile), its weights of the deep
-supervision, its ignore label, its schedule and augmentation.
+Everything else is nnU-Net's: Dice (batch Dice, DDP, torch.compile), deep supervision, ignore label,
+schedule and augmentation.
 
-To change an option for good, subclass; results then have a folder of their own:
+To set an option permanently, define a subclass; its results have a separate folder:
 
     class nnUNetTrainerNACLThick(nnUNetTrainerNACL):
         loss_options = {"penalty_weight": 0.2, "patch_size": (1, 3, 3)}
 
-To try one: `SEGCAL_NNUNET_OPTIONS="penalty_weight=0.2" nnUNetv2_train …` (into the same folder).
+To try an option: `SEGCAL_NNUNET_OPTIONS="penalty_weight=0.2" nnUNetv2_train …` (same folder).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # noqa:
 
 
 class SegcalTrainer(nnUNetTrainer):
-    """nnU-Net with the cross-entropy of its loss replaced.
+    """nnU-Net with another pixel loss instead of cross-entropy.
 
     Attributes:
-        loss_name: a loss of `segcal.losses.LOSSES`.
-        loss_options: its options, where they are not the defaults.
-        dice_weight: how much of nnU-Net's Dice is added.
+        loss_name: a name in `segcal.losses.LOSSES`, or an import path.
+        loss_options: options that differ from the loss's defaults.
+        dice_weight: weight of nnU-Net's Dice.
     """
 
     loss_name: ClassVar[str] = "ce"
@@ -73,7 +73,7 @@ class SegcalTrainer(nnUNetTrainer):
 
 
 class nnUNetTrainerNACL(SegcalTrainer):
-    """Neighbour-aware calibration + Dice."""
+    """Neighbor-aware calibration loss + Dice."""
 
     loss_name = TRAINERS["nnUNetTrainerNACL"]
 

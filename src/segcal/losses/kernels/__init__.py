@@ -1,9 +1,11 @@
-"""Fused twins of the pixel-wise losses, in Triton. Never imported unless used.
+"""The pixel-wise losses as fused Triton kernels. Imported only when a loss runs on CUDA.
 
-`run` computes what the plain functions compute, in one pass over logits and labels for
-the value and one for the gradient: no one-hot labels, no prior tensor, no copy of the logits.
+The kernels compute what the torch code computes, in one pass over logits and labels for the value
+and one for the gradient: without one-hot labels, a prior tensor or a copy of the logits. A loss
+that `supports` does not know runs in torch.
 """
 
-from segcal.losses.kernels.pixel_loss import Plan, Recipe, plan_for, run, why_not
+from segcal.losses.kernels.pixel_loss import run
+from segcal.losses.kernels.recipes import supports
 
-__all__ = ["Plan", "Recipe", "plan_for", "run", "why_not"]
+__all__ = ["run", "supports"]

@@ -1,17 +1,18 @@
 """The Triton kernels: one pass over logits and labels for the value, one for the gradient.
 
-A strip is BLOCK columns (x of every slice of every image, side by side), walked along y for RUN
-rows with all K classes of each pixel. Labels vote for the prior without a K-wide loop per
-neighbour: each neighbour adds one to a bit field of a packed integer, and the fields are unpacked
-once. What a row votes serves three rows of pixels, so it is carried along the walk: 1 (2-D) or 3
-(3-D) rows of labels are read for each row of pixels, in groups of VECTOR, instead of 9 or 27 labels
-for each pixel. Patches that do not reach one pixel in x and y are read neighbour by neighbour.
+A program processes a strip: BLOCK columns (x of every slice of every image, side by side), along y
+for RUN rows, with all K classes of each pixel. Labels vote for the prior without a loop over K
+classes per neighbor: each neighbor adds one to a bit field of a packed integer, and the fields are
+unpacked once. The votes of a row of labels are used by three rows of pixels, so they are carried
+along the strip: 1 (2-D) or 3 (3-D) rows of labels are read for each row of pixels, in groups of
+VECTOR, instead of 9 or 27 labels for each pixel. Patches that are not 3 wide in x and y are read
+neighbor by neighbor.
 
-If PACKED, the first pass leaves the labels behind as nibbles for the second: two pixels in a byte,
-the even one in its lower half. A map of bytes is one of half the width.
+If PACKED, the first pass stores the labels as nibbles for the second: two pixels in a byte, the
+even one in its lower half. In units of bytes the label map then has half the width.
 
-The two kernels begin alike and say it twice: behind a function that both call, Triton spread the
-classes of a pixel over threads again (measured: a tenth more instructions, and barriers).
+The two kernels begin with the same code. In a function that both call, Triton distributed the
+classes of a pixel over several threads (measured: a tenth more instructions, and barriers).
 """
 
 import os
@@ -20,13 +21,15 @@ import torch
 import triton
 import triton.language as tl
 
-# Whether the GPU's own approximations can be asked for by name. They are good to about 2 units in
-# the last place, and spare the care for denormal numbers, which is half of the work of `tl.exp`.
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+# Whether the GPU's approximate instructions are available. They are accurate to about 2 units in
+# the last place and skip the treatment of denormal numbers, half of the work of `tl.exp`.
 PTX: tl.constexpr = tl.constexpr(
     os.environ.get("TRITON_INTERPRET") != "1" and torch.version.cuda is not None
 )
 
-# What a kernel computes, and its options, as compile-time constants.
+# The formula and its options, as compile-time constants.
 CE: tl.constexpr = tl.constexpr(0)
 FOCAL: tl.constexpr = tl.constexpr(1)
 LS: tl.constexpr = tl.constexpr(2)
@@ -46,16 +49,16 @@ REPLICATE: tl.constexpr = tl.constexpr(0)
 BACKGROUND: tl.constexpr = tl.constexpr(1)
 VALID: tl.constexpr = tl.constexpr(2)
 
-# Fields of this many bits are the bytes of a word: a byte is moved by one instruction, a vote is 8.
+# Bit fields of this width are the bytes of a word: one instruction moves a byte. A vote is 8.
 BYTE: tl.constexpr = tl.constexpr(8)
 
-# Room at the head of `scratch` for what the gradient divides by; the programs' sums follow, then
-# the labels as nibbles.
+# Length of the head of `scratch`, which holds the norms that the gradient divides by. The sums of
+# the programs follow, then the labels as nibbles.
 NORMS: tl.constexpr = tl.constexpr(8)
 
-# The nibbles that are no class: of an ignored pixel, and of one whose label is none.
+# The nibbles that are not classes: of an ignored pixel, and of an invalid label.
 LEFT_OUT: tl.constexpr = tl.constexpr(14)
-STRANGE: tl.constexpr = tl.constexpr(15)
+INVALID: tl.constexpr = tl.constexpr(15)
 
 
 @triton.jit
@@ -72,7 +75,7 @@ def _exp(x):
 
 @triton.jit
 def _log(x):
-    """Of numbers from 1 on; there the approximation is off by at most 1.2e-7."""
+    """The logarithm of numbers ≥ 1, where the approximation is off by at most 1.2e-7."""
     if PTX:
         y = 0.6931471805599453 * tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -95,27 +98,27 @@ def _inverse(x):
 
 @triton.jit
 def _nibbles(scratch):
-    """Where in `scratch` the labels are, as bytes."""
+    """The address of the packed labels in `scratch`, in bytes."""
     return (scratch + NORMS + 4 * tl.num_programs(0)).to(tl.pointer_type(tl.uint8))
 
 
 @triton.jit
 def _first_of_two(pixels):
-    """Of each group of two pixels, that of the first."""
+    """The value of the first pixel of each pair."""
     first, _ = tl.split(tl.reshape(pixels, [pixels.shape[0] // 2, 2]))
     return first
 
 
 @triton.jit
 def _pair(at, here, other):
-    """The labels of the groups of two pixels whose bytes are at `at`: (GROUPS, 2)."""
+    """The labels of the pairs of pixels whose bytes are at `at`: (GROUPS, 2)."""
     byte = tl.load(at, mask=here, other=other).to(tl.int32)
     return tl.join(byte & 15, byte >> 4)
 
 
 @triton.jit
 def _label(base, z, y, x, D, H, W, here, BORDER: tl.constexpr, PACKED: tl.constexpr):
-    """The label at (z, y, x) under the border rule; −1 where nothing votes."""
+    """The label at (z, y, x) under the border rule; −1 where no label votes."""
     inside = here
     if BORDER == REPLICATE:
         z = tl.minimum(tl.maximum(z, 0), D - 1)
@@ -141,13 +144,13 @@ def _field(
 ):  # fmt: skip
     """One vote, in the bit field of the label.
 
-    Whatever is no class of this word, as an unsigned number, is shifted past its last field, or to
-    nothing: no test is needed. IGNORED is the ignored label if it is a class, else −1.
+    A label that is not a class of this word is, as an unsigned number, shifted past the last field
+    or to 0, so it needs no test. IGNORED is the ignored label if it is a class, else −1.
     """
     if IGNORED >= 0:
         label = tl.where(label == IGNORED, -1, label)
     shift = (label - word * PER_WORD).to(tl.uint32) * BITS
-    if PTX:  # whose shift left by more than there are bits is 0
+    if PTX:  # a shift by more than the number of bits gives 0
         if BITS == BYTE:
             vote = tl.inline_asm_elementwise(
                 "shl.b32 $0, 8, $1;", "=r,r", [shift], dtype=tl.int32, is_pure=True, pack=1
@@ -197,7 +200,7 @@ def _votes(
     for word in tl.static_range(WORDS):
         packed = tl.zeros_like(x).to(tl.int64) if WIDE else tl.zeros_like(x)
         for i in tl.static_range(PZ * PY * PX):
-            # Written out twice: an offset given a name is no longer known at compile time.
+            # Repeated, because an offset in a variable is no longer known at compile time.
             if (
                 SHELL < 0
                 or (i // (PY * PX) - RZ) * (i // (PY * PX) - RZ)
@@ -216,7 +219,7 @@ def _votes(
 
 @triton.jit
 def _sides(middle, left, right, VECTOR: tl.constexpr):
-    """What stands left plus what stands right of each pixel of a group (GROUPS, VECTOR)."""
+    """The left plus the right neighbor of each pixel of a group (GROUPS, VECTOR)."""
     if VECTOR == 1:
         beside = tl.reshape(left + right, [middle.shape[0], 1])
     elif VECTOR == 2:
@@ -255,8 +258,8 @@ def _packed_edge(
 ):  # fmt: skip
     """`_edge` left or right of each group whose byte is at `at`.
 
-    Anything where a border replicates: there `_row` sets it right, which costs less than to find
-    out where else to look. What lies before the first nibble and after the last one can be read.
+    At a replicated border the value is arbitrary: `_row` replaces it, which costs less than
+    computing another address. The bytes before the first and after the last nibble can be read.
     """
     if BORDER != REPLICATE:
         inside = inside & (~last if RIGHT else ~first)
@@ -276,7 +279,7 @@ def _row(
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     VECTOR: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """What the labels at height y vote, packed, for each pixel of the groups that start at x.
+    """The packed votes of the labels at height y for each pixel of the groups that start at x.
 
     For a Gaussian, the votes at squared distance SLOT within the plane y; else all of them, for
     the classes of word SLOT. If PACKED, offset, x and W count bytes.
@@ -287,7 +290,7 @@ def _row(
     left = tl.zeros([x.shape[0]], above.dtype)
     right = left
     for i in tl.static_range(2 * RZ + 1):
-        # Written out: an offset given a name is no longer known at compile time.
+        # Repeated, because an offset in a variable is no longer known at compile time.
         if not GAUSS or (i - RZ) * (i - RZ) == SLOT or (i - RZ) * (i - RZ) + 1 == SLOT:
             inside = here
             if BORDER == REPLICATE:
@@ -300,7 +303,7 @@ def _row(
             if WIDE:  # many classes leave no registers for addresses
                 start = offset + (zi * H + yi) * W
                 line = yi * 0
-            else:  # most of the address stays the same along the walk
+            else:  # most of the address stays the same along the strip
                 start = offset + zi * (H * W)
                 line = yi * W
             if PACKED:
@@ -336,7 +339,7 @@ def _row(
                         plane, line, x + VECTOR, W, inside,
                         WORD, IGNORED, BORDER, BITS, PER_WORD, WIDE,
                     )  # fmt: skip
-    if PACKED and BORDER == REPLICATE:  # beside the outermost pixels they stand themselves
+    if PACKED and BORDER == REPLICATE:  # the neighbor of an outermost pixel is the pixel itself
         even, odd = tl.split(beside)
         left = tl.where(x == 0, even, left)
         right = tl.where(x == W - 1, odd, right)
@@ -379,8 +382,8 @@ def _shell(
     """`sums` with the votes at one distance, N-th of the shells."""
     packed = tl.reshape(packed, [BLOCK])
     if BITS == BYTE and PTX:
-        # The byte of a class, moved to the third, is a denormal number: 2⁻¹³⁰ for each vote. With
-        # few pixels no weight is above ⅛, and a tiny one must not become a float64.
+        # The byte of a class, moved to the third byte, is a denormal number: 2⁻¹³⁰ for each vote.
+        # No weight is above ⅛, so the product does not overflow; it must not become a float64.
         weight = tl.cast(WEIGHTS[N] * 2.0**130, tl.float32)
         sums = tl.inline_asm_elementwise(
             "{ .reg .b32 t; prmt.b32 t, $1, 0, $2; fma.rn.f32 $0, t, $3, $4; }", "=f,r,r,f,f",
@@ -398,7 +401,7 @@ def _shell(
 def _proportions(
     counts, voted, ks, K: tl.constexpr, PRIOR: tl.constexpr,
 ):  # fmt: skip
-    """τ from the votes per class (BLOCK_K, BLOCK) and their sum, as `_walked_prior` gives it."""
+    """τ from the votes per class (BLOCK_K, BLOCK) and their sum, in the form of `_walked_prior`."""
     if PRIOR == MEAN:
         tau = counts.to(tl.float32)
         scale = _inverse(tl.where(voted > 0, voted, 1).to(tl.float32))
@@ -426,7 +429,7 @@ def _walked_prior(
 ):  # fmt: skip
     """τ from the packed votes of the rows above (a), at (b) and below (c) the pixels.
 
-    It comes as numbers per class and one per pixel to multiply them with, which can often wait.
+    Returns values per class, and a factor per pixel that callers can often apply later.
     """
     if PRIOR == GAUSSIAN:
         tau = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
@@ -437,7 +440,7 @@ def _walked_prior(
             tau = _shell(a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
             tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
-        # The ignored label may have the number of a class that only fills up the tile.
+        # The ignored label may be the number of a class that only pads the tile.
         tau = tl.where((ks < K)[:, None], tau, 0.0)
         total = tl.sum(tau, 0)
         scale = _inverse(tl.where(total > 0, total, 1.0))
@@ -461,7 +464,7 @@ def _prior(
     BORDER: tl.constexpr, BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     PACKED: tl.constexpr,
 ):  # fmt: skip
-    """`_walked_prior` of any patch, read neighbour by neighbour."""
+    """`_walked_prior` for any patch, read neighbor by neighbor."""
     if PRIOR == GAUSSIAN:
         tau = tl.where(ks[:, None] == label[None, :], 0.5, 0.0)
         for n in tl.static_range(len(SHELLS)):
@@ -501,10 +504,10 @@ def _place(column, B, D, W, FLAT: tl.constexpr, EVEN: tl.constexpr):
 
 @triton.jit
 def _at(start, ks, stride_k, ROWS: tl.constexpr, K: tl.constexpr, VECTOR: tl.constexpr):
-    """Where the logits of pixels are, and how many of them lie side by side in memory.
+    """Addresses of the logits of pixels, with the number that are contiguous in memory.
 
-    That many a thread takes. All that is known of W at run time would let it take more, and put
-    the classes of a pixel into different threads.
+    A thread takes that many. With all that is known of W at run time it would take more, and the
+    classes of a pixel would be in different threads.
     """
     at = start[None, :] + ks[:, None].to(tl.int64) * stride_k
     if ROWS:
@@ -517,7 +520,7 @@ def _at(start, ks, stride_k, ROWS: tl.constexpr, K: tl.constexpr, VECTOR: tl.con
 @triton.jit
 def _load_logits(at, here, ks, K: tl.constexpr):
     values = tl.load(at, mask=(ks < K)[:, None] & here[None, :], other=float("-inf"))
-    # A pixel that does not exist gets zeros, so that nothing below turns into NaN.
+    # A pixel outside the batch gets zeros, so that nothing below becomes NaN.
     return tl.where(here[None, :], values.to(tl.float32), 0.0)
 
 
@@ -583,13 +586,13 @@ def value_kernel(
         place = tl.multiple_of(tl.max_contiguous(place, VECTOR), VECTOR)
         label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
         counted = here & (label != ignore_index)
-        strange = counted & ((label < 0) | (label >= K))
+        invalid = counted & ((label < 0) | (label >= K))
         own = ks[:, None] == label[None, :]
         if PACKED:
-            code = tl.where(strange, STRANGE, tl.where(counted, label, LEFT_OUT))
+            code = tl.where(invalid, INVALID, tl.where(counted, label, LEFT_OUT))
             low, high = tl.split(tl.reshape(code, [BLOCK // 2, 2]))
             byte = (low | high << 4).to(tl.uint8)
-            # Found anew in each row: an address kept along the walk takes a warp's registers.
+            # Computed in each row: an address kept along the strip would take registers.
             at_byte = _nibbles(scratch) + _first_of_two(place >> 1)
             tl.store(at_byte, byte, mask=_first_of_two(here))
 
@@ -634,8 +637,8 @@ def value_kernel(
         else:
             ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
             if KIND == FOCAL:
-                unsure = tl.sum(tl.where(own, 0.0, e), 0) / total
-                ce = ce * tl.exp(parameter * tl.log(tl.maximum(unsure, 1e-12)))
+                uncertain = tl.sum(tl.where(own, 0.0, e), 0) / total
+                ce = ce * tl.exp(parameter * tl.log(tl.maximum(uncertain, 1e-12)))
             ce = ce * weight
 
         if KIND == ECP:
@@ -653,7 +656,7 @@ def value_kernel(
         else:
             penalty = tl.zeros([BLOCK], tl.float32)
 
-        ce = tl.where(strange, float("nan"), tl.where(counted, ce, 0.0))
+        ce = tl.where(invalid, float("nan"), tl.where(counted, ce, 0.0))
         penalty = tl.where(counted, penalty * scale, 0.0)
         if MAPS:
             if SPLIT:
@@ -670,7 +673,7 @@ def value_kernel(
         if SLOTS > 0:
             a0, a1, a2, b0, b1, b2 = b0, b1, b2, c0, c1, c2
     if not MAPS:
-        # One row per quantity, so that they are read in order.
+        # One row per quantity, for contiguous reads.
         programs = tl.num_programs(0)
         mine = scratch + NORMS + tl.program_id(0)
         tl.store(mine, tl.sum(ce_sum))
@@ -684,10 +687,10 @@ def value_kernel(
 @triton.jit
 def finish_kernel(
     scratch, first, second, programs,
-    AVERAGE: tl.constexpr, PENALISED: tl.constexpr, WEIGHTED: tl.constexpr, SPLIT: tl.constexpr,
+    AVERAGE: tl.constexpr, PENALIZED: tl.constexpr, WEIGHTED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add the programs' sums in one fixed order, and leave 1/weight and 1/count for the gradient.
+    """Add the sums of the programs in a fixed order; store 1/weight and 1/count for the gradient.
 
     `first` is the cross-entropy part and `second` the penalty, or `first` their sum unless SPLIT.
     """
@@ -697,7 +700,7 @@ def finish_kernel(
     ce = tl.sum(tl.load(partial, mask=here, other=0.0).to(tl.float64))
     count = tl.sum(tl.load(partial + 2 * programs, mask=here, other=0.0).to(tl.float64))
     penalty = ce * 0.0
-    if PENALISED:
+    if PENALIZED:
         penalty = tl.sum(tl.load(partial + programs, mask=here, other=0.0).to(tl.float64))
     per_count = tl.full([], 1.0, tl.float64)
     per_weight = per_count
@@ -731,10 +734,10 @@ def gradient_kernel(
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of every logit; everything is computed again.
+    """The gradient of every logit; all intermediate values are computed again.
 
-    Nothing was kept but the sums and, if PACKED, half a byte for each pixel: its label, in
-    `scratch`. `labels` is not looked at then, and `ignore_index` is LEFT_OUT.
+    Only the sums were kept and, if PACKED, half a byte for each pixel: its label, in `scratch`.
+    `labels` is not read then, and `ignore_index` is LEFT_OUT.
     """
     if PACKED:
         labels = _nibbles(scratch)
@@ -792,7 +795,7 @@ def gradient_kernel(
         else:
             label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
         counted = here & (label != ignore_index)
-        strange = counted & ((label < 0) | (label >= K))
+        invalid = counted & ((label < 0) | (label >= K))
         own = ks[:, None] == label[None, :]
 
         if MAPS:
@@ -802,7 +805,7 @@ def gradient_kernel(
         else:
             to_ce = tl.full([BLOCK], 0.0, tl.float32) + all_ce
             to_penalty = tl.full([BLOCK], 0.0, tl.float32) + all_penalty
-        to_ce = tl.where(strange, float("nan"), to_ce)
+        to_ce = tl.where(invalid, float("nan"), to_ce)
 
         top = tl.max(l, 0)
         shifted = l - top[None, :]
@@ -845,11 +848,11 @@ def gradient_kernel(
             g = probs - tl.where(own, 1.0, 0.0)
             if KIND == FOCAL:
                 ce = log_total - tl.sum(tl.where(own, shifted, 0.0), 0)
-                unsure = tl.sum(tl.where(own, 0.0, e), 0) / total
-                floor = tl.maximum(unsure, 1e-12)
+                uncertain = tl.sum(tl.where(own, 0.0, e), 0) / total
+                floor = tl.maximum(uncertain, 1e-12)
                 power = tl.exp(parameter * tl.log(floor))
                 sure = tl.sum(tl.where(own, probs, 0.0), 0)
-                slope = tl.where(unsure >= 1e-12, parameter * ce * sure * power / floor, 0.0)
+                slope = tl.where(uncertain >= 1e-12, parameter * ce * sure * power / floor, 0.0)
                 g = g * (power + slope)[None, :]
             if WEIGHTED:
                 g = g * weight[None, :]

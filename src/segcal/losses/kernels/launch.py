@@ -1,109 +1,85 @@
-"""Launching a kernel again without asking Triton which compiled version it was.
+"""Launch a compiled kernel again without Triton's search for the compiled version.
 
-Triton looks at every argument of every launch to find the compiled kernel, and asks the driver
-about every pointer; with some thirty arguments that takes longer than a small loss itself. Here the
-caller promises that between launches of the same work only the tensors' addresses change, and
-the second launch goes straight to the compiled kernel, or to the C function behind it.
+At every launch Triton inspects all arguments to find the compiled kernel, and queries the driver
+about every pointer. With some thirty arguments this takes longer than a small loss itself. Here the
+caller guarantees that only the tensors' addresses change between launches of the same work, so the
+second launch calls the compiled kernel, or the C function behind it, directly.
+
+This module saves time only in Python loops over small batches: a CUDA graph has no such cost. It
+depends on Triton's version and can be removed; `pixel_loss._launch` then does without.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-# What torch.cuda.current_device() asks once CUDA is known to be up; a build without CUDA lacks it.
-_current_device = getattr(torch._C, "_cuda_getDevice", None)
+if TYPE_CHECKING:
+    from segcal.losses.kernels.pixel_loss import Work
+
+ENABLED = True  # benchmarks switch it off for comparison
+# A build without CUDA does not have this function.
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-class Work(NamedTuple):
-    """All of a launch but the tensors.
+class _Compiled(NamedTuple):
+    """A compiled kernel and its arguments other than the tensors."""
 
-    Attributes:
-        kernel: what Triton made of the function.
-        programs: how many.
-        numbers: the run-time arguments after the tensors.
-        constants: the compile-time arguments, and `num_warps`.
-        known: the memory, one entry per device. Launches with it must be of tensors that differ in
-            nothing but their content and address.
-        advice: options of the compiler that the result does not depend on. Launches by
-            torch.compile, which does not know them, and by Triton before 3.4 go without.
-    """
-
-    kernel: Any
-    programs: int
-    numbers: tuple[int | float, ...]
-    constants: dict[str, Any]
-    known: dict[int, _Ready]
-    advice: dict[str, int]
-
-
-class _Ready(NamedTuple):
-    """A compiled kernel."""
-
-    run: Callable[..., None]  # of Triton, takes the arguments and runs its hooks
-    launch: Callable[..., None] | None  # the C function behind it, which is also told `head`
+    run: Callable[..., None]  # Triton's launcher: takes the arguments and calls its hooks
+    launch: Callable[..., None] | None  # the C function behind it, which also takes `head`
     head: tuple[Any, ...]
     tail: tuple[Any, ...]  # the arguments after the tensors
 
 
-def launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
-    """Do each work on its tensors, in turn; all are on one device."""
-    if torch.compiler.is_compiling() or _leaves_it_to_triton():
-        for work, tensors in jobs:
-            work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants)
-        return
+def launch(jobs: Sequence[tuple[Work, Sequence[Tensor]]]) -> None:
+    """Run each work on its tensors, in order. All tensors are on the current CUDA device."""
     device = jobs[0][1][0].get_device()
-    if device != _current_device():  # type: ignore[misc]
-        with torch.cuda.device(device):
-            launch(*jobs)
-        return
-    stream, hooked = _current_stream(device), _hooked()  # type: ignore[misc]
+    stream, hooked = _current_stream(device), _has_hooks()  # type: ignore[misc]
     for work, tensors in jobs:
         pointers = [tensor.data_ptr() for tensor in tensors]
         low_bits = 0
         for pointer in pointers:
             low_bits |= pointer
-        ready = work.known.get(device)
-        if ready is None or low_bits % 16:  # Triton has another version for what is not aligned
-            compiled = work.kernel[(work.programs,)](
-                *tensors, *work.numbers, **work.constants, **work.advice
+        assert work.compiled is not None
+        known = work.compiled.get(device)
+        if known is None or low_bits % 16:  # Triton compiles another version for unaligned data
+            found = work.kernel[(work.programs,)](
+                *tensors, *work.numbers, **work.constants, **work.hints
             )
             if low_bits % 16 == 0:
-                work.known[device] = _ready(compiled, work, len(tensors))
-        elif ready.launch is None or hooked:
-            ready.run(*pointers, *ready.tail)
+                work.compiled[device] = _compiled(found, work, len(tensors))
+        elif known.launch is None or hooked:
+            known.run(*pointers, *known.tail)
         else:
-            ready.launch(work.programs, 1, 1, stream, *ready.head, *pointers, *ready.tail)
+            known.launch(work.programs, 1, 1, stream, *known.head, *pointers, *known.tail)
 
 
-def _ready(compiled: Any, work: Work, tensors: int) -> _Ready:
+def _compiled(kernel: Any, work: Work, tensors: int) -> _Compiled:
+    from segcal.losses.kernels import _triton
+
     names = work.kernel.arg_names[tensors + len(work.numbers) :]
     tail = (*work.numbers, *(work.constants[name] for name in names))
-    run = compiled[(work.programs, 1, 1)]
-    launcher = compiled.run
-    # The C function's arguments are Triton's own business: used where they are known, only there.
-    familiar = _triton_version() == (3, 6) and type(launcher).__name__ == "CudaLauncher"
+    run = kernel[(work.programs, 1, 1)]
+    launcher = kernel.run
+    # The arguments of the C function are an internal of Triton, known for this version only.
+    familiar = _triton.VERSION == (3, 6) and type(launcher).__name__ == "CudaLauncher"
     if not familiar or launcher.global_scratch_size > 0 or launcher.profile_scratch_size > 0:
-        return _Ready(run, None, (), tail)
-    nothing = (None, None)  # memory for all programs to scribble on, and for a profiler
-    no_hooks = (None, None, None)  # what to tell the hooks, the one before and the one after
+        return _Compiled(run, None, (), tail)
+    no_scratch = (None, None)  # global scratch memory, and that of a profiler
+    no_hooks = (None, None, None)  # the hooks' metadata, the enter hook and the exit hook
     head = (
-        compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, *nothing,
-        compiled.packed_metadata, *no_hooks,
+        kernel.function, launcher.launch_cooperative_grid, launcher.launch_pdl, *no_scratch,
+        kernel.packed_metadata, *no_hooks,
     )  # fmt: skip
-    return _Ready(run, launcher.launch, head, tail)
+    return _Compiled(run, launcher.launch, head, tail)
 
 
-def _hooked() -> bool:
-    """Whether someone (a profiler) wants to be told of every launch."""
+def _has_hooks() -> bool:
+    """Whether a profiler has registered a hook that Triton must call at every launch."""
     runtime = _runtime()
     for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
         if hook is not None and getattr(hook, "calls", True):
@@ -116,15 +92,3 @@ def _runtime() -> Any:
     from triton import knobs
 
     return knobs.runtime
-
-
-@cache
-def _leaves_it_to_triton() -> bool:
-    """Before 3.4 Triton's compiled kernels did not take all arguments."""
-    return INTERPRETED or _triton_version() < (3, 4)
-
-
-@cache
-def _triton_version() -> tuple[int, int]:
-    major, minor = version("triton").split(".")[:2]
-    return int(major), int(minor)

@@ -1,143 +1,176 @@
-"""The fused losses as differentiable functions: what to launch, and when it can be."""
+"""The fused losses as differentiable functions: when they apply, and what is launched."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
-from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeVar
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from segcal.losses.kernels.launch import INTERPRETED, Work, launch
+from segcal.core.checks import check_labels, per_axis
+from segcal.losses.kernels import launch as fast_launch
+from segcal.losses.kernels.recipes import HAS_TRITON, Recipe, recipe_of
+from segcal.losses.pixels import check_shapes, fit_weights
 
+if TYPE_CHECKING:
+    from segcal.losses.base import SegmentationLoss
+    from segcal.losses.priors import Prior
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+NVIDIA = torch.version.hip is None
 KINDS = {"ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
 PRIORS = {"mean": 0, "gaussian": 1, "max": 2, "min": 3, "median": 4, "mode": 5}
 BORDERS = {"replicate": 0, "background": 1, "valid": 2}
 LABEL_TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CLASSES = 128
-# Labels vote by shifts of their 32-bit value; those of farther ones would fall among the classes.
-FARTHEST_IGNORED = 1 << 24
+# The patch is unrolled: a larger one compiles for too long.
+MAX_PATCH = 125
+# A label votes by a shift of its 32-bit value; that of a larger label would reach the classes.
+MAX_IGNORE_INDEX = 1 << 24
+MAX_PLANS = 256
 SUM_WARPS = 16
-# Strips are as long as leaves this many warps, enough to keep an H200 busy to the end; the
-# interpreter takes one program after the other anyway.
+# Strips are as long as possible with at least this many warps, which keep an H200 busy to the end.
+# The interpreter runs one program after the other.
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
 NORMS = 8  # as in _triton
-# Labels left behind as nibbles (two of which are no class) cost half a byte per pixel: they are
-# where that is little beside the logits, and the gradient would read int64 labels otherwise.
-PACKS = True
-MOST_PACKED = 14  # classes
+# The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
+# Two of the 16 codes are not classes. The nibbles take half a byte per pixel: at most a twentieth
+# of the logits.
+MAX_PACKED_CLASSES = 14
+MIN_LOGIT_BYTES = 10  # per pixel
 LEFT_OUT = 14  # as in _triton
-LEAST_LOGITS = 10  # bytes per pixel: nibbles are a twentieth
-# Registers of a thread where votes are carried along three slices, by pass and BLOCK_K: so few that
-# another block fits on a multiprocessor of an H200, so many that hardly any is spilled.
-MOST_REGISTERS: dict[str, dict[int, int]] = {"value": {16: 128}, "gradient": {4: 64, 16: 128}}
-HAS_TRITON = find_spec("triton") is not None
-NVIDIA = torch.version.hip is None
-# The patch is unrolled: more than this compiles for too long to be worth it.
-MAX_PATCH = 125
-Answer = TypeVar("Answer")
+# Limit of the registers of a thread if votes are carried along three slices, by pass and BLOCK_K:
+# low enough that another block fits on a multiprocessor of an H200, with hardly any spills.
+MAX_REGISTERS: dict[str, dict[int, int]] = {"value": {16: 128}, "gradient": {4: 64, 16: 128}}
 
 
-def _remembered(find: Callable[..., Answer]) -> Callable[..., Answer]:
-    """Find an answer once. torch.compile, which warns of caches, finds it whenever it traces."""
-    known = lru_cache(maxsize=256)(find)
+class Work(NamedTuple):
+    """A kernel and all its arguments but the tensors.
 
-    @wraps(find)
-    def ask(*question: Any) -> Answer:
-        return find(*question) if torch.compiler.is_compiling() else known(*question)
-
-    return ask
-
-
-class Recipe(NamedTuple):
-    """What to compute: hashable, so that it can be a key for what it compiles to.
-
-    `parameter` is γ of focal, α of LS or m of MbLS.
+    Attributes:
+        kernel: the function, compiled by Triton at its first launch.
+        programs: how many.
+        numbers: the run-time arguments after the tensors.
+        constants: the compile-time arguments, and `num_warps`.
+        hints: options of the compiler that the result does not depend on. torch.compile does not
+            accept them.
+        compiled: used by the fast launcher, by device; None if it does not apply.
     """
 
-    kind: str
-    parameter: float = 0.0
-    penalty_weight: float = 0.0
-    class_reduction: str = "mean"
-    prior: str = "mean"
-    patch: tuple[int, ...] = ()
-    sigma: float = 1.0
-    border: str = "replicate"
-    square: bool = False
-    softmax: bool = False
+    kernel: Any
+    programs: int
+    numbers: tuple[int | float, ...]
+    constants: dict[str, Any]
+    hints: dict[str, int]
+    compiled: dict[int, Any] | None
 
 
-def why_not(logits: Tensor, target: Tensor, recipe: Recipe, ignore_index: int) -> str | None:
-    """Why the kernels cannot take this input, or None if they can."""
-    if abs(ignore_index) > FARTHEST_IGNORED:
-        return f"ignore_index {ignore_index} is too far from the classes"
+class Plan(NamedTuple):
+    """How inputs of one shape and type are processed.
+
+    Attributes:
+        layout: memory format of the logits.
+        maps: whether the result has one value per pixel.
+        split: whether cross-entropy part and penalty are separate.
+        packed: whether the labels are stored as nibbles: the gradient then needs no others.
+        scratch: float32 values that the forward pass leaves for the sum and the gradient.
+        value, finish, gradient: the kernels.
+    """
+
+    layout: torch.memory_format
+    maps: bool
+    split: bool
+    packed: bool
+    scratch: int
+    value: Work
+    finish: Work
+    gradient: Work
+
+
+_PLANS: dict[tuple[Any, ...], Plan] = {}
+
+
+def run(
+    loss: SegmentationLoss, logits: Tensor, target: Tensor, *, split: bool
+) -> dict[str, Tensor] | None:
+    """The terms of the loss, or under one name their sum unless `split`.
+
+    None if the kernels do not apply, in which case torch is to be used. If `loss.fused` is True,
+    this raises a ValueError with the reason.
+    """
+    recipe = recipe_of(loss)
+    weights = loss.class_weights
+    key: tuple[Any, ...] | None = None
+    plan: Plan | None = None
+    plain_tensors = type(logits) is Tensor and type(target) is Tensor
+    if plain_tensors and not torch.compiler.is_compiling():
+        key = (
+            logits.shape, logits.stride(), logits.dtype, logits.device,
+            target.shape, target.dtype, target.device,
+            recipe, loss.ignore_index, weights is not None, loss.reduction, split,
+        )  # fmt: skip
+        plan = _PLANS.get(key)
+    if plan is None:  # otherwise input of this shape and type was checked before
+        labels = check_shapes(logits, target)
+        reason = why_not(logits, labels, recipe, loss.ignore_index)
+        if recipe is None or reason is not None:
+            if loss.fused is True:
+                raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
+            return None
+        plan = make_plan(
+            logits, labels, recipe, loss.ignore_index, weights is not None, loss.reduction, split
+        )
+        if key is not None:
+            if len(_PLANS) >= MAX_PLANS:
+                _PLANS.clear()
+            _PLANS[key] = plan
+    assert recipe is not None
+    if target.ndim == logits.ndim:
+        target = target.squeeze(1)
+    check_labels("target", target, logits.shape[1], loss.ignore_index)
+    parts = _apply(plan, logits, target.contiguous(), fit_weights(weights, logits))
+    return dict(zip(recipe.terms, parts, strict=False))
+
+
+def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index: int) -> str | None:
+    """Why the kernels do not apply to this input, or None if they do."""
+    if recipe is None:
+        return "there is no kernel for this loss or its prior"
     if not HAS_TRITON:
         return "Triton is not installed"
     if not logits.is_cuda and not INTERPRETED:
         return f"the logits are on the {logits.device.type}"
-    soft = target.ndim == logits.ndim and target.shape[1] != 1
-    return _why_not_these(
-        logits.shape, logits.stride(), logits.dtype, target.dtype, soft, recipe.patch
-    )
-
-
-@_remembered
-def _why_not_these(
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: torch.dtype,
-    label_type: torch.dtype,
-    soft: bool,
-    patch: tuple[int, ...],
-) -> str | None:
-    if dtype not in LOGIT_TYPES:
-        return f"the logits are {dtype}"
-    if label_type not in LABEL_TYPES or soft:
-        kind = "soft" if soft else label_type
+    if abs(ignore_index) > MAX_IGNORE_INDEX:
+        return f"ignore_index {ignore_index} is too far from the classes"
+    if logits.dtype not in LOGIT_TYPES:
+        return f"the logits are {logits.dtype}"
+    if labels.ndim == logits.ndim or labels.dtype not in LABEL_TYPES:
+        kind = "soft" if labels.ndim == logits.ndim else labels.dtype
         return f"the target is not integer labels (it is {kind})"
-    if not 2 <= shape[1] <= MAX_CLASSES:
-        return f"{shape[1]} classes are more than {MAX_CLASSES}"
-    if _layout(shape, stride) is None:
+    if logits.shape[1] > MAX_CLASSES:
+        return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
+    if _layout(logits.shape, logits.stride()) is None:
         return "the logits are neither contiguous nor channels_last"
+    patch = _patch(recipe.prior, logits.ndim - 2)
     if math.prod(patch) > MAX_PATCH:
         return f"the patch {patch} has more than {MAX_PATCH} pixels"
     return None
 
 
-def plan_for(
-    logits: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    *,
-    ignore_index: int,
-    weighted: bool,
-    reduction: str,
-    split: bool,
-) -> Plan:
-    """How to work on inputs like these, whatever they hold and wherever they are."""
-    return _plan(
-        logits.shape, logits.stride(), logits.dtype, labels.dtype,
-        recipe, ignore_index, weighted, reduction, split,
-    )  # fmt: skip
-
-
-def run(
+def _apply(
     plan: Plan, logits: Tensor, labels: Tensor, class_weights: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """(cross-entropy part, weighted penalty) if the plan is to split them, else (their sum,).
-
-    The labels have no channel axis.
-    """
+    """(cross-entropy part, weighted penalty) if the plan splits them, else (their sum,)."""
     result: Tensor | tuple[Tensor, ...]
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        result = _PixelLoss.apply(logits, labels.contiguous(), class_weights, plan)  # type: ignore[no-untyped-call]
+        result = _PixelLoss.apply(logits, labels, class_weights, plan)  # type: ignore[no-untyped-call]
     else:
-        result = _apply(logits, labels.contiguous(), class_weights, plan)  # type: ignore[no-untyped-call]
+        result = _apply_function(logits, labels, class_weights, plan)  # type: ignore[no-untyped-call]
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -146,16 +179,16 @@ class _PixelLoss(torch.autograd.Function):
     def forward(
         ctx: Any, logits: Tensor, labels: Tensor, class_weights: Tensor | None, plan: Plan
     ) -> Tensor | tuple[Tensor, Tensor]:
-        # Each result is a tensor of its own: a view of another could not be changed in place.
+        # Each result is its own tensor: a view of another could not be changed in place.
         first = logits.new_empty(labels.shape if plan.maps else (), dtype=torch.float32)
         second = torch.empty_like(first) if plan.split else first
         scratch = logits.new_empty(plan.scratch, dtype=torch.float32) if plan.scratch else first
         weights = logits if class_weights is None else class_weights
         value = plan.value, (logits, labels, weights, first, second, scratch)
         if plan.maps:
-            launch(value)
+            _launch(value)
         else:
-            launch(value, (plan.finish, (scratch, first, second)))
+            _launch(value, (plan.finish, (scratch, first, second)))
         left = scratch if plan.scratch else None
         ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left)
         ctx.plan = plan
@@ -163,7 +196,7 @@ class _PixelLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True: a second derivative is wanted
+        if torch.is_grad_enabled():  # create_graph=True: a second derivative is requested
             raise RuntimeError("The fused losses cannot be differentiated twice; set fused=False.")
         logits, labels, class_weights, scratch = ctx.saved_tensors
         plan: Plan = ctx.plan
@@ -172,63 +205,63 @@ class _PixelLoss(torch.autograd.Function):
         grad = torch.empty_like(logits, memory_format=plan.layout)
         weights = logits if class_weights is None else class_weights
         left = logits if scratch is None else scratch
-        labels = left if labels is None else labels  # it is in there
-        launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
+        labels = left if labels is None else labels  # `scratch` contains the labels
+        _launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
         return grad, None, None, None
 
 
-# What `_PixelLoss.apply` calls after it has looked for functorch's transforms; `run` has as well.
-_apply = super(torch.autograd.Function, _PixelLoss).apply
+# What `_PixelLoss.apply` calls after its check for functorch's transforms, which `_apply` makes.
+_apply_function = super(torch.autograd.Function, _PixelLoss).apply
 
 
-class Plan(NamedTuple):
-    """How one kind of input is worked on."""
+def _launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
+    """Run each work on its tensors, in order; all are on one device."""
+    by_triton_alone = torch.compiler.is_compiling() or INTERPRETED
+    if not by_triton_alone:
+        device = jobs[0][1][0].get_device()
+        if device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                _launch(*jobs)
+            return
+        if fast_launch.ENABLED and jobs[0][0].compiled is not None:
+            fast_launch.launch(jobs)
+            return
+    for work, tensors in jobs:
+        hints = {} if by_triton_alone else work.hints
+        work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants, **hints)
 
-    layout: torch.memory_format
-    maps: bool  # one value per pixel
-    split: bool
-    packed: bool  # the labels are left behind as nibbles: the gradient needs no others
-    scratch: int  # float32 values that the forward pass leaves for the sum and the gradient
-    value: Work
-    finish: Work
-    gradient: Work
 
-
-@_remembered
-def _plan(
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: torch.dtype,
-    label_type: torch.dtype,
+def make_plan(
+    logits: Tensor,
+    labels: Tensor,
     recipe: Recipe,
     ignore_index: int,
     weighted: bool,
     reduction: str,
     split: bool,
 ) -> Plan:
-    """How to cut the work up, and all arguments of the kernels but the tensors."""
+    """How to divide the work, and all arguments of the kernels but the tensors."""
     from segcal.losses.kernels import _triton
 
-    batch, classes, space = shape[0], shape[1], shape[2:]
+    batch, classes, *space = logits.shape
     pixels = math.prod(space)
-    layout = _layout(shape, stride)
+    layout = _layout(logits.shape, logits.stride())
     assert layout is not None
     block_k = _power_of_two(classes)
     depth, height, width = (1, *space) if len(space) == 2 else tuple(space)
-    vector = 1 if width % 2 else 2 if width % 4 or label_type == torch.int64 else 4
-    packed = PACKS and vector == 2 and _pays_to_pack(classes, dtype, label_type)
+    vector = 1 if width % 2 else 2 if width % 4 or labels.dtype == torch.int64 else 4
+    packed = vector == 2 and _worth_packing(classes, logits.dtype, labels.dtype)
     block, warps = _tile(block_k, vector)
     columns = batch * depth * width
     blocks = -(-columns // block)
-    run = _run(height, blocks * warps, LONGEST_RUN if recipe.patch else LONGEST_RUN // 4)
+    run = _run(height, blocks * warps, LONGEST_RUN if recipe.prior else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
-    options = recipe.parameter, scale
     contiguous = layout == torch.contiguous_format
     strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
     sizes = (batch, depth, height, width, classes * pixels, *strides)
     maps = reduction == "none"
-    kernel = {
+    constants = {
         "K": classes,
         "BLOCK_K": block_k,
         "BLOCK": block,
@@ -242,85 +275,103 @@ def _plan(
         "FLAT": len(space) == 2,
         "EVEN": columns % block == 0 and height % run == 0,
         "ROWS": contiguous,
-        # No nibble of a class is ignored, but what lies beyond a border of background may be.
+        # The nibble of a class is never ignored, but a border of background may be.
         "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
-        **_prior_constants(recipe, classes),
+        **_prior_constants(recipe.prior, len(space), classes),
         "VECTOR": vector,
         "PACKED": packed,
         "num_warps": warps,
     }
     finish = {
         "AVERAGE": reduction == "mean",
-        "PENALISED": KINDS[recipe.kind] >= KINDS["ecp"],
+        "PENALIZED": KINDS[recipe.kind] >= KINDS["ecp"],
         "WEIGHTED": weighted,
         "SPLIT": split,
         "BLOCK": _power_of_two(programs),
         "num_warps": SUM_WARPS,
     }
-    first = (*sizes, ignore_index, *options)
-    second = (*sizes, LEFT_OUT if packed else ignore_index, *options)
+    recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
+
+    def work(
+        kernel: Any, programs: int, numbers: tuple[Any, ...], constants: dict[str, Any], part: str
+    ) -> Work:
+        hints = _hints(part, constants) if recent else {}
+        return Work(kernel, programs, numbers, constants, hints, {} if recent else None)
+
+    before = (*sizes, ignore_index, recipe.parameter, scale)
+    after = (*sizes, LEFT_OUT if packed else ignore_index, recipe.parameter, scale)
     return Plan(
         layout,
         maps=maps,
         split=split,
         packed=packed,
         scratch=_scratch(programs, batch * pixels, maps, packed),
-        value=Work(_triton.value_kernel, programs, first, kernel, {}, _advice("value", kernel)),
-        finish=Work(_triton.finish_kernel, 1, (programs,), finish, known={}, advice={}),
-        gradient=Work(
-            _triton.gradient_kernel, programs, second, kernel, {}, _advice("gradient", kernel)
-        ),
+        value=work(_triton.value_kernel, programs, before, constants, "value"),
+        finish=work(_triton.finish_kernel, 1, (programs,), finish, "finish"),
+        gradient=work(_triton.gradient_kernel, programs, after, constants, "gradient"),
     )
 
 
-def _advice(part: str, kernel: dict[str, Any]) -> dict[str, int]:
-    """What the compiler is told about a pass; it was measured with nibbles, so it is for them."""
-    most = MOST_REGISTERS[part].get(kernel["BLOCK_K"])
-    carries = kernel["PACKED"] and kernel["SLOTS"] and kernel["RZ"]
-    return {"maxnreg": most} if most and carries and NVIDIA else {}
+def _hints(part: str, constants: dict[str, Any]) -> dict[str, int]:
+    """Hints for the compiler; measured with nibbles, so they are given only with nibbles."""
+    if part not in MAX_REGISTERS or not NVIDIA:
+        return {}
+    most = MAX_REGISTERS[part].get(constants["BLOCK_K"])
+    carries = constants["PACKED"] and constants["SLOTS"] and constants["RZ"]
+    return {"maxnreg": most} if most and carries else {}
 
 
-def _pays_to_pack(classes: int, dtype: torch.dtype, label_type: torch.dtype) -> bool:
-    """Whether nibbles can hold the labels, spare reading wider ones, and cost little memory."""
+def _worth_packing(classes: int, dtype: torch.dtype, label_type: torch.dtype) -> bool:
+    """Whether nibbles can hold the labels, save reading wider ones, and cost little memory."""
     wide = label_type == torch.int64
-    return wide and classes <= MOST_PACKED and classes * dtype.itemsize >= LEAST_LOGITS
+    logit_bytes = classes * dtype.itemsize
+    return wide and classes <= MAX_PACKED_CLASSES and logit_bytes >= MIN_LOGIT_BYTES
 
 
 def _scratch(programs: int, pixels: int, maps: bool, packed: bool) -> int:
-    """Values of `scratch`: norms and sums, then (from a multiple of 16 bytes on) the nibbles."""
+    """Length of `scratch`: norms and sums, then (from a multiple of 16 bytes on) the nibbles."""
     if packed:
-        return NORMS + 4 * programs + pixels // 8 + 1  # a byte beyond the last is read
+        return NORMS + 4 * programs + pixels // 8 + 1  # a byte after the last one is read
     return 0 if maps else NORMS + 4 * programs
 
 
-def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:
-    """The compile-time constants that decide how labels vote."""
-    patch = (1,) * (3 - len(recipe.patch)) + recipe.patch
-    # A single pixel has no neighbours to weigh: its prior is its label.
-    prior = "mean" if math.prod(patch) == 1 and recipe.prior == "gaussian" else recipe.prior
-    all_alike = (-1,), (1.0,), math.prod(patch)
-    shells, weights, most = _shells(patch, recipe.sigma) if prior == "gaussian" else all_alike
-    bits = most.bit_length()  # that one class can need
+def _patch(prior: Prior | None, axes: int) -> tuple[int, ...]:
+    """Size of the patch along z, y and x; (1, 1, 1) without a prior."""
+    patch = (1,) if prior is None else per_axis("patch_size", prior.patch_size, axes)
+    return (1,) * (3 - len(patch)) + patch
+
+
+def _prior_constants(prior: Prior | None, axes: int, classes: int) -> dict[str, Any]:
+    """The compile-time constants that determine how labels vote."""
+    patch = _patch(prior, axes)
+    kind = "mean" if prior is None else prior.kind
+    if kind == "gaussian" and math.prod(patch) == 1:
+        kind = "mean"  # a single pixel has no neighbors to weight: its prior is its label
+    if prior is not None and kind == "gaussian":
+        shells, weights, most = _shells(patch, prior.sigma)
+    else:
+        shells, weights, most = (-1,), (1.0,), math.prod(patch)
+    bits = most.bit_length()  # for the votes of one class
     wide = classes * bits > 31
     per_word = (63 if wide else 31) // bits
-    if prior == "gaussian":
+    if kind == "gaussian":
         slots = 2 if patch[0] == 1 else 3
         walks = classes <= per_word
     else:
         slots = -(-classes // per_word)
         walks = slots <= 3
     walks = walks and patch[0] <= 3 and patch[1:] == (3, 3)
-    if walks and prior == "gaussian" and classes <= 4:
+    if walks and kind == "gaussian" and classes <= 4:
         bits, per_word, wide = 8, 4, False  # see BYTE in _triton
     return {
         "SLOTS": slots if walks else 0,
-        "PRIOR": PRIORS[prior],
+        "PRIOR": PRIORS[kind],
         "RZ": patch[0] // 2,
         "RY": patch[1] // 2,
         "RX": patch[2] // 2,
         "SHELLS": shells,
         "SHELL_WEIGHTS": weights,
-        "BORDER": BORDERS[recipe.border],
+        "BORDER": BORDERS["replicate" if prior is None else prior.border],
         "BITS": bits,
         "PER_WORD": per_word,
         "WIDE": wide,
@@ -328,9 +379,9 @@ def _prior_constants(recipe: Recipe, classes: int) -> dict[str, Any]:
 
 
 def _tile(block_k: int, vector: int) -> tuple[int, int]:
-    """Columns and warps of a program, as measured on an H200.
+    """Columns and warps of a program, tuned on an H200.
 
-    All classes of a pixel stay in one thread while they fit.
+    All classes of a pixel stay in one thread if they fit.
     """
     if block_k <= 16:
         return 128 * vector, 4
@@ -338,7 +389,7 @@ def _tile(block_k: int, vector: int) -> tuple[int, int]:
 
 
 def _power_of_two(number: int) -> int:
-    """The next one, from 2 on; in steps that torch.compile can follow."""
+    """The next power of two, at least 2; computed in steps that torch.compile can trace."""
     power = 2
     while power < number:
         power *= 2
@@ -346,7 +397,7 @@ def _power_of_two(number: int) -> int:
 
 
 def _run(height: int, warps: int, longest: int) -> int:
-    """Rows of a strip: long, so that what a row votes is used again, but enough strips for all."""
+    """Rows of a strip: many, to reuse the votes of a row, but with enough strips for all warps."""
     run = longest
     while run > 1 and (warps * height < run * BUSY_WARPS or run > height):
         run //= 2
@@ -355,7 +406,7 @@ def _run(height: int, warps: int, longest: int) -> int:
 
 def _shells(patch: Sequence[int], sigma: float) -> tuple[tuple[int, ...], tuple[float, ...], int]:
     """Squared distances in the patch, the weight of one pixel at each, and the largest number of
-    pixels at one. Together they weigh ½."""
+    pixels at one distance. The weights of all pixels add up to ½."""
     members: dict[int, int] = {}
     ranges = [range(-(size // 2), size // 2 + 1) for size in patch]
     for z in ranges[0]:

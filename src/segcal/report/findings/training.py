@@ -2,7 +2,7 @@
 
 from segcal.report.context import Context
 from segcal.report.text import count, join
-from segcal.study.breakdown import BREAKDOWN_SHARE
+from segcal.study import BREAKDOWN_SHARE
 
 
 def failed_runs(context: Context) -> list[str]:

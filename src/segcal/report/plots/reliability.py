@@ -11,7 +11,7 @@ from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, Curve, Floats
 from segcal.report.plots.style import INK, MUTED, RULE, inline_svg, new_figure, panel_grid, to_svg
 from segcal.report.text import fold, signed
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,7 +4,7 @@ from segcal.report.blocks import Figure, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.style import panel_grid
 from segcal.report.text import fold
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 
 def build(context: Context) -> Section | None:

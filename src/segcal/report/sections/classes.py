@@ -7,7 +7,7 @@ from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
 from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 
 def build(context: Context) -> Section | None:

@@ -7,7 +7,7 @@ from segcal.report.blocks import Block, Section, Text
 from segcal.report.context import Context
 from segcal.report.sections.main import method_table
 from segcal.report.table_model import Table
-from segcal.study.schema import MethodGroup
+from segcal.study import MethodGroup
 
 # Group of methods -> title and note, for studies that have none for it; {base} is the method
 # that the others of the group vary.

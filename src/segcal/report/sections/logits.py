@@ -7,7 +7,7 @@ from segcal.report.context import Context
 from segcal.report.plots.ranks import short_titles
 from segcal.report.plots.style import INK, panel_grid
 from segcal.report.text import shorten
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 # Logits are drawn on a logarithmic axis if the largest is more than this multiple of the smallest.
 _WIDE = 30

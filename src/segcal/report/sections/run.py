@@ -6,7 +6,7 @@ from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
 from segcal.report.table_model import Table, text_table
 from segcal.report.text import options
-from segcal.study.schema import Candidate
+from segcal.study import Candidate
 
 _HOW = (
     "The value of a case is the mean over its structures that have one; the value of a seed is the "

@@ -9,7 +9,7 @@ from segcal.report.blocks import Figure, Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.style import INK, WHITE, new_figure
 from segcal.report.text import fold
-from segcal.study.schema import Dataset, Training
+from segcal.study import Dataset, Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

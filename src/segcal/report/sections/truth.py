@@ -4,7 +4,7 @@ from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.reliability import draw_reliability
 from segcal.report.table_model import Cell, Row, Table, mark_best, metric_column
-from segcal.study.schema import Dataset
+from segcal.study import Dataset
 
 TRUTH_METRICS = ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
 

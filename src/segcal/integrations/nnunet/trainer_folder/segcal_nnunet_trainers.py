@@ -1,3 +1,3 @@
-"""What nnU-Net imports when it looks for a trainer in this folder."""
+"""The module that nnU-Net imports when it searches this folder for trainers."""
 
 from segcal.integrations.nnunet.trainers import *  # noqa: F403

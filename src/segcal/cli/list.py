@@ -1,0 +1,35 @@
+"""`segcal list`."""
+
+from typing import Annotated
+
+import typer
+
+_REGISTRIES = {
+    "losses": ("segcal.losses", "LOSSES"),
+    "priors": ("segcal.losses", "PRIORS"),
+    "metrics": ("segcal.metrics", "METRICS"),
+    "networks": ("segcal.models", "NETWORKS"),
+    "sources": ("segcal.data", "SOURCES"),
+    "calibrators": ("segcal.posthoc", "CALIBRATORS"),
+    "sections": ("segcal.report", "SECTIONS"),
+}
+
+
+def list_names(
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(_REGISTRIES)}.")],
+) -> None:
+    """List what can be chosen by name: segcal's own and those of installed plugins.
+
+    Everywhere a name is expected, an import path package.module:Object works too.
+    """
+    from importlib import import_module
+
+    from segcal.core.checks import check_choice
+
+    check_choice("kind", kind, _REGISTRIES)
+    module, attribute = _REGISTRIES[kind]
+    registry = getattr(import_module(module), attribute)
+    names = registry.names()
+    width = max(map(len, names))
+    for name in names:
+        typer.echo(f"{name:<{width}}  {registry.describe(name)}".rstrip())

@@ -1,0 +1,204 @@
+"""The four files of an evaluation: evaluation.json, cases.csv, bins.npz and slices.npz.
+
+bins.npz holds `cases`, `regions`, `labels` and the state of `CalibrationBins` stacked over (case,
+region); keys that begin with "truth_" are bins against known true probabilities. slices.npz holds
+`cases` and, for case number i, `image_i`, `truth_i`, `labels_i`, `confidence_i` and `spacing_i`.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from segcal.core.errors import PathError
+from segcal.core.files import atomic_path, file_sha256, write_json
+from segcal.metrics import DEFAULT_REGION, POOLED, Row, is_whole_image
+from segcal.stats import to_frame
+from segcal.study.cases_table import read_cases_table, write_cases_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Arrays = Mapping[str, NDArray[Any]]
+JSON, CASES, BINS, SLICES = "evaluation.json", "cases.csv", "bins.npz", "slices.npz"
+# What numpy and zipfile raise for files that are cut off, overwritten or of another kind.
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error,
+            NotImplementedError)  # fmt: skip
+
+
+class EvaluationInfo(BaseModel):
+    """The content of evaluation.json.
+
+    The keys from `checkpoint` to `device` describe an evaluated run; other predictions lack them.
+
+    Attributes:
+        options: options of the metrics.
+        metrics: metrics that were requested beside the default ones.
+        calibrator: the calibrator that was fitted and applied, its parameters and its fit.
+        undefined: number of undefined values of each metric.
+        files: checksums of the other files.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    format: Literal["segcal-evaluation"] = "segcal-evaluation"
+    version: Literal[1] = 1
+    run: str
+    method: str
+    seed: int
+    dataset: str
+    split: str
+    regions: tuple[str, ...]
+    options: dict[str, Any]
+    metrics: tuple[str, ...] = ()
+    labels: tuple[str, ...]
+    structures: tuple[str, ...]
+    checkpoint: str | None = None
+    checkpoint_sha256: str | None = None
+    flips: tuple[str, ...] = ()
+    average: str | None = None
+    epochs: int | None = None
+    data_fingerprint: str | None = None
+    device: str | None = None
+    calibrator: dict[str, Any] | None = None
+    case_names: tuple[str, ...]
+    undefined: dict[str, int]
+    seconds: float
+    versions: dict[str, str]
+    commit: str | None
+    files: dict[str, dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation on disk.
+
+    `reused`: it existed before and was not computed again.
+    """
+
+    folder: Path
+    info: EvaluationInfo
+    reused: bool = field(default=False, compare=False)
+    rows: Sequence[Row] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def split(self) -> str:
+        return self.info.split
+
+    @property
+    def structures(self) -> list[str]:
+        return list(self.info.structures)
+
+    def path(self, name: str) -> Path:
+        """The path of one of the four files."""
+        return file_of_split(self.folder, name, self.split)
+
+    def table(self) -> pd.DataFrame:
+        """The long table of all rows; it is read once."""
+        return self._table
+
+    @cached_property
+    def _table(self) -> pd.DataFrame:
+        if self.rows is None:
+            return read_cases_table(self.path(CASES))
+        return to_frame(self.rows)
+
+    def damaged(self) -> Path | None:
+        """The first file that is missing or was modified; None if all are as written."""
+        for name, known in self.info.files.items():
+            path = self.path(name)
+            if not path.is_file() or known != _checksum(path):
+                return path
+        return None
+
+    def means(self, region: str = DEFAULT_REGION) -> dict[str, float]:
+        """Mean over cases and structures of each metric; undefined values are left out."""
+        table = self.table()
+        cases = table[(table["case"] != POOLED) & table["label"].isin(["all", *self.structures])]
+        whole = {metric for metric in set(cases["metric"]) if is_whole_image(metric)}
+        chosen = cases[(cases["region"] == region) | cases["metric"].isin(whole)]
+        found = chosen.groupby("metric", sort=False, observed=True)["value"].mean()
+        return {str(metric): float(value) for metric, value in found.items()}
+
+
+def file_of_split(folder: Path, name: str, split: str) -> Path:
+    """The files of the test split have plain names; those of split X end in _X."""
+    stem, dot, ending = name.partition(".")
+    return folder / (name if split == "test" else f"{stem}_{split}{dot}{ending}")
+
+
+def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | None:
+    """The finished evaluation in a folder, or None."""
+    path = file_of_split(Path(folder), JSON, split)
+    remedy = "pass --overwrite to evaluate again"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise PathError(path, f"is damaged ({error})", remedy) from error
+    try:
+        return Evaluation(Path(folder), EvaluationInfo.model_validate(content))
+    except ValidationError as error:
+        raise PathError(path, "is not an evaluation of segcal", remedy) from error
+
+
+def write_evaluation_files(
+    folder: Path, info: EvaluationInfo, rows: Sequence[Row], bins: Arrays, slices: Arrays
+) -> Evaluation:
+    """Write the files of an evaluation; evaluation.json comes last.
+
+    An old evaluation.json is removed first, so that it never describes files of another evaluation.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file_of_split(folder, JSON, info.split).unlink(missing_ok=True)
+    paths = {name: file_of_split(folder, name, info.split) for name in (CASES, BINS, SLICES)}
+    write_cases_table(paths[CASES], rows)
+    for name, arrays in ((BINS, bins), (SLICES, slices)):
+        with atomic_path(paths[name]) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **dict[str, Any](arrays))
+    files = {name: _checksum(path) for name, path in paths.items()}
+    info = info.model_copy(update={"files": files})
+    write_json(file_of_split(folder, JSON, info.split), info.model_dump(mode="json"))
+    return Evaluation(folder, info, rows=rows)
+
+
+@contextmanager
+def open_arrays(path: Path, what: str) -> Iterator[Arrays]:
+    """The arrays of bins.npz or slices.npz; a damaged file raises a PathError.
+
+    Args:
+        what: description of the content for the error, such as "calibration bins".
+    """
+    try:
+        # Checked first: for other files numpy advises to load pickles, which is never done here.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is cut off or not an .npz file")
+        with np.load(path, allow_pickle=False) as file:
+            yield file
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise PathError(
+            path,
+            f"does not hold {what} ({reason})",
+            "copy it again, evaluate its run again, or remove it to report without it",
+        ) from error
+
+
+def _checksum(path: Path) -> dict[str, Any]:
+    """SHA-256 of a file; for a table also its number of rows without the header."""
+    content: dict[str, Any] = {"sha256": file_sha256(path)}
+    if path.suffix == ".csv":
+        content["rows"] = path.read_bytes().count(b"\n") - 1
+    return content

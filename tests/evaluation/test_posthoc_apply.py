@@ -1,0 +1,104 @@
+"""`segcal apply` on files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from helpers.posthoc_samples import softmax
+from helpers.softmax_files import (
+    write_labels,
+    write_predictions,
+)
+from segcal.cli import app
+
+
+def run(*arguments: object) -> Any:
+    """A command in this process; mistakes come back as the exception that main() prints."""
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_labels(tmp_path_factory.mktemp("labels"))
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_overwrite(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    base = ("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    assert run(*base).exit_code == 0
+    again = run(*base)
+    assert "t.json: exists already; pass --overwrite" in str(again.exception)
+    assert run(*base, "--overwrite").exit_code == 0
+
+    apply = ("apply", file, "--probs", probs, "--out", out)
+    assert run(*apply).exit_code == 0
+    assert "exists already" in str(run(*apply).exception)
+    assert run(*apply, "--overwrite").exit_code == 0
+    same = run("apply", file, "--probs", probs, "--out", probs, "--overwrite")
+    assert "is the input folder" in str(same.exception)
+
+
+def test_existing_outputs_are_found_before_any_work(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "nnunet")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    out.mkdir()
+    (out / "case_005.pkl").write_text("mine")
+    done = run("apply", file, "--probs", probs, "--out", out)
+    assert "case_005.pkl: exists already; pass --overwrite" in str(done.exception)
+    assert everything(out) == {"case_005.pkl": b"mine"}
+    done = run("calibrate", "--probs", probs, "--labels", labels, "--out", out, "--overwrite")
+    assert "is a folder; choose another --out" in str(done.exception)
+
+
+def test_apply_writes_all_cases_or_none(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    whole = np.load(probs / "case_005.npy")
+    np.save(probs / "case_005.npy", np.full_like(whole, np.nan))
+    done = run("apply", file, "--probs", probs, "--out", out)
+    assert "case_005.npy: Expected probabilities to be finite" in str(done.exception)
+    assert not out.exists()
+    np.save(probs / "case_005.npy", whole)
+    assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+    assert sorted(everything(out)) == sorted(everything(probs))
+
+
+def test_apply_keeps_other_arrays_of_an_npz(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npz")
+    note = np.array(["from scanner 3"])
+    with np.load(probs / "case_000.npz") as old:
+        np.savez(probs / "case_000.npz", probs=old["probs"], note=note)
+    file, out = tmp_path / "t.json", tmp_path / "out"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+    with np.load(out / "case_000.npz") as new, np.load(probs / "case_000.npz") as old:
+        assert sorted(new.files) == ["note", "probs"]
+        assert new["note"] == note
+        assert np.abs(new["probs"] - old["probs"]).max() > 0.1
+
+
+def test_other_networks_and_damaged_files_are_rejected(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file = tmp_path / "t.json"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    np.save(other / "a.npy", softmax(np.random.default_rng(0).normal(size=(4, 5, 6, 7))))
+    done = run("apply", file, "--probs", other, "--out", tmp_path / "out")
+    assert "has 4 classes, but the calibrator was fitted on 3" in str(done.exception)
+    done = run("apply", file, "--logits", probs, "--out", tmp_path / "out")
+    assert "case_000.npy: Expected argument `logits` to be logits" in str(done.exception)
+    file.write_text(file.read_text()[:50])
+    done = run("apply", file, "--probs", probs, "--out", tmp_path / "out")
+    assert str(done.exception).startswith(f"{file}: is damaged or not a calibrator of segcal")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,176 @@
+"""Matching predictions with labels and images."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.posthoc_samples import blobs, softmax
+from helpers.softmax_files import (
+    AFFINE,
+    FORMS,
+    SPACING_ZYX,
+    nnunet_properties,
+    write_images,
+    write_labels,
+    write_nifti,
+    write_prediction,
+    write_predictions,
+)
+from segcal.core.errors import PathError
+from segcal.predictions import IGNORED, find_pairs
+
+
+def load_all(*arguments: Any, **options: Any) -> None:
+    for pair in find_pairs(*arguments, **options):
+        pair.load()
+
+
+def rejected(problem: str, *arguments: Any, **options: Any) -> None:
+    with pytest.raises(PathError, match=problem) as caught:
+        load_all(*arguments, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_format_gives_the_same_voxels(tmp_path: Path, form: str) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    folder = write_predictions(tmp_path / "probs", form, 2)
+    images = write_images(tmp_path / "images", 2)
+    pairs = find_pairs(folder, labels, images)
+    assert pairs.names == ["case_000", "case_001"]
+    assert pairs.num_classes == 3
+    for i, pair in enumerate(pairs):
+        loaded = pair.load()
+        logits, target = blobs(i)
+        np.testing.assert_allclose(loaded.values, softmax(logits), atol=1e-6)
+        np.testing.assert_array_equal(loaded.target, target)
+        np.testing.assert_allclose(loaded.spacing_mm, SPACING_ZYX)
+        assert loaded.image is not None
+        np.testing.assert_allclose(loaded.image[0], logits[1], atol=1e-5)
+
+
+def test_missing_labels_and_images_are_listed(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 3)
+    folder = write_predictions(tmp_path / "probs", "npy", 5)
+    rejected(r"has no label for case_003, case_004 of .*probs", folder, labels)
+    for i in (3, 4):
+        write_nifti(labels / f"case_{i:03d}.nii.gz", blobs(i)[1])
+    write_nifti(labels / "case_009.nii.gz", blobs(9)[1])
+    assert find_pairs(folder, labels).unused == ("case_009",)
+    images = write_images(tmp_path / "images", 4)
+    rejected("has no image for case_004", folder, labels, images)
+
+
+def test_different_grids_are_rejected(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    probs = softmax(blobs(0)[0]).astype(np.float32)
+    moved = AFFINE.copy()
+    moved[0, 3] += 5
+    for form, problem in (("nifti", "lies 5 mm away"), ("nnunet", "lies 5 mm away")):
+        folder = tmp_path / form
+        folder.mkdir()
+        write_prediction(folder, "case_000", form, probs)
+        if form == "nifti":
+            write_nifti(folder / "case_000.nii.gz", probs, moved)
+        else:
+            (folder / "case_000.pkl").write_bytes(pickle.dumps(nnunet_properties(moved)))
+        rejected(problem, folder, labels)
+    folder = tmp_path / "short"
+    folder.mkdir()
+    np.save(folder / "case_000.npy", probs[:, :9])
+    rejected(r"has shape \(9, 16, 14\) for 3 classes, but case_000.nii.gz", folder, labels)
+
+
+def test_ambiguous_axis_order_must_be_given(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    target = rng.integers(0, 2, (6, 7, 6)).astype(np.uint8)
+    probs = rng.dirichlet(np.ones(2), (6, 7, 6)).transpose(3, 0, 1, 2)
+    write_nifti(tmp_path / "labels" / "a.nii.gz", target)
+    (tmp_path / "probs").mkdir()
+    np.save(tmp_path / "probs" / "a.npy", probs)
+    where = (tmp_path / "probs", tmp_path / "labels")
+    rejected("both axis orders", *where)
+    (zyx,), (xyz,) = (find_pairs(*where, axes=axes) for axes in ("zyx", "xyz"))
+    np.testing.assert_array_equal(zyx.load().values, probs)
+    np.testing.assert_array_equal(xyz.load().values, probs.transpose(0, 3, 2, 1))
+
+
+def test_class_counts_and_labels_must_match(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    folder = write_predictions(tmp_path / "probs", "npy", 2)
+    probs = softmax(blobs(1)[0]).astype(np.float32)
+    np.save(folder / "case_001.npy", probs[:2])
+    rejected("has 2 classes but case_000.npy has 3", folder, labels)
+    np.save(folder / "case_001.npy", probs)
+    target = blobs(1)[1]
+    target[0, 0, :3] = 255
+    write_nifti(labels / "case_001.nii.gz", target)
+    rejected(r"contains label 255, but case_001.npy has 3 classes", folder, labels)
+    loaded = list(find_pairs(folder, labels, ignore_label=255))[1].load()
+    assert (loaded.target == IGNORED).sum() == 3
+
+
+def test_planes_match_labels_of_one_slice(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(2), (6, 7)).transpose(2, 0, 1)
+    for folder, array in (("zyx", probs), ("xyz", probs.transpose(0, 2, 1))):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "a.npy", array)
+        write_nifti(tmp_path / "labels" / "a.nii.gz", np.ones((1, 6, 7), np.uint8), np.eye(4))
+        (pair,) = find_pairs(tmp_path / folder, tmp_path / "labels")
+        np.testing.assert_array_equal(pair.load().values, probs[:, None])
+
+
+def test_labels_in_plain_arrays(tmp_path: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "npy", 1)
+    (tmp_path / "labels").mkdir()
+    np.save(tmp_path / "labels" / "case_000.npy", blobs(0)[1])
+    (pair,) = find_pairs(folder, tmp_path / "labels")
+    assert pair.load().spacing_mm == (1.0, 1.0, 1.0)
+    np.save(tmp_path / "labels" / "case_000.npy", blobs(0)[1][:5])
+    rejected("must have the same grid", folder, tmp_path / "labels")
+
+
+def test_two_files_of_one_case_are_rejected(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "npz", 1)
+    data = (folder / "case_000.npz").read_bytes()
+    (folder / "case_000_probs.npz").write_bytes(data)
+    rejected("two files for case case_000: case_000.npz and case_000_probs.npz", folder, labels)
+    (folder / "case_000_probs.npz").unlink()
+    np.save(folder / "case_001.npy", np.zeros((2, 3, 4)))
+    rejected("contains .npz and .npy files", folder, labels)
+    (folder / "case_001.npy").unlink()
+    write_nifti(labels / "case_000.nii", blobs(0)[1])
+    rejected("two files for case case_000: case_000.nii and case_000.nii.gz", folder, labels)
+
+
+def test_spacing_of_plain_labels_comes_from_the_predictions(tmp_path: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "nnunet", 1)
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    np.save(labels / "case_000.npy", blobs(0)[1])
+    (pair,) = find_pairs(folder, labels)
+    np.testing.assert_allclose(pair.load().spacing_mm, SPACING_ZYX)
+    assert pair.has_spacing
+    (folder / "case_000.pkl").unlink()
+    (pair,) = find_pairs(folder, labels)
+    assert not pair.has_spacing
+    rejected("leave out --axes", folder, labels, axes="xyz")
+    (labels / "case_000.npy").write_bytes(b"\x93NUMPY broken")
+    rejected("case_000.npy: is damaged or not an array file", folder, labels)
+
+
+def test_images_are_channels_only_with_a_number(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "npy", 1)
+    images = tmp_path / "images"
+    write_nifti(images / "case_000x0000.nii.gz", blobs(0)[0][0])
+    rejected("has no image for case_000", folder, labels, images)
+    write_nifti(images / "case_000_0001.nii.gz", blobs(0)[0][1])
+    write_nifti(images / "case_000_0000.nii.gz", blobs(0)[0][0])
+    (pair,) = find_pairs(folder, labels, images)
+    assert [p.name for p in pair.images] == ["case_000_0000.nii.gz", "case_000_0001.nii.gz"]

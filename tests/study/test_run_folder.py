@@ -1,0 +1,79 @@
+"""The run folder: what is read of it, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from segcal.config import check_config
+from segcal.core.errors import PathError
+from segcal.study import RunFolder, epochs_done, read_run, training_seconds
+
+ABOUT = {
+    "dataset": "toy", "data_fingerprint": "f", "data": {}, "space": {},
+    "cases": {"train": ["a"], "val": ["b"]}, "device": "CPU", "parameters": 3,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = RunFolder(tmp_path / "run", resume=False)
+    with folder.hold():
+        folder.describe(check_config({"epochs": 3, "seed": 4}), ABOUT)
+        for epoch in range(3):
+            folder.log({"epoch": epoch, "seconds": 1.5})
+    return tmp_path / "run"
+
+
+def test_what_was_written_is_read(run: Path) -> None:
+    found = read_run(run)
+    assert (found.config.seed, found.info.data_fingerprint) == (4, "f")
+    assert found.info.cases == {"train": ("a",), "val": ("b",)}
+    assert json.loads((run / "run.json").read_text())["parameters"] == 3
+    assert (epochs_done(run), training_seconds(run)) == (3, 4.5)
+
+
+def test_a_resumed_run_keeps_its_identity_and_its_log(run: Path) -> None:
+    before = read_run(run).info
+    with (run / "log.jsonl").open("a") as log:
+        log.write('{"epoch": 3, "sec')  # cut off by a kill
+    folder = RunFolder(run, resume=True)
+    folder.check(check_config({"epochs": 5, "seed": 4}), "f", ABOUT["cases"])  # type: ignore[arg-type]
+    with folder.hold():
+        folder.describe(check_config({"epochs": 5, "seed": 4}), ABOUT)
+        assert [row["epoch"] for row in folder.trim_log(2)] == [0, 1]
+    after = read_run(run).info
+    assert (after.run_id, after.started) == (before.run_id, before.started)
+    assert epochs_done(run) == 2
+
+
+def test_other_settings_data_and_cases_are_refused(run: Path) -> None:
+    config, cases = check_config({"epochs": 3, "seed": 4}), {"train": ["a"], "val": ["b"]}
+
+    def refused(problem: str, folder: RunFolder, *arguments: object) -> None:
+        with pytest.raises(PathError, match=problem):
+            folder.check(*arguments)  # type: ignore[arg-type]
+
+    resumed = RunFolder(run, resume=True)
+    resumed.check(config, "f", cases)
+    refused("--resume", RunFolder(run, resume=False), config, "f", cases)
+    refused("another `seed`", resumed, check_config({"epochs": 3, "seed": 5}), "f", cases)
+    refused(r"`epochs` \(3, not 2\)", resumed, check_config({"epochs": 2, "seed": 4}), "f", cases)
+    refused("other data", resumed, config, "g", cases)
+    refused("val cases .*such as c", resumed, config, "f", {"train": ["a"], "val": ["b", "c"]})
+    (run / "run.json").unlink()
+    refused("no run", resumed, config, "f", cases)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"run_id": 3}'])
+def test_a_damaged_description_is_named(run: Path, content: str) -> None:
+    (run / "run.json").write_text(content)
+    with pytest.raises(PathError, match=r"damaged run\.json"):
+        read_run(run)
+
+
+def test_folders_that_are_not_runs(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r"does not exist; .*segcal train"):
+        read_run(tmp_path / "none")
+    with pytest.raises(PathError, match=r"is not a run; .*segcal train"):
+        read_run(tmp_path)
