@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
+
 from segcal.posthoc import Calibrator, Voxels
 
 

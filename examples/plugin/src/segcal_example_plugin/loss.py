@@ -1,7 +1,8 @@
 """A loss: one class with one method."""
 
-from segcal.losses import Pixels, SegmentationLoss
 from torch import Tensor
+
+from segcal.losses import Pixels, SegmentationLoss
 
 
 class PolyLoss(SegmentationLoss):
