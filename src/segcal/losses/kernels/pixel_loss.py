@@ -104,7 +104,7 @@ def run(
     this raises a ValueError with the reason.
     """
     recipe = recipe_of(loss)
-    weights = loss.class_weights
+    weights = loss._buffers["class_weights"]  # faster than the attribute
     key: tuple[Any, ...] | None = None
     plan: Plan | None = None
     plain_tensors = type(logits) is Tensor and type(target) is Tensor
@@ -133,7 +133,8 @@ def run(
     if target.ndim == logits.ndim:
         target = target.squeeze(1)
     check_labels("target", target, logits.shape[1], loss.ignore_index)
-    parts = _apply(plan, logits, target.contiguous(), fit_weights(weights, logits))
+    weights = None if weights is None else fit_weights(weights, logits)
+    parts = _apply(plan, logits, target.contiguous(), weights)
     # A loss with one term has no penalty; without `split` there is one part, their sum.
     return {recipe.terms[i]: part for i, part in enumerate(parts[: len(recipe.terms)])}
 
