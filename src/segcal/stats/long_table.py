@@ -37,6 +37,8 @@ def check_table(table: "pd.DataFrame", source: Path | str = "table") -> "pd.Data
     import pandas as pd
 
     values = check_cells(table, source)
+    if table.empty:
+        raise ValueError(f"{source}: has no rows")
     out = pd.DataFrame(index=table.index)
     for name in COLUMNS[:-1]:
         if name in table.columns:
@@ -51,8 +53,7 @@ def check_cells(
     """The column `value` as floats, infinite values as NaN.
 
     Raises:
-        ValueError: a required column is missing, there are no rows, a name is empty, or a value is
-            not a number.
+        ValueError: a required column is missing, a name is empty, or a value is not a number.
     """
     import pandas as pd
 
@@ -61,8 +62,6 @@ def check_cells(
         raise ValueError(
             f"{source}: has no column `{missing[0]}`; its columns are {', '.join(table.columns)}"
         )
-    if table.empty:
-        raise ValueError(f"{source}: has no rows")
     for name in ("method", "dataset", "case", "label", "region", "metric"):
         if name in table.columns:
             check_filled(table[name], source)

@@ -80,11 +80,15 @@ def read_cases_tables(
     """The rows of several tables of different runs; see `read_cases_table`.
 
     Raises:
-        PathError: a table cannot be read, has other columns than the first, or repeats a row.
+        PathError: a table cannot be read, has no rows, or has other columns than the first.
+        ValueError: two tables have the same row.
     """
     import pandas as pd
 
     tables = [read_cases_table(path, required=required) for path in paths]
+    for path, table in zip(paths, tables, strict=True):
+        if table.empty:
+            raise PathError(path, "has no rows")
     if len(tables) == 1:
         return tables[0]
     for path, table in zip(paths, tables, strict=True):
