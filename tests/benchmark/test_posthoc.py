@@ -21,9 +21,10 @@ from segcal.data import open_dataset
 from segcal.evaluation import evaluate_run, predict_case, read_evaluation
 from segcal.models import load_model
 from segcal.posthoc import load_calibrator
-from segcal.report.numbers import Numbers
-from segcal.report.tables import group_table, main_table
-from segcal.report.words import findings
+from segcal.report import Context
+from segcal.report.findings.calibration import after_training
+from segcal.report.sections.groups import group_table
+from segcal.report.sections.main import main_table
 from segcal.study import read_study
 
 RUN, AFTER = "runs/toy/ce_dice/seed0", "runs/toy/ce_dice+temperature/seed0"
@@ -197,15 +198,18 @@ def test_other_weights_are_calibrated_again(
 
 
 def test_the_report_shows_calibrated_methods(study: BenchmarkStudy) -> None:
-    numbers = Numbers(read_study(study.folder))
+    context = Context(read_study(study.folder))
     after = ["ce_dice+temperature", "ce_dice+vector"]
-    assert numbers.study.compared == ["ce_dice", *after]
-    for table in (main_table(numbers, "all"), group_table(numbers, "all", "posthoc")):
+    assert context.study.compared == ["ce_dice", *after]
+    for table in (
+        main_table(context, "all"),
+        group_table(context, "all", "posthoc", "posthoc"),
+    ):
         assert table is not None
         assert len(table.rows) == 3
         assert "CE+Dice + temperature" in str(table.rows)
-    (text,) = (t for t in findings(numbers, None, "all") if "ECE is" in t)
-    assert "region “all”: ECE is " in text
+    (text,) = after_training(context)
+    assert "ECE in region “all” " in text
     assert text.count("CE+Dice + temperature (") == text.count("CE+Dice + vector (") == 1
 
 

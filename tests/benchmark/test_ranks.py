@@ -18,8 +18,7 @@ from segcal.benchmark.tasks import Result, Task
 from segcal.cli import benchmark as cli_benchmark
 from segcal.core.files import write_json
 from segcal.metrics import COLUMNS
-from segcal.report.numbers import Numbers
-from segcal.report.ranks import rank_methods
+from segcal.report import Context
 from segcal.stats import find_eligible, method_means, ranked_methods
 from segcal.study import Candidate, read_cases_table, read_study
 
@@ -89,7 +88,7 @@ def test_report_and_study_have_the_same_ranks(
     study = make_study(tmp_path / "study", data, groups)
     study.rank()
     assert study.ranks is not None
-    theirs = rank_methods(Numbers(read_study(study.folder)), "foreground")
+    theirs = Context(read_study(study.folder)).rankings
     assert theirs is not None
     mine = study.ranks.set_index("method")
     assert list(mine.index) == list(theirs.sums["method"])
@@ -130,7 +129,7 @@ def test_means_are_those_of_the_report(
     study = make_study(tmp_path / "study", data)
     found = method_means(read_study(study.folder).table, metrics=list(METRICS), region="foreground")
     means = {(row.dataset, row.method, row.metric): row.mean for row in found.itertuples()}
-    numbers = Numbers(read_study(study.folder))
+    numbers = Context(read_study(study.folder)).aggregates
     assert len(means) == 2 * len(GROUPS) * len(METRICS)
     for (dataset, method, metric), value in means.items():
         assert value == pytest.approx(numbers.overall(dataset, method, metric).mean, rel=1e-12)

@@ -1,4 +1,4 @@
-"""A headless Chromium driven over its debugging pipe: what a person sees, without more packages."""
+"""A headless Chromium, driven over its debugging pipe without further packages."""
 
 import base64
 import json
@@ -19,14 +19,14 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """One page of a headless Chromium. `errors` and `requests` collect what it does."""
+    """One page of a headless Chromium. `errors` and `requests` collect its events."""
 
     def __init__(self, program: str) -> None:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         self._home = tempfile.mkdtemp(prefix="segcal-browser-")
-        # The browser reads commands from file 3 and answers on 4, JSON between zero bytes; bash,
-        # because a plain sh may know no file above 9.
+        # The browser reads commands from file descriptor 3 and answers on 4, JSON between zero
+        # bytes. bash is needed because a plain sh may not support descriptors above 9.
         keep = (to_read, to_write)
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', program,
@@ -51,7 +51,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command and its answer; events on the way are noted."""
+        """Send one command and return its answer; events in between are recorded."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -71,7 +71,7 @@ class Browser:
         while b"\0" not in self._buffer:
             more = os.read(self._read, 1 << 16)
             if not more:
-                raise RuntimeError("the browser has gone")
+                raise RuntimeError("the browser has exited")
             self._buffer += more
         line, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(line))
@@ -91,7 +91,7 @@ class Browser:
 
     def open(self, path: Path, *, width: int = 1400, height: int = 1000, dark: bool = False,
              scripts: bool = True) -> None:  # fmt: skip
-        """Load a file and wait until it is there."""
+        """Load a file and wait until it is complete."""
         self.errors.clear()
         self.requests.clear()
         self.call(
@@ -118,7 +118,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key as a person presses it, on what has the focus."""
+        """Press a key on the focused element."""
         text = {"Enter": "\r", " ": " "}.get(key, "")
         code = {"Enter": 13, " ": 32, "Tab": 9}[key]
         for kind in ("keyDown", "keyUp"):
@@ -128,7 +128,7 @@ class Browser:
             )  # fmt: skip
 
     def screenshot(self, path: Path, *, whole: bool = True) -> Path:
-        """A picture of the page."""
+        """Save a picture of the page."""
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **(
             {"clip": {**self.run("({x: 0, y: 0, width: innerWidth, "
                                  "height: document.documentElement.scrollHeight})"), "scale": 1}}
@@ -138,7 +138,7 @@ class Browser:
         return path
 
     def close(self) -> None:
-        """End the browser."""
+        """Stop the browser."""
         self._process.terminate()
         self._process.wait(timeout=20)
         os.close(self._write)

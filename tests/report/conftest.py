@@ -1,22 +1,31 @@
-"""One study for most tests of the report: two datasets, two seeds, failures and odd names."""
+"""One study for most tests of the report: two datasets, two seeds, a failure, unusual names."""
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from helpers.chromium import Browser, find_browser
 from helpers.studies import ACDC, CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
-from segcal.report import write_report
+from segcal.report import Context, write_report
+from segcal.study import read_study
 
-METHODS = (CE, LS, NACL, L2, MAX, TEMPERED)
+METHODS = (CE, LS, NACL, replace(L2, paper="nacl_l2"), MAX, TEMPERED)
+# Keys of a plan that repeats the paper.
+PAPER = {
+    "published": "nacl_miccai2023",
+    "groups": {"ablation": {"base": "nacl"}, "prior": {"title": "Priors of NACL", "base": "nacl"}},
+}
 
 
 @pytest.fixture(scope="session")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
-    recipe = Recipe(methods=METHODS, cases=6, shape=(4, 28, 28), fail=("acdc/ls/seed1",))
+    recipe = Recipe(
+        methods=METHODS, cases=6, shape=(4, 28, 28), fail=("acdc/ls/seed1",), extra=PAPER
+    )
     return make_study(folder, recipe)
 
 
@@ -30,7 +39,7 @@ def _tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny(_tiny: Path, tmp_path: Path) -> Path:
-    """A study of one run, to be broken: each test has its copy."""
+    """A study of one run; each test has its own copy to damage."""
     return Path(shutil.copytree(_tiny, tmp_path / "study"))
 
 
@@ -47,3 +56,8 @@ def browser() -> Iterator[Browser]:
     browser = Browser(program)
     yield browser
     browser.close()
+
+
+@pytest.fixture(scope="session")
+def context(study: Path) -> Context:
+    return Context(read_study(study))

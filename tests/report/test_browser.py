@@ -1,4 +1,4 @@
-"""The page in a real browser: sorting, picking, no error, no request, and nothing to fear."""
+"""The page in a real browser: sorting, selecting, no errors, no requests, no injected code."""
 
 from pathlib import Path
 
@@ -36,8 +36,8 @@ def choose(browser: Browser, name: str, value: str) -> None:
 def test_no_error_and_no_request(view: Browser, page: Path) -> None:
     view.run("1")
     assert view.errors == []
-    asked = {url for url in view.requests if not url.startswith("data:")}
-    assert asked == {page.resolve().as_uri()}
+    requested = {url for url in view.requests if not url.startswith("data:")}
+    assert requested == {page.resolve().as_uri()}
 
 
 def test_sorting_by_click(view: Browser) -> None:
@@ -73,7 +73,7 @@ def test_picking_methods(view: Browser) -> None:
     view.run("document.getElementById('pick-none').click()")
     assert (visible(view, rows), visible(view, plots)) == (0, 0)
     status = view.run("document.getElementById('live-reliability').innerText")
-    assert "No method is picked" in status
+    assert "No method is selected" in status
     view.run("document.getElementById('pick-all').click()")
     assert (visible(view, rows), visible(view, plots)) == (3, 12)
     assert view.errors == []
@@ -124,7 +124,7 @@ def test_a_case_named_script_is_harmless(view: Browser) -> None:
 
 def test_without_scripts_the_figures_are_there(browser: Browser, page: Path) -> None:
     browser.open(page, scripts=False)
-    browser.call("Emulation.setScriptExecutionDisabled", value=False)  # only to look
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)  # to query the page
     assert visible(browser, ".static svg.drawn") == 4
     assert visible(browser, "#controls") == 0
     assert visible(browser, "#table-main-foreground") == 1

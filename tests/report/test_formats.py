@@ -1,4 +1,4 @@
-"""Markdown, LaTeX and CSV: what is special in each format is escaped."""
+"""Markdown, LaTeX and CSV: special characters of each format are escaped."""
 
 import csv
 import re
@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from segcal.report.aggregates import Number
 from segcal.report.formats import markdown, tex, to_csv, to_latex, to_markdown
-from segcal.report.numbers import Number
-from segcal.report.paper import published, row_of
-from segcal.report.table import Cell, Column, Row, Table, marked, metric_column
+from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
 
 NASTY = "50 % of a_b & {c} | $d$ #1 \\end{table} ~^ λ <b>"
 
@@ -27,7 +26,7 @@ def table() -> Table:
         Row("b", "b", (Cell(Number(0.9), published=0.85), Cell(Number(2.0))), rule=True),
         Row("c", "c", (Cell(Number(0.7)), Cell()), note="all runs failed"),
     )
-    return marked(Table("t", NASTY, columns, rows, NASTY, (NASTY,)))
+    return mark_best(Table("t", NASTY, columns, rows, NASTY, (NASTY,)))
 
 
 def balanced(text: str) -> bool:
@@ -113,15 +112,15 @@ def test_escapes_alone() -> None:
     assert markdown("a|b") == r"a\|b"
 
 
-def test_marks_need_a_rival_and_share_ties() -> None:
+def test_marks_need_two_methods_and_are_shared_by_ties() -> None:
     column = metric_column("ece")
-    one = marked(Table("t", "t", (column,), (Row("a", "a", (Cell(Number(0.1)),)),)))
+    one = mark_best(Table("t", "t", (column,), (Row("a", "a", (Cell(Number(0.1)),)),)))
     assert one.rows[0].cells[0].mark == ""
     values = (0.1001, 0.1004, 0.2, 0.3, float("nan"))
     rows = tuple(Row(str(i), "", (Cell(Number(v)),)) for i, v in enumerate(values))
-    table = marked(Table("t", "t", (column,), rows))
+    table = mark_best(Table("t", "t", (column,), rows))
     assert [r.cells[0].mark for r in table.rows] == ["best", "best", "", "", ""]
-    gap = marked(Table("t", "t", (metric_column("signed_gap"),), (
+    gap = mark_best(Table("t", "t", (metric_column("signed_gap"),), (
         Row("a", "", (Cell(Number(-0.3)),)), Row("b", "", (Cell(Number(0.1)),)),
     )))  # fmt: skip
     assert [r.cells[0].mark for r in gap.rows] == ["", "best"]
@@ -133,29 +132,10 @@ def test_marks_need_a_rival_and_share_ties() -> None:
      ((0.9, 0.8, 0.8), ["best", "", ""]), ((0.9, 0.1), ["best", ""]), ((0.5, 0.5), ["", ""]),
      ((0.9, 0.8, 0.8, 0.1), ["best", "second", "second", ""])],
 )  # fmt: skip
-def test_the_last_is_never_marked(values: tuple[float, ...], marks: list[str]) -> None:
+def test_the_last_is_never_mark_best(values: tuple[float, ...], marks: list[str]) -> None:
     rows = tuple(Row(str(i), "", (Cell(Number(v)),)) for i, v in enumerate(values))
-    table = marked(Table("t", "t", (metric_column("dsc"),), rows))
+    table = mark_best(Table("t", "t", (metric_column("dsc"),), rows))
     assert [row.cells[0].mark for row in table.rows] == marks
-
-
-@pytest.mark.parametrize(
-    ("key", "row"),
-    [("CE+DSC", "ce+dsc"), ("ce_dice", "ce+dsc"), ("FL γ3", "fl"), ("MbLS m5", "mbls"),
-     ("Constraint on s", "softmax"), ("L2-penalty", "l2"), ("Patch size: 5 × 5", "patch5"),
-     ("Median", "median"), ("prior min", "min"), ("nonsense", None), ("", None), (None, None)],
-)  # fmt: skip
-def test_rows_of_the_paper(key: str | None, row: str | None) -> None:
-    assert row_of(key) == row
-
-
-def test_numbers_of_the_paper() -> None:
-    assert published("NACL .1", "brats", "hd95_voxel", "foreground") == 5.78
-    assert published("prior gaussian", "acdc", "cece", "foreground") == 0.053
-    assert published("Patch size: 5 × 5", "flare", "dsc", "foreground") == 0.875
-    assert published("NACL .1", "msd", "dsc", "foreground") is None
-    assert published("NACL .1", "acdc", "ece", "all") is None
-    assert published("NACL .1", "acdc", "brier", "foreground") is None
 
 
 def test_a_p_value_is_never_printed_as_zero() -> None:

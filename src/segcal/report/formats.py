@@ -1,11 +1,11 @@
-"""Tables as Markdown, LaTeX and CSV. All text is escaped for its format."""
+"""Tables as Markdown, LaTeX and CSV; all text is escaped for its format."""
 
 import csv
 import io
 import math
 import re
 
-from segcal.report.table import Cell, Column, Row, Table
+from segcal.report.table_model import Cell, Column, Row, Table
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -50,14 +50,17 @@ def _with_spread(cell: Cell, column: Column, sign: str) -> str:
 
 
 def _markdown_cell(cell: Cell, column: Column) -> str:
-    words = markdown(_with_spread(cell, column, "±"))
-    bold = f"**{words}**"
-    words = {"best": bold, "sure": bold, "second": f"<u>{words}</u>"}.get(cell.mark, words)
-    return words + (f" ({cell.number.undefined} undef.)" if cell.number.undefined else "")
+    text = markdown(_with_spread(cell, column, "±"))
+    if cell.mark in ("best", "significant"):
+        text = f"**{text}**"
+    elif cell.mark == "second":
+        text = f"<u>{text}</u>"
+    remarks = cell.remarks(column.digits)
+    return text + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def to_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown: best in bold, second underlined."""
+    """A Markdown table as GitHub shows it: best in bold, second underlined."""
     heads = [f"{c.group}: {c.heading}" if c.group else c.heading for c in table.columns]
     lines = [f"**{markdown(table.title)}**" + _sentence(markdown(table.caption)), ""]
     lines.append("| " + " | ".join(map(markdown, [table.head, *heads])) + " |")
@@ -86,10 +89,13 @@ def _published_cell(cell: Cell, column: Column) -> str:
 
 
 def _tex_cell(cell: Cell, column: Column) -> str:
-    words = tex(_with_spread(cell, column, "±"))
-    bold = rf"\textbf{{{words}}}"
-    words = {"best": bold, "sure": bold, "second": rf"\underline{{{words}}}"}.get(cell.mark, words)
-    return words + (rf"\,({cell.number.undefined} undef.)" if cell.number.undefined else "")
+    text = tex(_with_spread(cell, column, "±"))
+    if cell.mark in ("best", "significant"):
+        text = rf"\textbf{{{text}}}"
+    elif cell.mark == "second":
+        text = rf"\underline{{{text}}}"
+    remarks = cell.remarks(column.digits)
+    return text + (rf"\,({', '.join(remarks)})" if remarks else "")
 
 
 def to_latex(table: Table) -> str:
@@ -118,12 +124,12 @@ def to_latex(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """One line per cell, all digits: what a script reads."""
+    """One line per cell with all digits, to be read by programs."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         ("method", "title", "group", "dataset", "column", "unit", "region", "mean", "sd", "seeds",
-         "cases", "undefined", "mark", "published")
+         "cases", "undefined", "mark", "published", "ranked")
     )  # fmt: skip
     for row in table.rows:
         for cell, column in zip(row.cells, table.columns, strict=True):
@@ -135,9 +141,10 @@ def to_csv(table: Table) -> str:
                 table.region, shown[0], "" if cell.text else shown[1], number.seeds or "",
                 number.cases or "", number.undefined or row.undefined, cell.mark,
                 "" if cell.published is None else cell.published,
+                "" if math.isnan(cell.ranked) else f"{cell.ranked:.10g}",
             ))  # fmt: skip
     return out.getvalue()
 
 
-# Ending of the file -> what writes it.
+# Ending of a file -> function that converts a table.
 FORMATS = {"md": to_markdown, "tex": to_latex, "csv": to_csv}

@@ -1,30 +1,28 @@
-"""Slices of the best, median and worst case as pictures: masks and confidence of each method."""
+"""Slices of the best, median and worst case: masks and confidence maps of each method."""
 
 import base64
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from segcal.report.arrays import open_arrays
-from segcal.report.numbers import Numbers
-from segcal.report.reliability import CaseBins, Curve, read_run_bins
-from segcal.report.style import CLASSES
-
-if TYPE_CHECKING:
-    import pandas as pd
+from segcal.report.context import Context
+from segcal.report.curves import CaseBins, Curve, read_run_bins
+from segcal.report.plots.style import CLASS_COLORS
+from segcal.study import open_arrays
 
 Bytes = npt.NDArray[np.uint8]
+_Plane = dict[str, npt.NDArray[Any]]
 SIDE = 176  # pixels of the longer side of a picture
 
 
 @dataclass(frozen=True)
 class MethodPicture:
-    """What one method made of a case; pictures are (H, W, 3) bytes."""
+    """The result of one method for a case; pictures are (H, W, 3) bytes."""
 
     method: str
     mask: Bytes
@@ -36,7 +34,7 @@ class MethodPicture:
 
 @dataclass(frozen=True)
 class CasePicture:
-    """A case: its image, its truth, and every method's answer."""
+    """A case: its image, its truth, and the results of all methods."""
 
     dataset: str
     case: str
@@ -48,108 +46,93 @@ class CasePicture:
 
     @property
     def has_image(self) -> bool:
-        """Predictions may come without images; their slices are then all black."""
+        """False for predictions without images, whose slices are black."""
         return bool(self.image.any())
 
 
-def case_pictures(numbers: Numbers, dataset: str, region: str) -> list[CasePicture]:
-    """The best, median and worst case of a dataset by mean DSC over methods and seeds.
-
-    What is shown of a method, pictures and numbers, is of its first run.
-    """
-    slices = _open(numbers, dataset)
-    there = {case for shown in slices.values() for case in shown.index}
-    scores = numbers.cases(dataset, "dsc").mean(axis=1).dropna().sort_values(kind="stable")
-    scores = scores[[case in there for case in scores.index]]
-    if not len(scores):
-        return []
-    places = {"best": len(scores) - 1, "median": (len(scores) - 1) // 2, "worst": 0}
-    out: list[CasePicture] = []
-    for role, place in places.items():
-        case = str(scores.index[place])
-        if all(picture.case != case for picture in out):
-            value = float(scores.iloc[place])
-            out.append(_picture(numbers, dataset, case, role, value, slices, region))
-    return out
-
-
 @dataclass(frozen=True)
-class _Shown:
-    """The run that is shown of a method: its slices, where each case is in them, its bins."""
+class _Slices:
+    """The slices of the run that is shown for a method: case -> index, and its bins."""
 
     run: str
     path: Path
     index: dict[str, int]
     bins: CaseBins | None
 
+    def read(self, case: str) -> _Plane:
+        names = ("image", "truth", "labels", "confidence", "spacing")
+        with open_arrays(self.path, "slices") as file:
+            return {name: np.asarray(file[f"{name}_{self.index[case]}"]) for name in names}
 
-def _open(numbers: Numbers, dataset: str) -> dict[str, _Shown]:
-    """method -> its first run that has slices."""
-    out: dict[str, _Shown] = {}
-    bins = {run.run: path for run, path in numbers.study.files("bins.npz")}
-    for run, path in numbers.study.files("slices.npz"):
+
+def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
+    """The best, median and worst case of a dataset by mean DSC over methods and seeds.
+
+    The pictures and numbers of a method are those of its first run.
+    """
+    slices = _open(context, dataset)
+    available = {case for each in slices.values() for case in each.index}
+    scores = context.aggregates.cases(dataset, "dsc").mean(axis=1)
+    scores = scores.dropna().sort_values(kind="stable")
+    scores = scores[[case in available for case in scores.index]]
+    if not len(scores):
+        return []
+    places = {"best": len(scores) - 1, "median": (len(scores) - 1) // 2, "worst": 0}
+    out: dict[str, CasePicture] = {}
+    for role, place in places.items():
+        case = str(scores.index[place])
+        if case not in out:
+            out[case] = _picture(context, dataset, case, role, float(scores.iloc[place]), slices)
+    return list(out.values())
+
+
+def _open(context: Context, dataset: str) -> dict[str, _Slices]:
+    """Method -> its first run with slices."""
+    out: dict[str, _Slices] = {}
+    bins = {run.run: path for run, path in context.study.files("bins.npz")}
+    for run, path in context.study.files("slices.npz"):
         if run.dataset != dataset or run.method in out:
             continue
         with open_arrays(path, "slices") as file:
             index = {str(case): i for i, case in enumerate(file["cases"])}
-        there = read_run_bins(bins[run.run]) if run.run in bins else None
-        out[run.method] = _Shown(run.run, path, index, there)
-    return {m: out[m] for m in numbers.study.methods if m in out}
+        found = read_run_bins(bins[run.run]) if run.run in bins else None
+        out[run.method] = _Slices(run.run, path, index, found)
+    return {m: out[m] for m in context.study.methods if m in out}
 
 
 def _picture(
-    numbers: Numbers,
-    dataset: str,
-    case: str,
-    role: str,
-    value: float,
-    slices: Mapping[str, _Shown],
-    region: str,
+    context: Context, dataset: str, case: str, role: str, dsc: float, slices: dict[str, _Slices]
 ) -> CasePicture:
-    planes = {
-        m: _load(shown.path, shown.index, case)
-        for m, shown in slices.items()
-        if case in shown.index
-    }
+    planes = {m: each.read(case) for m, each in slices.items() if case in each.index}
     first = next(iter(planes.values()))
     window = _window(planes)
     size = _size(first["image"][window], first["spacing"])
-    grey, truth = _grey(first["image"][window], size), _labels(first["truth"][window], size)
-    classes = len(numbers.study.datasets[dataset].labels) or int(first["truth"].max()) + 1
-    rows = numbers.rows[numbers.rows["case"] == case]
-    made = []
+    gray = _resized(first["image"][window], size, smooth=True)
+    truth = _resized(first["truth"][window], size)
+    classes = len(context.study.datasets[dataset].labels) or int(first["truth"].max()) + 1
+    rows = context.aggregates.rows
+    rows = rows[rows["case"] == case]
+    methods = []
     for method, plane in planes.items():
-        shown = slices[method]
-        mine = rows[rows["run"] == shown.run]
-        made.append(
+        run = slices[method]
+        values = rows[rows["run"] == run.run]
+        ece = (values["metric"] == "ece") & (values["region"] == context.region)
+        methods.append(
             MethodPicture(
                 method,
-                _overlay(grey, _labels(plane["labels"][window], size), truth),
-                _confidence(plane["confidence"][window], size, classes),
-                float(mine.loc[mine["metric"] == "dsc", "value"].mean()),
-                float(mine.loc[_is(mine, "ece", region), "value"].mean()),
-                shown.bins.of_case(case, region) if shown.bins else None,
+                _overlay(gray, _resized(plane["labels"][window], size), truth),
+                _confidence_map(plane["confidence"][window], size, classes),
+                float(values.loc[values["metric"] == "dsc", "value"].mean()),
+                float(values.loc[ece, "value"].mean()),
+                run.bins.of_case(case, context.region) if run.bins else None,
             )
         )
-    return CasePicture(
-        dataset, case, role, value, np.repeat(grey[..., None], 3, 2), _overlay(grey, truth, truth),
-        made,
-    )  # fmt: skip
+    image = np.repeat(gray[..., None], 3, 2)
+    return CasePicture(dataset, case, role, dsc, image, _overlay(gray, truth, truth), methods)
 
 
-def _is(rows: "pd.DataFrame", metric: str, region: str) -> "pd.Series[bool]":
-    return (rows["metric"] == metric) & (rows["region"] == region)
-
-
-def _load(path: Path, index: dict[str, int], case: str) -> dict[str, npt.NDArray[Any]]:
-    i = index[case]
-    names = ("image", "truth", "labels", "confidence", "spacing")
-    with open_arrays(path, "slices") as file:
-        return {name: np.asarray(file[f"{name}_{i}"]) for name in names}
-
-
-def _window(planes: Mapping[str, dict[str, npt.NDArray[Any]]]) -> tuple[slice, ...]:
-    """Around all that is true or predicted foreground, with a margin; at least a quarter."""
+def _window(planes: Mapping[str, _Plane]) -> tuple[slice, ...]:
+    """Around all true and predicted foreground, with a margin; at least a quarter of each side."""
     inside = np.zeros(next(iter(planes.values()))["truth"].shape, bool)
     for plane in planes.values():
         inside |= (plane["truth"] > 0) | (plane["labels"] > 0)
@@ -174,27 +157,19 @@ def _size(plane: npt.NDArray[Any], spacing: npt.NDArray[Any]) -> tuple[int, int]
     return max(8, round(width * scale)), max(8, round(height * scale))
 
 
-def _resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool) -> Bytes:
+def _resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool = False) -> Bytes:
     from PIL import Image
 
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(plane.astype(np.uint8)).resize(size, how))
 
 
-def _grey(plane: npt.NDArray[Any], size: tuple[int, int]) -> Bytes:
-    return _resized(plane, size, smooth=True)
-
-
-def _labels(plane: npt.NDArray[Any], size: tuple[int, int]) -> Bytes:
-    return _resized(plane, size, smooth=False)
-
-
-def _overlay(grey: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
-    """Classes in colour on the image, the outline of the truth in white."""
-    out = np.repeat(grey[..., None].astype(np.float64) * 0.85, 3, axis=2)
+def _overlay(gray: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
+    """Classes in color on the image, the outline of the truth in white."""
+    out = np.repeat(gray[..., None].astype(np.float64) * 0.85, 3, axis=2)
     for value in np.unique(labels[labels > 0]):
-        colour = CLASSES[(int(value) - 1) % len(CLASSES)]
-        rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)], float)
+        color = CLASS_COLORS[(int(value) - 1) % len(CLASS_COLORS)]
+        rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)], float)
         inside = labels == value
         out[inside] = 0.5 * out[inside] + 0.5 * rgb
     out[_outline(truth)] = 255
@@ -202,24 +177,24 @@ def _overlay(grey: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
 
 
 def _outline(labels: Bytes) -> npt.NDArray[np.bool_]:
-    """Pixels whose right or lower neighbour has another label."""
+    """Pixels whose right or lower neighbor has another label."""
     edge = np.zeros(labels.shape, bool)
     edge[:-1] |= labels[:-1] != labels[1:]
     edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
     return edge
 
 
-def _confidence(plane: npt.NDArray[Any], size: tuple[int, int], classes: int) -> Bytes:
+def _confidence_map(plane: npt.NDArray[Any], size: tuple[int, int], classes: int) -> Bytes:
     """Confidence from 1/K (dark) to 1 (bright)."""
     from matplotlib import colormaps
 
     low = 1 / max(classes, 2)
-    values = (_resized(plane, size, smooth=False) / 255 - low) / (1 - low)
+    values = (_resized(plane, size) / 255 - low) / (1 - low)
     return np.asarray(colormaps["cividis"](np.clip(values, 0, 1), bytes=True))[..., :3]
 
 
 def data_uri(picture: Bytes) -> str:
-    """A picture as WebP inside the page."""
+    """A picture as a WebP image inside the page."""
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -6,7 +6,7 @@ write_cases_table, read_cases_table      cases.csv, the long table
 StudyWriter, read_study                  the folder of a study
 """
 
-from segcal.study.breakdown import broke_down
+from segcal.study.breakdown import BREAKDOWN_SHARE, broke_down
 from segcal.study.cases_table import (
     empty_cases_table,
     read_cases_table,
@@ -68,6 +68,7 @@ from segcal.study.writer import RANKS, STUDY, StudyWriter, rank_study
 __all__ = [
     "BEST",
     "BINS",
+    "BREAKDOWN_SHARE",
     "CASES",
     "FORMAT",
     "FREE_TO_CHANGE",

@@ -23,7 +23,7 @@
     return node;
   }
 
-  // Tables: a button in each heading sorts by its column; what has no value stays last.
+  // Tables: a button in each heading sorts by its column; rows without a value stay last.
   function sortBy(table, index, heading, text) {
     const up = heading.getAttribute("aria-sort") !== "ascending";
     for (const other of all("thead th", table)) other.removeAttribute("aria-sort");
@@ -71,7 +71,7 @@
     }
     return points;
   }
-  // Single cases behind a pooled curve: at most 40, evenly chosen.
+  // Single cases behind a pooled curve: at most 40, evenly selected.
   function singlesOf(dataset, method) {
     const found = (dataset.single[state.region]?.[method.name] ?? []).filter((flat) => flat);
     const step = Math.ceil(found.length / 40);
@@ -107,12 +107,12 @@
     const band = curve.points.filter((p) => p.n >= data.few && p.l !== null && p.l !== undefined);
     if (band.length) {
       const path = band.map((p) => `${x(p.c)} ${y(p.h)}`).concat(band.slice().reverse().map((p) => `${x(p.c)} ${y(p.l)}`));
-      make("path", { d: "M" + path.join("L") + "Z", fill: method.colour, opacity: 0.22 }, svg);
+      make("path", { d: "M" + path.join("L") + "Z", fill: method.color, opacity: 0.22 }, svg);
     }
     const line = curve.points.filter((p) => p.n >= data.few);
-    make("path", { d: line.length ? "M" + line.map((p) => `${x(p.c)} ${y(p.a)}`).join("L") : "", fill: "none", stroke: method.colour, "stroke-width": 1.7 }, svg);
+    make("path", { d: line.length ? "M" + line.map((p) => `${x(p.c)} ${y(p.a)}`).join("L") : "", fill: "none", stroke: method.color, "stroke-width": 1.7 }, svg);
     for (const p of curve.points) {
-      const dot = make("circle", { cx: x(p.c), cy: y(p.a), r: 2.6, fill: p.n >= data.few ? method.colour : "transparent", stroke: method.colour, "stroke-width": 0.8 }, svg);
+      const dot = make("circle", { cx: x(p.c), cy: y(p.a), r: 2.6, fill: p.n >= data.few ? method.color : "transparent", stroke: method.color, "stroke-width": 0.8 }, svg);
       const span = p.l === null || p.l === undefined ? "" : ` [${p.l.toFixed(3)}, ${p.h.toFixed(3)}]`;
       make("title", {}, dot, `confidence ${p.c.toFixed(3)}, accuracy ${p.a.toFixed(3)}${span}, ${p.n.toLocaleString("en")} voxels`);
     }
@@ -122,7 +122,7 @@
     }
     make("text", { x: x(0.5), y: y(0) + 25, class: "tick", "text-anchor": "middle" }, svg, "confidence");
     make("text", { x: 9, y: y(0.5), class: "tick", "text-anchor": "middle", transform: `rotate(-90 9 ${y(0.5)})` }, svg, "accuracy");
-    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `ECE ${ece.toFixed(3)}`);
+    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `${state.spot === "" ? "pooled ECE" : "ECE"} ${ece.toFixed(3)}`);
     make("text", { x: left + 5, y: top + 23, class: "label" }, svg, `gap ${signed(gap)}`);
   }
 
@@ -147,8 +147,8 @@
       for (const [method, curve] of found) diagram(row, curve, method);
     }
     if (!root.childNodes.length) {
-      const why = state.methods.size === 0 ? "No method is picked." : state.spot === "" ? "No bins of this choice."
-        : "The bins of this case and region are not in this page" + (data.thinned ? " (too many cases)." : ".");
+      const why = state.methods.size === 0 ? "No method is selected." : state.spot === "" ? "There are no bins for this selection."
+        : "The page does not contain the bins of this case and region" + (data.thinned ? " (too many cases)." : ".");
       element("p", "status", root, why);
     }
   }
@@ -205,7 +205,7 @@
     const chosen = (p) => state.spot === `${at}:${p.i}`;
     const dim = state.spot !== "" && points.some(chosen);
     for (const p of points.slice().sort((a, b) => chosen(a) - chosen(b))) {
-      const mark = make("path", { d: SHAPES[p.method.marker](chosen(p) ? 5.5 : 3.4), transform: `translate(${x(p.dsc)} ${y(p.ece)})`, fill: p.method.colour,
+      const mark = make("path", { d: SHAPES[p.method.marker](chosen(p) ? 5.5 : 3.4), transform: `translate(${x(p.dsc)} ${y(p.ece)})`, fill: p.method.color,
         opacity: dim && !chosen(p) ? 0.25 : 0.85, class: "point", stroke: chosen(p) ? "var(--ink)" : "none" }, svg);
       make("title", {}, mark, `${p.method.title}\n${p.name}\nDSC ${p.dsc.toFixed(3)}, ECE ${p.ece.toFixed(3)}`);
       mark.addEventListener("click", () => { byId("pick-case").value = chosen(p) ? "" : `${at}:${p.i}`; state.spot = byId("pick-case").value; draw(); });
@@ -220,15 +220,15 @@
     for (const method of picked()) {
       const item = element("span", "", key);
       const mark = make("svg", { viewBox: "-6 -6 12 12", width: 12, height: 12, "aria-hidden": "true", style: "display:inline-block;vertical-align:-1px;margin-right:.35em" }, item);
-      make("path", { d: SHAPES[method.marker](4), fill: method.colour }, mark);
+      make("path", { d: SHAPES[method.marker](4), fill: method.color }, mark);
       item.append(method.title);
     }
     const row = element("div", "row pairs", root);
     for (const dataset of shownSets()) scatter(row, dataset);
-    element("p", "status", root, row.childNodes.length ? "Click a point to see that case above; again to see all." : "Nothing to show for this choice.");
+    element("p", "status", root, row.childNodes.length ? "Click a point to show the reliability of that case above; click again to show all cases." : "Nothing to show for this selection.");
   }
 
-  // What is picked.
+  // The selection in the bar.
   function fillCases() {
     const select = byId("pick-case");
     if (!select) return;

@@ -1,0 +1,154 @@
+"""Means of the cases table: over labels, then cases, then seeds; undefined values are counted."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segcal.metrics import POOLED, is_whole_image
+from segcal.stats import means_over_seeds
+from segcal.study import Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Metrics that sections read in addition to those of the study.
+EXTRA = (
+    "dsc", "ece", "cece", "signed_gap", "class_ece", "mean_abs_logit", "mean_confidence",
+    "truth_ece", "truth_cece", "truth_mae", "truth_kl",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Number:
+    """A mean over seeds of means over cases.
+
+    Attributes:
+        spread: standard deviation over seeds; NaN for one seed.
+        undefined: how many values of the table are undefined.
+    """
+
+    mean: float = np.nan
+    spread: float = np.nan
+    undefined: int = 0
+    seeds: int = 0
+    cases: int = 0
+
+
+@dataclass(frozen=True)
+class Aggregates:
+    """Every mean of the report.
+
+    The value of a case is the mean over its labels that have one, the value of a seed the mean
+    over its cases that have one; the printed number is the mean of the seeds ± their standard
+    deviation.
+    """
+
+    study: Study
+
+    @cached_property
+    def rows(self) -> "pd.DataFrame":
+        """The rows of single cases that the report needs."""
+        import pandas as pd
+
+        table = self.study.table
+        needed = {*EXTRA, *self.study.metrics}
+        out = table[table["metric"].isin(needed) & (table["case"] != POOLED)].copy()
+        for name in out.columns[:-1]:
+            if isinstance(out[name].dtype, pd.CategoricalDtype):
+                out[name] = out[name].cat.remove_unused_categories()
+        return out
+
+    @cached_property
+    def by_case(self) -> "pd.Series[float]":
+        """(dataset, method, seed, case, region, metric) -> mean over labels."""
+        keys = ["dataset", "method", "seed", "case", "region", "metric"]
+        return self.rows.groupby(keys, observed=True, sort=False)["value"].mean()
+
+    @cached_property
+    def _overall(self) -> dict[tuple[str, ...], Number]:
+        keys = ["dataset", "method", "region", "metric"]
+        return _numbers(means_over_seeds(self.rows, keys, self.by_case))
+
+    @cached_property
+    def _by_label(self) -> dict[tuple[str, ...], Number]:
+        keys = ["dataset", "method", "region", "metric", "label"]
+        return _numbers(means_over_seeds(self.rows, keys))
+
+    @cached_property
+    def _gaps(self) -> dict[tuple[str, ...], list[float]]:
+        keys = ["dataset", "method", "region"]
+        gaps = self.by_case[self.by_case.index.get_level_values("metric") == "signed_gap"]
+        means = gaps.groupby([*keys, "seed"], observed=True, sort=False).mean().dropna()
+        out: dict[tuple[str, ...], list[float]] = {}
+        for key, value in zip(means.index, means.to_numpy(), strict=True):
+            out.setdefault(tuple(map(str, key))[:-1], []).append(float(value))
+        return out
+
+    def gaps(self, dataset: str, method: str, region: str) -> list[float]:
+        """Mean confidence minus accuracy, one value per seed."""
+        return self._gaps.get((dataset, method, region), [])
+
+    def overall(self, dataset: str, method: str, metric: str, region: str | None = None) -> Number:
+        """The mean of a metric over all labels."""
+        key = (dataset, method, self.region_of(metric, region), metric)
+        return self._overall.get(key, Number())
+
+    def of_label(
+        self, dataset: str, method: str, metric: str, label: str, region: str | None = None
+    ) -> Number:
+        """The mean of a metric for one label."""
+        key = (dataset, method, self.region_of(metric, region), metric, label)
+        return self._by_label.get(key, Number())
+
+    def region_of(self, metric: str, region: str | None = None) -> str:
+        """The region in the rows of a metric; "all" for metrics of the whole image."""
+        return "all" if is_whole_image(metric) else region or self.study.region
+
+    def cases(self, dataset: str, metric: str, region: str | None = None) -> "pd.DataFrame":
+        """Cases × methods of one metric, seeds averaged; methods in the order of the study."""
+        values = self.by_case
+        level = values.index.get_level_values
+        selected = (
+            (level("dataset") == dataset)
+            & (level("metric") == metric)
+            & (level("region") == self.region_of(metric, region))
+        )
+        by_method = values[selected].groupby(["case", "method"], observed=True, sort=False)
+        wide = by_method.mean().unstack()
+        return wide[[m for m in self.study.methods if m in wide.columns]]
+
+    @cached_property
+    def seeds(self) -> int:
+        """The largest number of seeds of any method."""
+        return max((number.seeds for number in self._overall.values()), default=0)
+
+    @cached_property
+    def _cases(self) -> dict[tuple[str, str], set[str]]:
+        out: dict[tuple[str, str], set[str]] = {}
+        keys = self.rows[["dataset", "method", "case"]].drop_duplicates()
+        for dataset, method, case in keys.itertuples(index=False):
+            out.setdefault((str(dataset), str(method)), set()).add(str(case))
+        return out
+
+    def shared_cases(self, dataset: str, methods: Iterable[str]) -> tuple[int, int]:
+        """How many cases of a dataset all methods have, and how many any has.
+
+        Methods without a case of the dataset do not count.
+        """
+        each = [self._cases[dataset, m] for m in methods if (dataset, m) in self._cases]
+        return (len(set.intersection(*each)), len(set.union(*each))) if each else (0, 0)
+
+    def case_count(self, dataset: str) -> int:
+        """How many cases of a dataset have rows."""
+        return len(set().union(*(c for (d, _), c in self._cases.items() if d == dataset)))
+
+
+def _numbers(means: "pd.DataFrame") -> dict[tuple[str, ...], Number]:
+    columns = [means[name].to_numpy() for name in ("mean", "std", "undefined", "seeds", "cases")]
+    return {
+        tuple(map(str, key)): Number(float(mean), float(spread), int(lost), int(seeds), int(cases))
+        for key, mean, spread, lost, seeds, cases in zip(means.index, *columns, strict=True)
+    }

@@ -1,0 +1,133 @@
+"""Blocks of a section, from which the page, the table files and the figure files are written.
+
+A section is a list of blocks. Its tables are written as Markdown, LaTeX and CSV and its figures as
+SVG and PNG, under the name of the block; the page shows all blocks in their order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from markupsafe import Markup
+
+from segcal.report.table_model import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph, a heading or a note in small print."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    style: Literal["paragraph", "heading", "note"] = "paragraph"
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list of sentences."""
+
+    kind: ClassVar[str] = "bullets"
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A matplotlib figure, saved as figures/NAME.svg and .png.
+
+    Attributes:
+        alt: description for readers who cannot see it.
+        on_page: whether the page shows it.
+    """
+
+    kind: ClassVar[str] = "figure"
+    name: str
+    figure: "MatplotlibFigure"
+    alt: str
+    on_page: bool = True
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data frame that is saved as tables/NAME.csv and not shown."""
+
+    kind: ClassVar[str] = "data"
+    name: str
+    frame: "pd.DataFrame"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Pictures below each other: (description, data URI) each, then a diagram and a few lines."""
+
+    title: str
+    pictures: Sequence[tuple[str, str]]
+    method: str = ""
+    diagram: Markup | None = None
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles side by side; `legend` has (name, color) of the classes shown."""
+
+    kind: ClassVar[str] = "tiles"
+    title: str
+    subtitle: str
+    tiles: Sequence[Tile]
+    legend: Sequence[tuple[str, str]] = ()
+    dataset: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks that the page shows or hides together.
+
+    Attributes:
+        heading: shown above the blocks.
+        dataset, region: the page hides the group when another dataset or region is selected.
+        summary: the group is collapsed below this line until it is clicked.
+        live: id of an element in which the page's script draws instead of these blocks.
+    """
+
+    kind: ClassVar[str] = "group"
+    blocks: Sequence["Block"]
+    heading: str = ""
+    dataset: str = ""
+    region: str = ""
+    summary: str = ""
+    live: str = ""
+
+
+Block = Text | Bullets | Table | Figure | DataFile | Tiles | Group
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the report.
+
+    Attributes:
+        name: identifier in the page, unique.
+        title: heading.
+        menu: entry in the table of contents, if shorter than the title.
+    """
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+    menu: str = ""
+
+    def walk(self) -> Iterator[Block]:
+        """All blocks, those inside groups included."""
+        yield from _walk(self.blocks)
+
+
+def _walk(blocks: Sequence[Block]) -> Iterator[Block]:
+    for block in blocks:
+        if isinstance(block, Group):
+            yield from _walk(block.blocks)
+        else:
+            yield block

@@ -1,0 +1,135 @@
+"""Reliability curves from the calibration bins of runs, with intervals over resampled cases."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from segcal.core.errors import PathError
+from segcal.study import Study, open_arrays
+
+Floats = npt.NDArray[np.float64]
+RESAMPLES = 1000
+# No curve is drawn through bins with fewer voxels: their accuracy is mostly noise.
+FEW_VOXELS = 20
+_SUMS = ("count", "confidence", "accuracy")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Per bin: voxel count, mean confidence, accuracy, and the interval of the accuracy."""
+
+    count: Floats
+    confidence: Floats
+    accuracy: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def ece(self) -> float:
+        """Calibration error over all voxels of the curve."""
+        return self._mean(np.abs(self.accuracy - self.confidence))
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence minus accuracy over all voxels of the curve."""
+        return self._mean(self.confidence - self.accuracy)
+
+    def _mean(self, values: Floats) -> float:
+        total = self.count.sum()
+        return float(np.nansum(self.count * values) / total) if total else float("nan")
+
+
+@dataclass(frozen=True)
+class CaseBins:
+    """Bins of a run, or of all seeds of a method added: sums (3, cases, bins) for each region."""
+
+    cases: list[str]
+    regions: dict[str, Floats]
+
+    def of_case(self, case: str, region: str) -> Curve | None:
+        """The curve of one case."""
+        if region not in self.regions or case not in self.cases:
+            return None
+        return curve(self.regions[region][:, [self.cases.index(case)]], resamples=0)
+
+    def pooled(self, region: str, resamples: int = RESAMPLES) -> Curve | None:
+        """The curve of all cases together."""
+        if region not in self.regions:
+            return None
+        return curve(self.regions[region], resamples=resamples)
+
+
+def curve(sums: Floats, resamples: int = RESAMPLES, seed: int = 0) -> Curve:
+    """Pool sums (3, cases, bins) of count, confidence and accuracy over cases.
+
+    The interval is the 95 % percentile interval of each bin's accuracy when cases are drawn with
+    replacement; it is NaN where fewer than two cases have voxels in the bin.
+    """
+    count, confidence, accuracy = sums.sum(axis=1)
+    low, high = np.full((2, *count.shape), np.nan)
+    cases = sums.shape[1]
+    if resamples and cases > 1:
+        chances = np.full(cases, 1 / cases)
+        times = np.random.default_rng(seed).multinomial(cases, chances, resamples).astype(float)
+        drawn = _divide(times @ sums[2], times @ sums[0])
+        several = (sums[0] > 0).sum(axis=0) > 1
+        if several.any():
+            low[several], high[several] = np.nanquantile(drawn[:, several], [0.025, 0.975], axis=0)
+    return Curve(count, _divide(confidence, count), _divide(accuracy, count), low, high)
+
+
+def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
+    out = np.full(np.shape(total), np.nan)
+    return np.asarray(np.divide(total, count, out=out, where=count > 0))
+
+
+def read_bins(study: Study, prefix: str = "") -> dict[tuple[str, str], CaseBins]:
+    """(dataset, method) -> bins; prefix "truth_" reads those against the true probabilities."""
+    out: dict[tuple[str, str], CaseBins] = {}
+    for run, path in study.files("bins.npz"):
+        found = read_run_bins(path, prefix)
+        if found is None:
+            continue
+        key = (run.dataset, run.method)
+        out[key] = _add(out[key], found, path) if key in out else found
+    return out
+
+
+def read_run_bins(path: Path, prefix: str = "") -> CaseBins | None:
+    """The bins of one run; None if it has none with that prefix."""
+    with open_arrays(path, "calibration bins") as file:
+        if prefix and f"{prefix}top_count" not in file:
+            return None
+        sums = np.stack([np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS])
+        cases = [str(name) for name in file["cases"]]
+        regions = ["all"] if prefix else [str(name) for name in file["regions"]]
+    if sums.ndim != 4 or sums.shape[1:3] != (len(cases), len(regions)):
+        raise PathError(
+            path,
+            f"bins of shape {sums.shape[1:]} do not fit {len(cases)} cases and {len(regions)} "
+            "regions",
+            "evaluate the run again",
+        )
+    return CaseBins(cases, {region: sums[:, :, i] for i, region in enumerate(regions)})
+
+
+def _add(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
+    """The bins of two seeds: counts of the same case add up, other cases are kept."""
+    cases = list(dict.fromkeys([*ours.cases, *theirs.cases]))
+    regions = {}
+    for region in (r for r in ours.regions if r in theirs.regions):
+        first, second = ours.regions[region], theirs.regions[region]
+        if first.shape[2] != second.shape[2]:
+            raise PathError(
+                path,
+                f"has {second.shape[2]} bins, but other seeds of the method have {first.shape[2]}",
+                "evaluate all seeds with the same number of bins",
+            )
+        total = np.zeros((3, len(cases), first.shape[2]))
+        total[:, [cases.index(c) for c in ours.cases]] += first
+        total[:, [cases.index(c) for c in theirs.cases]] += second
+        regions[region] = total
+    return CaseBins(cases, regions)

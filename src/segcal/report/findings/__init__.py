@@ -1,0 +1,1 @@
+"""Short sentences on the most important results, with numbers and where they were measured."""

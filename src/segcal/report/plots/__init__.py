@@ -1,0 +1,1 @@
+"""Drawing: one style, one way to save a figure, one reliability diagram."""

@@ -1,0 +1,136 @@
+"""The reliability diagram: accuracy against confidence, with interval, counts and single cases."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import Markup
+
+from segcal.report.blocks import Figure
+from segcal.report.context import Context
+from segcal.report.curves import FEW_VOXELS, Curve, Floats
+from segcal.report.plots.style import INK, MUTED, RULE, inline_svg, new_figure, panel_grid, to_svg
+from segcal.report.text import fold, signed
+from segcal.study import Dataset
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# How many single cases are drawn behind a pooled curve.
+MOST_CASES = 40
+
+
+def draw_diagram(
+    axes: "Axes",
+    curve: Curve,
+    color: str,
+    label: str,
+    *,
+    cases: Floats | None = None,
+    place: Any = None,
+    scale: float = 1.0,
+) -> None:
+    """Draw the reliability diagram of a curve into the unit square.
+
+    Args:
+        label: text in the upper left corner.
+        cases: sums (3, cases, bins) of single cases, drawn as thin lines behind the curve.
+        place: transform of the unit square; by default the data coordinates of `axes`.
+        scale: of lines, markers and text.
+    """
+    at: dict[str, Any] = {} if place is None else {"transform": place}
+    known = curve.count >= FEW_VOXELS
+    few = (curve.count > 0) & ~known
+    edges = np.linspace(0, 1, len(curve.count) + 1)
+    share = np.sqrt(curve.count / max(curve.count.max(), 1.0))
+    axes.stairs(0.22 * share, edges, fill=True, color=RULE, lw=0, **at)
+    axes.plot([0, 1], [0, 1], color=MUTED, lw=0.7 * scale, ls=(0, (4, 3)), **at)
+    if cases is not None:
+        _draw_cases(axes, cases)
+    x, y = curve.confidence, curve.accuracy
+    if not np.isnan(curve.low).all():
+        axes.fill_between(
+            x[known], curve.low[known], curve.high[known], color=color, alpha=0.22, lw=0, **at
+        )
+    point: dict[str, Any] = {"color": color, "marker": "o", "ms": 2.6 * scale, **at}
+    axes.plot(x[known], y[known], lw=1.3 * scale, **point)
+    if few.any():
+        axes.plot(x[few], y[few], lw=0, fillstyle="none", mew=0.7 * scale, **point)
+    axes.text(
+        0.03, 0.97, label, va="top", color=INK, fontsize=8 * scale,
+        transform=axes.transAxes if place is None else place,
+    )  # fmt: skip
+
+
+def _draw_cases(axes: "Axes", sums: Floats) -> None:
+    """Thin lines of single cases, evenly selected if there are many."""
+    from matplotlib.collections import LineCollection
+
+    count, confidence, accuracy = sums
+    lines = []
+    for i in np.unique(np.linspace(0, len(count) - 1, MOST_CASES).astype(int)):
+        kept = count[i] >= FEW_VOXELS
+        if kept.sum() > 1:
+            n = count[i, kept]
+            lines.append(np.column_stack([confidence[i, kept] / n, accuracy[i, kept] / n]))
+    axes.add_collection(LineCollection(lines, colors=MUTED, linewidths=0.35, alpha=0.35))
+
+
+def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False) -> Figure | None:
+    """One diagram per method of a dataset; None without bins.
+
+    With `truth` the diagrams are against the known true probabilities of all voxels.
+    """
+    region = "all" if truth else context.region
+    found = context.truth_bins if truth else context.bins
+    bins = {
+        method: found[dataset.name, method].regions[region]
+        for method in context.study.methods
+        if (dataset.name, method) in found and region in found[dataset.name, method].regions
+    }
+    if not bins:
+        return None
+    titles = [fold(context.title(method)) for method in bins]
+    height = 2.1 if any("\n" in title for title in titles) else 1.95
+    figure, panels = panel_grid(
+        len(bins), most_across=5, width=1.75, height=height, margins=(0.5, 0.35)
+    )
+    for axes, (method, cases), title in zip(panels, bins.items(), titles, strict=True):
+        curve = context.curve(dataset.name, method, region, truth=truth)
+        assert curve is not None
+        label = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
+        draw_diagram(axes, curve, context.colors[method], label, cases=cases)
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.set_title(title, loc="left")
+    outcome = "true probability" if truth else "accuracy"
+    figure.supxlabel(f"confidence ({dataset.title}, region {region})", fontsize=8)
+    figure.supylabel(outcome, fontsize=8)
+    alt = (
+        f"Reliability diagrams of {len(bins)} methods on {dataset.title}, region {region}: "
+        f"{outcome} against confidence, pooled over cases, with 95 % intervals and voxel counts"
+    )
+    name = "truth" if truth else "reliability"
+    return Figure(f"{name}_{dataset.name}", figure, alt)
+
+
+def small_diagrams(curves: Mapping[str, tuple[Curve, str]]) -> dict[str, Markup]:
+    """Diagrams of single cases as small elements of the page: name -> (curve, color).
+
+    All are drawn in the same axes, one after the other: new axes would take most of the time.
+    """
+    figure = new_figure(1.5, 1.5, layout=None)
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_axis_off()
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    out = {}
+    for name, (curve, color) in curves.items():
+        axes.plot([0, 0, 1], [1, 0, 0], color=MUTED, lw=0.8)
+        draw_diagram(axes, curve, color, "")
+        out[name] = inline_svg(
+            to_svg(figure), name, f"Reliability, ECE {curve.ece:.3f}", least_width=0
+        )
+        for artist in (*axes.lines, *axes.patches, *axes.collections, *axes.texts):
+            artist.remove()
+    return out

@@ -1,0 +1,154 @@
+"""The look of all figures, and how they are saved and put into the page."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colors, then more that color-blind readers can tell apart; markers differ too.
+COLORS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b4ea3", "#8c6d31",
+    "#5f6b7a", "#b2182b", "#1b7837", "#c2a5cf", "#4d4d9f", "#a6611a",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
+# Bright colors for classes on gray images.
+CLASS_COLORS = (
+    "#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff",
+)  # fmt: skip
+
+INK, MUTED, RULE, WHITE = "#1b1f24", "#667078", "#d5d9de", "#ffffff"
+# In the page these become variables, which differ between the light and the dark theme.
+_THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", WHITE: "var(--paper)"}
+
+_RC: dict[Any, Any] = {
+    "figure.facecolor": WHITE, "axes.facecolor": WHITE, "savefig.facecolor": WHITE,
+    "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
+    "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": RULE, "axes.linewidth": 0.6,
+    "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8,
+    "ytick.labelsize": 8, "legend.fontsize": 8, "axes.spines.top": False,
+    "axes.spines.right": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5, "ytick.major.size": 2.5, "legend.frameon": False,
+    "svg.fonttype": "none", "svg.hashsalt": "segcal", "text.parse_math": False,
+    "lines.linewidth": 1.2, "font.family": "DejaVu Sans", "axes.unicode_minus": True,
+}  # fmt: skip
+
+
+def method_colors(methods: Sequence[str]) -> dict[str, str]:
+    """A color per method; a calibrated method has the color of its network.
+
+    Example:
+        >>> method_colors(["ce", "nacl", "ce+temperature"])
+        {'ce': '#0072b2', 'nacl': '#d55e00', 'ce+temperature': '#0072b2'}
+    """
+    base = {m: m.rsplit("+", 1)[0] for m in methods}
+    own = [m for m in methods if base[m] == m or base[m] not in base]
+    colors = {m: COLORS[i % len(COLORS)] for i, m in enumerate(own)}
+    return {m: colors[m] if m in colors else colors.get(base[m], COLORS[-1]) for m in methods}
+
+
+def method_markers(methods: Sequence[str]) -> dict[str, str]:
+    """A marker per method."""
+    return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(methods)}
+
+
+@contextmanager
+def figure_style() -> Iterator[None]:
+    """Draw in this style; dollar signs and rare letters in names are plain text."""
+    import matplotlib
+
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def new_figure(width: float, height: float, layout: Any = "constrained") -> "Figure":
+    """A figure of this size in inches, which needs no window system."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def panel_grid(
+    count: int, *, most_across: int, width: float, height: float, margins: tuple[float, float]
+) -> tuple["Figure", list["Axes"]]:
+    """A figure with `count` panels of this size in inches, which share both axes."""
+    across = min(most_across, count)
+    down = -(-count // across)
+    figure = new_figure(margins[0] + width * across, margins[1] + height * down)
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return figure, list(grid.flat[:count])
+
+
+def save_figure(figure: "Figure", path: Path) -> str:
+    """Write `path`.png and `path`.svg; returns the text of the latter.
+
+    The figure is laid out once and drawn twice; `savefig` would lay it out for each file.
+    """
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    figure.set_dpi(150)
+    canvas: Any = FigureCanvasAgg(figure)  # its buffer has no type
+    canvas.draw()
+    # The name of a dataset may contain a dot: Path.with_suffix would cut it.
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(f"{path}.png")
+    figure.set_layout_engine("none")
+    text = to_svg(figure)
+    Path(f"{path}.svg").write_text(text, encoding="utf-8")
+    return text
+
+
+def to_svg(figure: "Figure") -> str:
+    """The figure as the text of an SVG file."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    text = io.StringIO()
+    canvas: Any = FigureCanvasSVG(figure)
+    canvas.print_svg(text, metadata={"Date": None})
+    return text.getvalue()
+
+
+def inline_svg(svg: str, name: str, alt: str, least_width: int = 600) -> Markup:
+    """An SVG file's text as an element of the page.
+
+    Identifiers get the figure's name, because a page has many figures, and neutral colors become
+    the page's, so that one drawing serves light and dark. matplotlib has escaped the text itself.
+    """
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", body)  # equal images have equal ids
+    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
+    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
+    body = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', body)
+    for color, variable in _THEMED.items():
+        body = body.replace(color, variable)
+    body = re.sub(r' (?:d|x|y|transform|points)="[^"]*"', _two_decimals, body)
+    body = re.sub(r"\n\s*", "\n", body)
+    width = re.search(r'width="([\d.]+)pt"', body)
+    wide = round(float(width[1]) * 4 / 3) if width else 600
+    # Never larger than drawn; a narrow screen scrolls instead of making it too small to read.
+    style = f"max-width:{wide}px;min-width:{min(wide, least_width)}px"
+    body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
+    body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
+    opening = Markup('<svg class="drawn" role="img" aria-label="{}" style="{}"').format(alt, style)
+    return Markup(body.replace("<svg", opening, 1))
+
+
+def _two_decimals(found: re.Match[str]) -> str:
+    """Coordinates to a hundredth of a point, which is less than a pixel."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", found[0])

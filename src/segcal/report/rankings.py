@@ -1,0 +1,143 @@
+"""Rankings and paired tests of the study, over the methods and metrics that every dataset has."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segcal.report.aggregates import Aggregates
+from segcal.stats import (
+    CaseScores,
+    Missing,
+    bootstrap_ranks,
+    collect,
+    compare,
+    distinct_hypotheses,
+    find_eligible,
+    mean_case_rank,
+    sum_rank,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# An undefined value becomes the worst of any method: a missed organ must not improve a rank.
+MISSING: Missing = "worst"
+ALPHA = 0.05
+RESAMPLES = 1000
+# Fewer cases have no interval: a bootstrap repeats so few values that the interval is too narrow.
+# No exact paired test can be significant there either (2/2^5 > 0.05).
+FEW_CASES = 6
+
+
+@dataclass(frozen=True)
+class Rankings:
+    """Sum-rank, mean-case-rank, their intervals and all paired tests in one region.
+
+    Attributes:
+        sums: one row per method, best first: the rank on each `dataset/metric`, and `sum_rank`.
+        cases: the same with `dataset/mean_case_rank` and `mean_case_rank`.
+        intervals: 95 % intervals of both over resampled cases; NaN below `FEW_CASES` cases.
+        tests: Wilcoxon's test of each pair, corrected by Holm over all of them.
+        left_out: methods that are not ranked because a dataset has no rows of them.
+        unpaired: datasets that are not ranked because no case was evaluated with all methods.
+        named: the reference that the study names, or "".
+    """
+
+    scores: CaseScores
+    sums: "pd.DataFrame"
+    cases: "pd.DataFrame"
+    intervals: "pd.DataFrame"
+    tests: "pd.DataFrame"
+    region: str
+    left_out: tuple[str, ...]
+    unpaired: tuple[str, ...] = ()
+    named: str = ""
+
+    @property
+    def best(self) -> str:
+        """The method with the least sum-rank."""
+        return str(self.sums["method"].iloc[0])
+
+    @property
+    def reference(self) -> str:
+        """The method that is compared with the others: the named one if it is ranked, or the best.
+
+        The best was selected on the cases that it is tested on; one named beforehand was not.
+        """
+        return self.named if self.named in self.scores.methods else self.best
+
+    @property
+    def family(self) -> int:
+        """The number of tests that Holm's correction is over."""
+        return len(distinct_hypotheses(self.tests))
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that count."""
+        return list(self.scores.values)
+
+    def ranked_value(self, dataset: str, method: str, metric: str) -> float:
+        """The mean that is ranked where values are undefined or missing, and replaced; else NaN."""
+        scores = self.scores
+        known = dataset in scores.values and method in scores.methods and metric in scores.metrics
+        if not known:
+            return float("nan")
+        i, j = scores.methods.index(method), scores.metrics.index(metric)
+        if not scores.undefined[dataset][i, j]:
+            return float("nan")
+        return float(np.nanmean(scores.values[dataset][:, i, j]))
+
+    def least_p(self, dataset: str) -> float:
+        """The smallest p-value of Wilcoxon's exact test with the cases of a dataset: 2/2^n."""
+        return min(1.0, 2.0 ** (1 - len(self.scores.cases[dataset])))
+
+    def wins_and_losses(self, method: str, other: str) -> tuple[int, int]:
+        """How many tests `method` wins and loses against `other`, after correction."""
+        tests = self.tests
+        pair = tests[
+            ((tests["method"] == method) & (tests["other"] == other))
+            | ((tests["method"] == other) & (tests["other"] == method))
+        ]
+        significant = pair[pair["p_holm"] < ALPHA]
+        return int((significant["better"] == method).sum()), int(
+            (significant["better"] == other).sum()
+        )
+
+
+def compute_rankings(aggregates: Aggregates, region: str) -> Rankings | None:
+    """The ranking of the compared methods; None if fewer than two can be ranked."""
+    study, rows = aggregates.study, aggregates.rows
+    chosen = find_eligible(rows, study.compared, study.metrics, region)
+    if not chosen:
+        return None
+    rows = rows[rows["method"].isin(chosen.methods) & rows["dataset"].isin(chosen.datasets)]
+    rows = rows[rows["metric"].isin({*chosen.metrics, "dsc"})]
+    scores = collect(rows, metrics=chosen.metrics, region=region, missing=MISSING)
+    scores = _in_order(scores, chosen.methods)
+    return Rankings(
+        scores, sum_rank(scores), mean_case_rank(scores),
+        _intervals(scores), compare(scores), region,
+        tuple(chosen.incomplete), tuple(chosen.unpaired),
+        study.named.method if study.named is not None else "",
+    )  # fmt: skip
+
+
+def _intervals(scores: CaseScores) -> "pd.DataFrame":
+    out = bootstrap_ranks(scores, RESAMPLES)
+    if min(map(len, scores.cases.values())) < FEW_CASES:
+        ends = [name for name in out.columns if name.endswith(("_low", "_high"))]
+        out[ends] = float("nan")
+    return out
+
+
+def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:
+    """The scores with methods in the order of the study, in which ties are shown."""
+    at = [scores.methods.index(m) for m in methods]
+    return replace(
+        scores,
+        methods=methods,
+        values={d: v[:, at] for d, v in scores.values.items()},
+        costs={d: v[:, at] for d, v in scores.costs.items()},
+        undefined={d: v[at] for d, v in scores.undefined.items()},
+    )

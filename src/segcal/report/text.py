@@ -1,0 +1,87 @@
+"""Numbers, lists and names as text."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def join(words: Sequence[str]) -> str:
+    """A list in a sentence.
+
+    Example:
+        >>> join(["a", "b", "c"])
+        'a, b and c'
+    """
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """A number with its sign.
+
+    Example:
+        >>> signed(-0.25)
+        '−0.250'
+    """
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def count(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> count(1, "case"), count(2, "case")
+        ('1 case', '2 cases')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def options(content: Any) -> str:
+    """Options of a method, or an environment.
+
+    Example:
+        >>> options({"penalty": "l1", "versions": {"numpy": "2"}, "runs": [{"device": "cpu"}]})
+        'penalty = l1, versions (numpy = 2), runs (device = cpu)'
+    """
+    if isinstance(content, list):
+        return "; ".join(map(options, content))
+    if not isinstance(content, Mapping):
+        return str(content)
+    return ", ".join(
+        f"{key} ({options(value)})" if value and isinstance(value, Mapping | list)
+        else f"{key} = {value}"
+        for key, value in content.items()
+    )  # fmt: skip
+
+
+def shorten(text: str, length: int = 24) -> str:
+    """The text, cut in the middle if it is longer than `length`.
+
+    Example:
+        >>> shorten("a very long name of a case", 11)
+        'a ver… case'
+    """
+    half = (length - 1) // 2
+    return text if len(text) <= length else f"{text[:half]}…{text[len(text) - half :]}"
+
+
+def fold(text: str, length: int = 20) -> str:
+    """The text in two lines if it is longer than `length` and has a plus sign to break at.
+
+    Example:
+        >>> fold("MbLS (m=5) + temperature")
+        'MbLS (m=5)\\n+ temperature'
+    """
+    first, plus, second = text.partition(" + ")
+    if len(text) <= length or not plus:
+        return shorten(text, length)
+    return f"{shorten(first, length)}\n+ {shorten(second, length - 2)}"
+
+
+def safe_name(text: str) -> str:
+    """A name for a file or an element of the page; users name datasets and methods.
+
+    Example:
+        >>> safe_name("my data/2024")
+        'my-data-2024'
+    """
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).lstrip(".") or "unnamed"

@@ -1,0 +1,68 @@
+"""Reliability curves and their intervals against loops."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segcal.metrics import CalibrationBins
+from segcal.report import Context
+from segcal.report.curves import curve, read_bins
+
+
+def test_the_interval_is_the_bootstrap_over_cases() -> None:
+    rng = np.random.default_rng(1)
+    count = rng.integers(5, 50, (6, 3)).astype(float)
+    sums = np.stack([count, count * rng.uniform(0.5, 1, (6, 3)), count * rng.uniform(0, 1, (6, 3))])
+    found = curve(sums, resamples=400, seed=3)
+    times = np.random.default_rng(3).multinomial(6, np.full(6, 1 / 6), 400)
+    for b in range(3):
+        drawn = [
+            sum(t * a for t, a in zip(row, sums[2, :, b], strict=True))
+            / sum(t * n for t, n in zip(row, count[:, b], strict=True))
+            for row in times
+        ]
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        assert (found.low[b], found.high[b]) == (pytest.approx(low), pytest.approx(high))
+    assert curve(sums, resamples=400, seed=4).low[0] != found.low[0]
+    assert curve(sums, resamples=40, seed=3).low[0] != found.low[0]
+    assert np.isnan(curve(sums, resamples=0).low).all()
+    assert np.isnan(curve(sums[:, :1]).low).all()  # one case has no spread
+
+
+def test_bins_that_one_case_has_have_no_interval() -> None:
+    sums = np.zeros((3, 4, 2))
+    sums[:, 0, 0] = 10, 6, 5
+    sums[:, :, 1] = np.array([[10.0], [9.0], [8.0]])
+    found = curve(sums)
+    assert math.isnan(found.low[0])
+    assert found.low[1] == pytest.approx(0.8)
+    assert found.accuracy[0] == pytest.approx(0.5)
+
+
+def test_pooled_curves_agree_with_the_metrics(study: Path, context: Context) -> None:
+    bins = read_bins(context.study)["acdc", "nacl"]
+    found = bins.pooled("boundary")
+    assert found is not None
+    total = CalibrationBins(4)
+    for seed in (0, 1):
+        with np.load(study / f"runs/acdc/nacl/seed{seed}/bins.npz") as file:
+            at = list(file["regions"]).index("boundary")
+            for i in range(len(file["cases"])):
+                total.merge(CalibrationBins.from_state({k: file[k][i, at] for k in total.state()}))
+    assert found.ece == pytest.approx(total.ece())
+    assert found.gap == pytest.approx(total.signed_gap())
+    one = bins.of_case("acdc_000", "boundary")
+    assert one is not None
+    assert one.count.sum() < found.count.sum()
+    assert bins.of_case("unknown", "boundary") is None
+
+
+def test_truth_bins(context: Context) -> None:
+    found = read_bins(context.study, "truth_")
+    assert {dataset for dataset, _ in found} == {"phantom"}
+    nacl, ce = (found["phantom", m].pooled("all") for m in ("nacl", "ce_dice"))
+    assert nacl is not None
+    assert ce is not None
+    assert nacl.ece < ce.ece
