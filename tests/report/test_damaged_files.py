@@ -43,7 +43,7 @@ def test_a_table_that_is_cut_off(rows: Path) -> None:
         read_study(rows.parent)
     for empty in (lines[0], b""):
         rows.write_bytes(empty)
-        with pytest.raises(ValueError, match=r"cases.csv: .*'d/a/seed0'.*resume"):
+        with pytest.raises(ValueError, match=r"cases.csv: .*no rows.*resume"):
             read_study(rows.parent)
 
 
@@ -69,7 +69,7 @@ def test_a_run_that_failed_needs_no_rows(rows: Path) -> None:
 @pytest.mark.parametrize("region", ["nonsense", "boundary"])
 def test_a_region_of_the_study_that_was_not_measured(rows: Path, region: str) -> None:
     change(rows.parent, region=region)
-    with pytest.raises(ValueError, match=rf"study.json to be one of 'all', .*but got '{region}'"):
+    with pytest.raises(ValueError, match=rf"study.json: .*'{region}'.*measured in all"):
         read_study(rows.parent)
     assert read_study(rows.parent, "all").region == "all"
 

@@ -93,7 +93,7 @@ def test_the_region_changes_the_tables(tmp_path: Path) -> None:
     assert ",boundary," in main[1]
     assert main[0].splitlines()[3] != main[1].splitlines()[3]
     assert " ± " not in (default.parent / "tables" / "main.md").read_text()  # one seed
-    with pytest.raises(ValueError, match=r"`region` to be one of 'foreground', .*'border'"):
+    with pytest.raises(ValueError, match=r"region.*'foreground', .*'border'"):
         write_report(study, region="border")
 
 
@@ -267,7 +267,7 @@ def test_a_run_outside_the_study(tiny: Path) -> None:
     study = json.loads((tiny / "study.json").read_text())
     study["runs"][0]["folder"] = "../elsewhere"
     (tiny / "study.json").write_text(json.dumps(study))
-    with pytest.raises(ValueError, match=r"'../elsewhere'"):
+    with pytest.raises(ValueError, match=r"study.json: .*\.\./elsewhere"):
         write_report(tiny)
 
 
