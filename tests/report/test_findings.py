@@ -12,7 +12,7 @@ from segcal.report.findings import calibration, ranking, training
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.rankings import Rankings
 from segcal.report.sections.main import main_table
-from segcal.report.sections.ranks import rank_table, ranking_note
+from segcal.report.sections.ranking import rank_table, ranking_note
 from segcal.report.sections.reliability import confidence_table
 from segcal.report.sections.run import candidates
 from segcal.study import read_study
