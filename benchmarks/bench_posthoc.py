@@ -86,7 +86,7 @@ def sample_rows(size: int) -> tuple[Any, Any]:
     return logits.astype(np.float64), target.astype(np.int64)
 
 
-def fit_beside(size: int, repeats: int) -> list[dict[str, Any]]:
+def compare_netcal(size: int, repeats: int) -> list[dict[str, Any]]:
     """Each method and netcal on the same sample in memory."""
     from netcal.scaling import TemperatureScaling as Netcal
 
@@ -254,7 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--voxels", type=int, default=50_000_000)
     parser.add_argument(
-        "--beside",
+        "--sample",
         type=int,
         default=500_000,
         help="voxels of the comparisons with netcal and scipy",
@@ -264,11 +264,11 @@ def main() -> None:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one == "beside":
-        print(json.dumps(fit_beside(options.beside, options.repeats)))
+    if options.one == "netcal":
+        print(json.dumps(compare_netcal(options.sample, options.repeats)))
         return
     if options.one == "optimizers":
-        print(json.dumps(compare_optimizers(options.beside, options.repeats), indent=1))
+        print(json.dumps(compare_optimizers(options.sample, options.repeats), indent=1))
         return
     if options.one:
         print(json.dumps(fit_many(options.one, options.voxels, not options.stream)))
@@ -280,20 +280,20 @@ def main() -> None:
     for voxels in (options.voxels // 10, options.voxels):
         large.append(in_own_process("--one", "temperature", "--voxels", voxels, "--stream"))
         print(large[-1], flush=True)
-    size = ("--beside", options.beside, "--repeats", options.repeats)
-    beside = in_own_process("--one", "beside", *size)
+    size = ("--sample", options.sample, "--repeats", options.repeats)
+    netcal = in_own_process("--one", "netcal", *size)
     optimizers = in_own_process("--one", "optimizers", *size)
-    for row in (*beside, *optimizers):
+    for row in (*netcal, *optimizers):
         print(row, flush=True)
     write_results(
         options.out,
         {
             "what": f"fits on {options.voxels:,} voxels, K = {CLASSES}, true temperature "
-            f"{TRUE_TEMPERATURE}; and on {options.beside:,} voxels, with netcal and scipy",
+            f"{TRUE_TEMPERATURE}; and on {options.sample:,} voxels, with netcal and scipy",
             "environment": environment(),
             "large": large,
-            "beside": {"voxels": options.beside, "rows": beside},
-            "optimizers": {"voxels": options.beside, "rows": optimizers},
+            "netcal": {"voxels": options.sample, "rows": netcal},
+            "optimizers": {"voxels": options.sample, "rows": optimizers},
         },
     )
 

@@ -56,7 +56,7 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("epoch=3", "`epoch`.*Did you mean `epochs`"),
+        ("epoch=3", "config: has no key `epoch`.*Did you mean `epochs`"),
         ("optimiser.lr=1", "`optimiser`.*Did you mean `optimizer`"),
         ("optimizer.learning=1", "`optimizer` has no key `learning`"),
         ("data.patchsize=[1,1,1]", "`data` has no key `patchsize`.*Did you mean `patch_size`"),

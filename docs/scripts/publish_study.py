@@ -1,9 +1,9 @@
-"""Keep what a finished study shows: docs/results/NAME.
+"""Publish a finished study in docs/results/NAME.
 
-The report as one page, its tables and figures, the plan, every row of cases.csv (packed, values to
-six digits), and of every run, candidates of a grid included, how its validation went; of those that
-were tested also what they ran on. Weights and machine paths stay behind, and so do the panels of
-pictures: the page has them.
+Copied are the report as one page, its tables and figures, the plan, every row of cases.csv
+(compressed, values to six digits), the validation curve of every run and candidate, and the device
+and versions of the tested runs. Weights, paths of the machine and panels of pictures (which the
+page contains) are left out.
 
 python docs/scripts/publish_study.py STUDY NAME
 """
@@ -16,16 +16,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
+from segcal.study import read_cases_table
+
 RESULTS = Path(__file__).parents[1] / "results"
-# What a run is known by, of all that run.json says.
+# The keys of run.json that are published.
 ABOUT = ("device", "processes", "commit", "versions", "data_fingerprint", "compiled")
 
 
 def publish(study: Path, out: Path) -> None:
-    """Replace the folder `out` by what the study holds now."""
+    """Replace the folder `out` by the present content of the study."""
     if not (study / "report" / "index.html").is_file():
         raise SystemExit(f"{study}: has no report; run `segcal report {study}` first")
     shutil.rmtree(out, ignore_errors=True)
@@ -36,9 +37,9 @@ def publish(study: Path, out: Path) -> None:
     for figure in sorted((study / "report" / "figures").glob("*.png")):
         if not figure.name.startswith("panel_"):
             shutil.copy(figure, out / "figures")
-    rows = pd.read_csv(study / "cases.csv", dtype={"seed": str, "label": str}, na_filter=False)
-    rows["value"] = pd.to_numeric(rows["value"].replace("", "nan"))
-    text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n", na_rep="")
+    text = read_cases_table(study / "cases.csv").to_csv(
+        index=False, float_format="%.6g", lineterminator="\n", na_rep=""
+    )
     with gzip.GzipFile(out / "cases.csv.gz", "wb", mtime=0) as packed:
         packed.write(text.encode())
     (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
@@ -54,7 +55,7 @@ def _without_paths(plan: Path) -> str:
 
 
 def _runs(study: Path) -> dict[str, Any]:
-    """States and times of all runs, what they ran on, and each one's validation curve."""
+    """States, times, devices and validation curves of all runs."""
     content = json.loads((study / "study.json").read_text(encoding="utf-8"))
     runs = content["runs"]
     places: Counter[str] = Counter()

@@ -311,7 +311,7 @@ def _message(error: Any) -> str:
     where = ".".join(map(str, error["loc"]))
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
-        return f"`{where}` {message}" if where else f"the top level {message}"
+        return f"`{where}` {message}" if where else message
     message = message[:1].lower() + message[1:]
     return f"`{where}`: {message}, but got {error['input']!r}"
 

@@ -189,7 +189,9 @@ def running_pid(study: Path) -> int | None:
     """The process of a run that is in the middle of its epochs."""
     for log in study.rglob("log.jsonl"):
         if 0 < log.read_text().count("\n") < 40 and not (log.parent / "evaluation.json").exists():
-            return int((log.parent / ".lock").read_text().split()[1])
+            holder = (log.parent / ".lock").read_text().split()
+            if holder:  # empty while the lock is being taken
+                return int(holder[1])
     return None
 
 

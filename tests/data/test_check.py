@@ -18,9 +18,9 @@ from segcal.data import (
     AcdcSource,
     FolderSource,
     check_dataset,
-    contact_sheet,
     open_dataset,
     prepare,
+    write_contact_sheet,
 )
 
 
@@ -314,7 +314,7 @@ def test_contact_sheet_shows_images_and_contours(
     from matplotlib.image import imread
 
     dataset = open_dataset(out)
-    assert contact_sheet(dataset, tmp_path / "sheet.png") == 6
+    assert write_contact_sheet(dataset, tmp_path / "sheet.png") == 6
     picture = imread(tmp_path / "sheet.png")[..., :3]
     gray = np.ptp(picture, axis=2) < 0.02
     assert 0.3 < gray.mean() < 1
@@ -323,7 +323,7 @@ def test_contact_sheet_shows_images_and_contours(
         near = np.abs(picture - np.array(color) / 255).max(axis=2) < 0.03
         assert near.sum() > 200
     monkeypatch.setattr(sys.modules["segcal.data.contact_sheet"], "MAX_CASES", 2)
-    assert contact_sheet(dataset, tmp_path / "few.png") == 2
+    assert write_contact_sheet(dataset, tmp_path / "few.png") == 2
     assert imread(tmp_path / "few.png").size < picture.size
     with pytest.raises(ValueError, match="`cases`"):
-        contact_sheet(dataset, tmp_path / "x.png", cases=())
+        write_contact_sheet(dataset, tmp_path / "x.png", cases=())

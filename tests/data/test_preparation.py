@@ -195,6 +195,16 @@ def test_workers_are_limited_by_memory(tmp_path: Path, monkeypatch: pytest.Monke
     assert auto_workers(cases, padded) == 2
 
 
+def test_free_memory_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has only sysconf, Windows neither."""
+    monkeypatch.setattr("segcal.data._free_memory._MEMINFO", tmp_path / "none")
+    monkeypatch.setattr("segcal.data._free_memory._CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
+    assert free_ram() == 4096 * 500
+    monkeypatch.delattr(os, "sysconf")
+    assert free_ram() == 4 * 2**30
+
+
 def test_free_memory_respects_the_container(tmp_path: Path) -> None:
     assert 0 < free_ram() < 2**50
     assert _free_in_container(tmp_path) == []

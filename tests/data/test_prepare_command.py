@@ -29,8 +29,9 @@ from segcal.data import Description, NiftiCase, Source
 
 
 class KneeSource(Source):
+    "Knee MR of our department."
+
     name = "knee"
-    summary = "Knee MR of our department."
     layout = "images/NAME.nii.gz"
     folder: Path
 
@@ -87,7 +88,7 @@ def test_every_source_has_a_command_with_its_own_options(
     assert run_cli(monkeypatch, "prepare", "--help") == 0
     listing = capsys.readouterr().out
     for name in SOURCES:
-        assert SOURCES.get(name).summary in listing
+        assert SOURCES.describe(name) in listing
         assert run_cli(monkeypatch, "prepare", name, "--help") == 0
         text = capsys.readouterr().out
         assert ("--source" in text) == (name != "phantom")
@@ -126,7 +127,7 @@ def test_help_of_segcal_loads_no_source() -> None:
         "import sys\n"
         "from segcal import cli\n"
         "sys.argv = ['segcal', '--help']\n"
-        "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
+        "try:\n    cli.run()\nexcept SystemExit:\n    pass\n"
         "loaded = {'numpy', 'nibabel', 'pydantic', 'segcal.data'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
@@ -159,7 +160,6 @@ def test_the_smallest_source(tmp_path: Path) -> None:
 
     class Smallest(Source):
         name = "smallest"
-        summary = "Two lines."
         description = Description(name="few", channels=("T1",))
 
         def cases(self) -> Iterator[SourceCase | PathError]:

@@ -1,5 +1,6 @@
 """Real volumes, where available: ACDC and Hippocampus of the Decathlon."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -74,10 +75,17 @@ def test_some_hippocampus_cases(hippocampus: Path, tmp_path: Path) -> None:
         assert abs(inside.std() - 1) < 0.05
 
 
+def published_fingerprint(study: str) -> str:
+    """Of the data set that a published study was trained on."""
+    path = Path(__file__).parents[2] / "docs" / "results" / study / "runs.json"
+    return re.findall(r'"data_fingerprint": "(\w+)"', path.read_text(encoding="utf-8"))[0]
+
+
 @pytest.mark.slow
 def test_all_of_acdc(acdc: Path, tmp_path: Path) -> None:
     report = prepare(AcdcSource(acdc), tmp_path / "out", dtype="uint8", workers=2)
     assert (report.written, report.skipped) == (200, ())
+    assert report.dataset.fingerprint == published_fingerprint("acdc")
     splits = report.dataset.splits
     assert [len(splits.train), len(splits.val), len(splits.test)] == [140, 20, 40]
     assert splits.duplicates == (("patient074", "patient076"),)
@@ -88,7 +96,9 @@ def test_all_of_acdc(acdc: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_of_hippocampus(hippocampus: Path, tmp_path: Path) -> None:
-    report = prepare(MsdSource(hippocampus), tmp_path / "out", workers=2)
+    source = MsdSource(hippocampus, classes="anterior,posterior")
+    report = prepare(source, tmp_path / "out", dtype="uint8", workers=2)
     assert (report.written, report.skipped) == (260, ())
+    assert report.dataset.fingerprint == published_fingerprint("hippocampus")
     assert {case.shape[1:] for case in report.dataset} == {(64, 64)}
     assert check_dataset(tmp_path / "out").problems == ()

@@ -50,7 +50,7 @@ def test_calibrate_and_apply(tmp_path: Path, labels: Path, form: str) -> None:
     assert "6 cases, 0 of 13,440 voxels changed their label" in done.output
     for i, pair in enumerate(find_pairs(tmp_path / "out", labels)):
         wanted = load_calibrator(file).transform(blobs(i)[0])
-        # Probabilities below 1e-12 are not told from it, logits are.
+        # Probabilities below 1e-12 are clipped, logits are not.
         np.testing.assert_allclose(pair.load().values, wanted, atol=1e-3)
 
 
@@ -133,7 +133,7 @@ def test_folds_keep_patients_together() -> None:
 
 
 def test_cases_are_scored_by_a_fit_without_them(tmp_path: Path) -> None:
-    """One case of two is too sure, the other too unsure: each fit is wrong for the other."""
+    """One case is over-confident, the other under-confident: each fit is wrong for the other."""
     for i, factor in enumerate((4.0, 0.25)):
         logits, target = calibrated((12, 13, 14), seed=i)
         (tmp_path / "logits").mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from segcal.__main__ import main
+from segcal import cli
 
 # Rotated about two axes, unequal spacing, far from the origin.
 OBLIQUE = np.array(
@@ -125,7 +125,7 @@ def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run `segcal …` in this process as the console script does; returns the exit code."""
     monkeypatch.setattr(sys, "argv", ["segcal", *map(str, arguments)])
     try:
-        main()
+        cli.run()
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0

@@ -107,7 +107,7 @@ def test_folds_are_averaged(results: Path, tmp_path: Path) -> None:
     mean = softmax(np.mean([np.log(one) for one in each], axis=0))
     expected = fitted.transform(mean, from_probs=True)
     np.testing.assert_allclose(probs_in(tmp_path / "logits", "case_006"), expected, atol=1e-5)
-    # Averaging can move labels; the label map follows the probabilities written beside it.
+    # Averaging can move labels; the label map is that of the averaged probabilities.
     labels = nib.load(tmp_path / "probs" / "case_006.nii.gz").get_fdata().T
     assert np.array_equal(labels, probs_in(tmp_path / "probs", "case_006").argmax(0))
     assert not np.array_equal(labels, each[0].argmax(0))

@@ -155,6 +155,22 @@ def test_a_local_class_cannot_be_saved(tmp_path: Path, module: Any) -> None:
     assert not (tmp_path / "own.json").exists()
 
 
+def test_in_a_plan(tmp_path: Path) -> None:
+    from segcal.benchmark.plan import load_plan
+
+    plan = {
+        "datasets": {"a": {"path": "a"}},
+        "methods": {"ce": {"loss": "ce"}},
+        "posthoc": ["temperature", PATH],
+    }
+    file = tmp_path / "plan.yaml"
+    file.write_text(json.dumps(plan))
+    assert list(load_plan(file).groups) == ["ce", "ce+temperature", "ce+PriorShift"]
+    file.write_text(json.dumps({**plan, "posthoc": ["own_calibrators:called"]}))
+    with pytest.raises(ValueError, match="must be a subclass"):
+        load_plan(file)
+
+
 def test_on_the_command_line(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels")
     probs = write_predictions(tmp_path / "probs", "npy")

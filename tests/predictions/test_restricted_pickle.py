@@ -50,7 +50,7 @@ def test_pickles_that_execute_code_are_rejected(
     monkeypatch.setattr(os, "system", ran.append)
     path = tmp_path / "case.pkl"
     path.write_bytes(pickle.dumps(content))
-    with pytest.raises(PathError, match="holds more than plain values"):
+    with pytest.raises(PathError, match="contains more than plain values"):
         read_geometry(path, (10, 16, 14))
     assert not ran
 
@@ -64,7 +64,7 @@ class _Call:
 
 
 class _State:
-    """An object made by a call, with a state given to it."""
+    """An object constructed by a call, with a state."""
 
     def __init__(self, call: Any, arguments: Any, state: Any) -> None:
         self.parts = call, arguments, state
@@ -91,7 +91,7 @@ _BUFFER = np.zeros(1).__reduce_ex__(5)[0]
         _State(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (3,), np.dtype("O"), False, b"A" * 24)),
         _State(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (3,), np.dtype("f8"), False, [1, 2, 3])),
         _State(_RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (9,), np.dtype("f8"), False, b"A" * 24)),
-        # A float whose flags say that it is a pointer.
+        # A float with the flags of a pointer.
         _State(np.dtype, ("f8", False, True), (3, "<", None, ("a",), {}, 8, 8, 63)),
         _State(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 63)),
     ],
@@ -99,7 +99,7 @@ _BUFFER = np.zeros(1).__reduce_ex__(5)[0]
 def test_forged_arrays_are_rejected(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "case.pkl"
     path.write_bytes(pickle.dumps({"spacing": content}))
-    with pytest.raises(PathError, match=r"holds more than plain values|is damaged"):
+    with pytest.raises(PathError, match=r"contains more than plain values|is damaged"):
         read_geometry(path, (10, 16, 14))
 
 
@@ -107,7 +107,7 @@ def test_a_pickle_cannot_change_functions(tmp_path: Path) -> None:
     path = tmp_path / "case.pkl"
     # The global _codecs.encode, given a state.
     path.write_bytes(b"\x80\x02c_codecs\nencode\n}X\x01\x00\x00\x00aK\x01sb.")
-    with pytest.raises(PathError, match="holds more than plain values"):
+    with pytest.raises(PathError, match="contains more than plain values"):
         read_geometry(path, (10, 16, 14))
 
 

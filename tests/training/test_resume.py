@@ -247,7 +247,7 @@ def test_only_the_number_of_epochs_can_be_changed(finished: Path, data: Path) ->
 
 def test_the_number_of_epochs_cannot_be_decreased(finished: Path, data: Path) -> None:
     config = (finished / "config.yaml").read_text()
-    with pytest.raises(PathError, match="started for 3 epochs, which may become more, not 1"):
+    with pytest.raises(PathError, match=r"for 3 epochs, not 1; .*`epochs`"):
         train(settings(data, epochs=1), finished, resume=True)
     assert (finished / "config.yaml").read_text() == config
 
@@ -284,7 +284,7 @@ def test_other_splits_are_an_error(data: Path, tmp_path: Path) -> None:
     splits["train"][0], splits["val"][0] = splits["val"][0], splits["train"][0]
     (ours / "splits.json").write_text(json.dumps(splits))
     before = (tmp_path / "run" / "last.pt").read_bytes()
-    with pytest.raises(PathError, match=r"other train cases.*bring its splits back"):
+    with pytest.raises(PathError, match=r"other train cases.*such as phantom_0000; .*splits"):
         train(settings(ours, epochs=2), tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "last.pt").read_bytes() == before
 

@@ -16,8 +16,8 @@ from segcal.data.intensity import ChannelIntensity
 from segcal.data.store import pack_case
 from segcal.metrics import CaseOptions, evaluate_case
 from segcal.models import predict_logits
-from segcal.training import NonFiniteLossError, Validator, summarize, validate
-from segcal.training.validate import CaseScore, slices_per_batch
+from segcal.training import NonFiniteLossError, validate
+from segcal.training.validate import CaseScore, Validator, slices_per_batch, summarize
 
 CPU = torch.device("cpu")
 CUDA = pytest.param(

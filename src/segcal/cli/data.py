@@ -17,7 +17,7 @@ def check(
 ) -> None:
     """Verify a prepared set (hashes, shapes, labels, splits, leaks) and summarize it."""
     from segcal.core.errors import PathError
-    from segcal.data import check_dataset, contact_sheet, open_dataset
+    from segcal.data import check_dataset, open_dataset, write_contact_sheet
 
     report = check_dataset(folder)
     width = max(len(title) for title, _ in report.summary)
@@ -28,7 +28,7 @@ def check(
     valid = [case.name for case in report.cases]
     if figure is not None and valid:
         try:
-            shown = contact_sheet(open_dataset(folder), figure, cases=valid)
+            shown = write_contact_sheet(open_dataset(folder), figure, cases=valid)
         except PathError as error:
             raise PathError(figure, error.problem, "give --figure a writable file") from error
         typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")

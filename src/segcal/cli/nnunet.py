@@ -30,13 +30,13 @@ def trainers(
     names: Annotated[bool, typer.Option("--list", help="List the trainers instead.")] = False,
 ) -> None:
     """Print the folder of segcal's trainers: export nnUNet_extTrainer=$(segcal nnunet trainers)"""
-    from segcal.integrations.nnunet import TRAINERS, trainer_folder
+    from segcal.integrations import nnunet
 
     if names:
-        for trainer, loss in TRAINERS.items():
+        for trainer, loss in nnunet.TRAINERS.items():
             typer.echo(f"{trainer}  {loss} + Dice")
         return
-    typer.echo(str(trainer_folder()))
+    typer.echo(str(nnunet.trainer_folder()))
 
 
 @app.command()
@@ -65,12 +65,12 @@ def calibrate(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Fit on the cross-validation softmax (--npz), report if it helps, calibrate predictions."""
-    from segcal.integrations.nnunet import calibrate_results
+    from segcal.integrations import nnunet
     from segcal.posthoc import short_name
 
     target = file or results / f"segcal_{short_name(method)}.json"
     with show_progress() as progress:
-        done = calibrate_results(
+        done = nnunet.calibrate_results(
             results, target,
             method=method, labels=labels, use_folds=fold, region=region, folds=folds,
             patient=patient, seed=seed, predictions=predictions or (), out=out,
@@ -92,11 +92,11 @@ def apply(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Calibrate predictions with an existing calibrator."""
-    from segcal.integrations.nnunet import apply_to_predictions
+    from segcal.integrations import nnunet
     from segcal.posthoc import load_calibrator
 
     with show_progress() as progress:
-        done = apply_to_predictions(
+        done = nnunet.apply_to_predictions(
             load_calibrator(calibrator), predictions, out,
             average=average, overwrite=overwrite, warn=partial(typer.echo, err=True),
             progress=progress,

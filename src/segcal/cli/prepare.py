@@ -19,31 +19,16 @@ _RECIPES = {
     "native": "keep the original grid",
 }
 _FOLDER = Annotated[Path, typer.Option("--source", help="Folder of the downloaded data set.")]
-# Options of every source: name, type and help, default.
-_COMMON: dict[str, tuple[Any, Any]] = {
-    "out": (
-        Annotated[Path, typer.Option(help="Folder to write; run again to continue.")],
-        inspect.Parameter.empty,
-    ),
-    "dtype": (
-        Annotated[str, typer.Option(help="How images are stored: float16 or uint8.")],
-        "float16",
-    ),
-    "workers": (
-        Annotated[int, typer.Option(help="Processes; 0: by cores and memory, at most 8.")],
-        0,
-    ),
-    "keep_going": (
-        Annotated[bool, typer.Option("--keep-going", help="Skip invalid cases and list them.")],
-        False,
-    ),
-    "seed": (Annotated[int, typer.Option(help="Seed of the splits.")], 0),
-    "folds": (Annotated[int, typer.Option(help="Folds for cross-validation.")], 5),
-}
+# Commands that were used in this process; error messages name their options.
+_used: dict[str, Any] = {}
 
 
 class SourceCommands(TyperGroup):
     """The sources as commands. They are imported when `segcal prepare` is used, not before."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands.update(_used)
 
     def list_commands(self, ctx: Any) -> list[str]:
         from segcal.data import SOURCES
@@ -60,45 +45,42 @@ class SourceCommands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from segcal.data import SOURCES
 
-        return make_command(cmd_name, SOURCES.get(cmd_name))
+        _used[cmd_name] = make_command(cmd_name, SOURCES.get(cmd_name))
+        return _used[cmd_name]
 
 
 app = typer.Typer(
     cls=SourceCommands,
     no_args_is_help=True,
+    subcommand_metavar="NAME [OPTIONS]",
     help="Turn a downloaded data set into verified cases with splits, stored for fast reading. "
     "NAME is one of the commands below, or package.module:Class of your own source.",
 )
 
 
-@app.callback()
-def _group() -> None:
-    """Makes typer build a group, although the commands are added later."""
-
-
 def make_command(command: str, source: "type[Source]") -> Any:
-    """The command of a source: the options that all share, and those of its constructor."""
+    """The command of a source: the options of `prepare`, and those of its constructor."""
     own = inspect.signature(source).parameters
     hints = get_type_hints(source.__init__, include_extras=True)
-    options = dict(_COMMON)
-    if len(source.recipes()) > 1:
-        texts = "; ".join(f"{name}: {_RECIPES[name]}" for name in source.recipes())
-        options["recipe"] = Annotated[str, typer.Option(help=f"{texts}.")], source.recipes()[0]
+    options = dict(inspect.signature(prepare).parameters)
+    del options["source"], options["own"]
+    shared = set(options)
+    texts = "; ".join(f"{name}: {_RECIPES[name]}" for name in source.recipes())
+    recipe = Annotated[str, typer.Option(help=f"{texts}.", hidden=len(source.recipes()) == 1)]
+    options["recipe"] = options["recipe"].replace(annotation=recipe, default=source.recipes()[0])
     for name, parameter in own.items():
-        kind = _FOLDER if name == "folder" else _with_help(hints[name])
-        options[name] = kind, parameter.default
+        kind = _FOLDER if name == "folder" else _with_help(hints.get(name, str))
+        options[name] = parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)
 
     def run(**given: Any) -> None:
-        shared = {name: given[name] for name in given if name in _COMMON or name == "recipe"}
-        _prepare(source, {name: given[name] for name in own}, **shared)
+        prepare(
+            source, {name: given[name] for name in own}, **{name: given[name] for name in shared}
+        )
 
-    run.__doc__ = source.summary
-    run.__annotations__ = {name: kind for name, (kind, _) in options.items()}
-    ordered = sorted(options.items(), key=lambda item: item[0] != "folder")
-    run.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-        for name, (kind, default) in ordered
-    ])  # fmt: skip
+    run.__doc__ = inspect.cleandoc(source.__doc__ or "")
+    run.__annotations__ = {name: option.annotation for name, option in options.items()}
+    ordered = sorted(options.values(), key=lambda option: option.name != "folder")
+    run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     single = typer.Typer(add_completion=False)
     single.command(command)(run)
     return typer.main.get_command(single)
@@ -114,12 +96,30 @@ def _with_help(hint: Any) -> Any:
     return Annotated[kind, typer.Option(help=text)]
 
 
-def _prepare(source: "type[Source]", own: dict[str, Any], *, out: Path, **options: Any) -> None:
-    from segcal.data import prepare
+def prepare(
+    source: "type[Source]",
+    own: dict[str, Any],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder to write; run again to continue.")],
+    recipe: str,
+    dtype: Annotated[str, typer.Option(help="How images are stored: float16, uint8.")] = "float16",
+    workers: Annotated[int, typer.Option(help="Processes; 0: by cores and memory, at most 8.")] = 0,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Skip invalid cases and list them.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
+    folds: Annotated[int, typer.Option(help="Folds for cross-validation.")] = 5,
+) -> None:
+    """Prepare a source with its `own` options, and print the result."""
+    from segcal import data
 
     try:
         with sigterm_as_interrupt(), show_progress() as progress:
-            report = prepare(source(**own), out, progress=progress, **options)
+            report = data.prepare(
+                source(**own), out,
+                recipe=recipe, dtype=dtype, workers=workers,  # type: ignore[arg-type]
+                keep_going=keep_going, seed=seed, folds=folds, progress=progress,
+            )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("segcal: interrupted; run the same command again to continue", err=True)
         raise typer.Exit(130) from None

@@ -47,8 +47,7 @@ def rank(
 ) -> None:
     """Rank methods: sum-rank, mean-case-rank, intervals, and paired tests against the best."""
     from segcal.stats import REQUIRED_COLUMNS, rank_methods
-    from segcal.study.cases_table import read_cases_tables
-    from segcal.study.ranks import check_ranking_folder, write_ranking
+    from segcal.study import check_ranking_folder, read_cases_tables, write_ranking
 
     if out is None and len(cases) > 1:
         raise ValueError("--out is required when several tables are given")

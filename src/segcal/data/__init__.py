@@ -1,7 +1,7 @@
 """Data sets: preparation from NIfTI files, verification, splits, and batches for training.
 
     AcdcSource, …, SOURCES, prepare       write a prepared set
-    check_dataset, contact_sheet          verify it, look at it
+    check_dataset, write_contact_sheet       verify it, look at it
     open_dataset                          its cases, splits, fingerprint
     find_images, check_scan, read_scan    scans for prediction, read like the data set
     training_space                        orientation and spacing of a data set
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from segcal.core.lazy import lazy_exports
 from segcal.data.case import Case, CaseProperties
 from segcal.data.check import CheckReport, check_dataset
-from segcal.data.contact_sheet import contact_sheet
+from segcal.data.contact_sheet import write_contact_sheet
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.formats.nifti import (
     MAX_VOLUME_BYTES,
@@ -91,7 +91,6 @@ __all__ = [
     "check_dataset",
     "check_same_grid",
     "check_scan",
-    "contact_sheet",
     "find_images",
     "free_bytes",
     "grid_orientation",
@@ -106,6 +105,7 @@ __all__ = [
     "read_voxels",
     "scan_grids",
     "training_space",
+    "write_contact_sheet",
     "write_nifti",
 ]
 

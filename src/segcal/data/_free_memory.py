@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+_MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 # Where the system does not say (Windows).
 _ASSUMED = 4 * 2**30
@@ -15,7 +16,7 @@ def free_ram() -> int:
 
 def _free_on_machine() -> int:
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
         values = {line.split(":")[0]: int(line.split()[1]) for line in lines}
         return values["MemAvailable"] * 1024
     except (OSError, KeyError):

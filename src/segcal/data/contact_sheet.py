@@ -18,7 +18,7 @@ MAX_CASES = 400
 _HEADER_PIXELS = 34
 
 
-def contact_sheet(
+def write_contact_sheet(
     dataset: PreparedDataset, path: Path | str, *, cases: Sequence[str] | None = None
 ) -> int:
     """Write the sheet as PNG and return the number of cases on it.

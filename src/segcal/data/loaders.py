@@ -72,7 +72,7 @@ class Loader:
             mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
             items = torch.randperm(self.length, generator=torch.Generator().manual_seed(mixed))
         batches = []
-        for share in items.split(self.batch_size * self.world_size):
+        for share in torch.split(items, self.batch_size * self.world_size):
             missing = -len(share) % self.world_size
             # All processes need the same number of items: the first ones are repeated.
             repeated = items.repeat(-(-missing // self.length))[:missing]
@@ -156,7 +156,7 @@ class ResidentLoader(Loader):
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         # The order of the epoch is copied to the device once.
-        moved = torch.cat(order).to(self.device).split([len(batch) for batch in order])
+        moved = torch.split(torch.cat(order).to(self.device), [len(batch) for batch in order])
         for batch, index in zip(order, moved, strict=True):
             image = self.images[index].float()
             if self.images.dtype == torch.uint8:

@@ -97,13 +97,13 @@ class Verdict:
             "yes": "Yes, calibration helped",
             "no": "No, there is no evidence that calibration helped",
             "partly": "Calibration helped only partly",
-            "harmed": "No, calibration made it worse",
+            "harmed": "No, calibration is worse",
             "too few": f"Too few {self.unit} to decide ({MIN_UNITS} are needed)",
         }[self.helped]
         units = "" if self.unit == "cases" else f"{ece.units} {self.unit}, "
         text = (
-            f"{answer}: on held-out cases, region {self.region}, {ece} and {nll} "
-            f"({units}{ece.cases} cases, 95 % intervals)."
+            f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
+            f"{units}{ece.cases} cases, 95 % intervals."
         )
         others = [
             f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})"

@@ -57,11 +57,19 @@ def native_array(name: str, value: Array) -> Array:
 
 def _layouts(probs: Array, target: Array, num_classes: int) -> list[bool]:
     """The layouts that the two shapes allow: False for (K, *S), True for (B, K, *S)."""
-    shape, wanted = tuple(probs.shape), tuple(target.shape)
+    shape, target_shape = tuple(probs.shape), tuple(target.shape)
     fits = []
-    if len(shape) >= 2 and shape[0] == num_classes and wanted in (shape, shape[1:]):
+    if len(shape) >= 2 and shape[0] == num_classes and target_shape in (shape, shape[1:]):
         fits.append(False)
-    if len(shape) >= 3 and shape[1] == num_classes and wanted in (shape, shape[:1] + shape[2:]):
+    if (
+        len(shape) >= 3
+        and shape[1] == num_classes
+        and target_shape
+        in (
+            shape,
+            shape[:1] + shape[2:],
+        )
+    ):
         fits.append(True)
     return fits
 

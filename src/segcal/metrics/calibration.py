@@ -1,7 +1,7 @@
 """Calibration as additive statistics: every calibration error is computed from the same counts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ ConfidenceVerdict = Literal["over-confident", "under-confident", "balanced", "un
 
 
 def confidence_verdict(signed_gap: float) -> ConfidenceVerdict:
-    """What mean confidence minus accuracy says about a network; "undefined" for NaN.
+    """The verdict on a network from its mean confidence minus accuracy; "undefined" for NaN.
 
     Example:
         >>> confidence_verdict(0.03), confidence_verdict(-0.03), confidence_verdict(0.008)
@@ -74,7 +74,10 @@ class CalibrationBins(AdditiveStatistics):
     """
 
     _settings = ("num_classes", "num_bins")
-    _sums = tuple(field.name for field in fields(BinTables))
+    _sums = (
+        "top_count", "class_count",
+        "top_confidence", "top_accuracy", "class_confidence", "class_frequency",
+    )  # fmt: skip
 
     def __init__(self, num_classes: int, num_bins: int = 15) -> None:
         self.num_classes = check_int("num_classes", num_classes, low=1)

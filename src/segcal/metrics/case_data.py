@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from segcal.core.arrays import Array, is_tensor, to_numpy
 from segcal.metrics._binning import empty_tables, tally, top_label, top_of
-from segcal.metrics._chunks import Chunk, iter_chunks, native_array
+from segcal.metrics._chunks import iter_chunks, native_array
 from segcal.metrics._geometry import LabelMap, Mask, check_labels, check_spacing
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
@@ -239,14 +239,17 @@ def count_regions(case: CaseData) -> RegionCounts:
     codes = 1 << len(regions)
     tables = empty_tables(codes, num_classes, num_bins)
     sums = ScoreSums(np.zeros((num_classes, codes)), np.zeros(codes), np.zeros(codes, np.int64))
-    seen, voxels = Inspector(num_classes), _SortedVoxels([], [], [])
+    seen, confidence, correct, bits = Inspector(num_classes), [], [], []
     for chunk in iter_chunks(
         case.probs, case.target, num_classes, group=code, label=case.labels,
         ignore_index=case.ignore_index, batched=False, seen=seen,
     ):  # fmt: skip
         tables += tally(chunk, num_bins, codes)
         sums += score_sums(chunk, codes, CLIP)
-        voxels.add(chunk)
+        top, label = top_of(chunk)
+        confidence.append(to_numpy(top))
+        correct.append(to_numpy(label == chunk.target))
+        bits.append(to_numpy(chunk.group).astype(np.uint8))
     seen.warn_of_second_softmax()
     statistics = {}
     for bit, name in enumerate(regions):
@@ -256,28 +259,9 @@ def count_regions(case: CaseData) -> RegionCounts:
                 bins.merge(CalibrationBins.from_tables(tables, group))
                 scores.add_sums(sums, group)
         statistics[name] = VoxelStatistics(bins, scores)
-    return RegionCounts(statistics, *voxels.sorted())
-
-
-@dataclass
-class _SortedVoxels:
-    """Confidence, correctness and regions of each voxel, collected chunk by chunk."""
-
-    confidence: list[npt.NDArray[Any]]
-    correct: list[npt.NDArray[np.bool_]]
-    region_bits: list[npt.NDArray[np.uint8]]
-
-    def add(self, chunk: Chunk) -> None:
-        confidence, label = top_of(chunk)
-        self.confidence.append(to_numpy(confidence))
-        self.correct.append(to_numpy(label == chunk.target))
-        self.region_bits.append(to_numpy(chunk.group).astype(np.uint8))
-
-    def sorted(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-        """All voxels by ascending confidence."""
-        if not self.confidence:
-            return np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8)
-        confidence = np.concatenate(self.confidence)
-        order = np.argsort(confidence)
-        correct, bits = np.concatenate(self.correct), np.concatenate(self.region_bits)
-        return confidence[order], correct[order], bits[order]
+    if not confidence:
+        return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+    everything = np.concatenate(confidence)
+    order = np.argsort(everything)
+    parts = (everything, np.concatenate(correct), np.concatenate(bits))
+    return RegionCounts(statistics, *(part[order] for part in parts))

@@ -14,12 +14,12 @@ _POOLS: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3
 
 
 class UNet(nn.Module):
-    """Image (B, C, *S) → logits (B, K, *S).
+    """The U-Net of Murugesan et al. (2023): image (B, C, *S) → logits (B, K, *S).
 
     Each level has two 3×3 convolutions with ReLU and no normalization. The encoder uses
     max-pooling; the decoder uses nearest-neighbor upsampling and concatenated skip connections; a
     1×1 convolution returns the logits. Weights have PyTorch's default initialization. The default
-    sizes are those of Murugesan et al. (2023).
+    sizes are those of the paper.
 
     Every side of S must be divisible by the product of `pools` (32); `make_model` pads and crops
     other images.

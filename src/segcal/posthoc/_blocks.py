@@ -96,7 +96,7 @@ class BlockReader:
 
     def rows(self, block: npt.NDArray[Any]) -> Floats:
         """A checked block (K, n) as float64 in this reader's space."""
-        values = block.astype(np.float64)
+        values = block.astype(np.float64, order="C")  # faster sums over classes
         if self.from_probs:
             clip = CLIP_HALF if block.dtype.itemsize < 4 else CLIP
             return np.asarray(np.log(np.maximum(values, clip)))

@@ -71,8 +71,8 @@ class Calibrator(ABC):
 
     Attributes:
         changes_labels: whether the largest probability may move to another class.
-        space: what `estimate` and `transform_rows` work on: `"log_probs"` (files of logits and of
-            probabilities both serve) or raw `"logits"`.
+        space: what `estimate` and `transform_rows` work on: `"log_probs"`, which logits and
+            probabilities both provide, or raw `"logits"`.
         num_classes: K, once fitted.
         report: what the fit used and found.
         about: further content of the file, such as the region; JSON values.

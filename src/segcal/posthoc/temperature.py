@@ -16,7 +16,7 @@ class TemperatureScaling(LinearCalibrator):
     """softmax(l / T) with one temperature T (Guo et al., ICML 2017). Labels do not change.
 
     The likelihood is convex in 1/T. T stays within `bounds`: where all voxels are right (or all
-    are wrong) the optimum is at 0 (or infinity), and the report says that the limit was reached.
+    are wrong) the optimum is at 0 (or infinity), and the report states that the limit was reached.
 
     Args:
         bounds: smallest and largest T.

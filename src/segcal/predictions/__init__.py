@@ -6,7 +6,6 @@ write_like(file, probs, …)  probabilities in the format of an existing file
 """
 
 from segcal.predictions.pairing import (
-    AXES,
     IGNORED,
     Axes,
     LoadedCase,
@@ -19,7 +18,6 @@ from segcal.predictions.softmax_files import SoftmaxFile, find_softmax, name_fil
 from segcal.predictions.writer import check_not_existing, outputs_of, write_like, write_nifti_like
 
 __all__ = [
-    "AXES",
     "IGNORED",
     "Axes",
     "LoadedCase",

@@ -113,5 +113,5 @@ def _reorient(array: NDArray[Any], geometry: NnunetGeometry, to_file: bool) -> N
     start, end = (_RAS, file) if to_file else (file, _RAS)
     change = ornt.ornt_transform(start, end)  # type: ignore[no-untyped-call]
     # nibabel reorients the leading axes (x, y, z); the classes are last here.
-    turned = ornt.apply_orientation(array.transpose(3, 2, 1, 0), change)  # type: ignore[no-untyped-call]
-    return np.asarray(turned).transpose(3, 2, 1, 0)
+    reoriented = ornt.apply_orientation(array.transpose(3, 2, 1, 0), change)  # type: ignore[no-untyped-call]
+    return np.asarray(reoriented).transpose(3, 2, 1, 0)

@@ -26,7 +26,6 @@ from segcal.predictions.softmax_files import (
 )
 
 Axes: TypeAlias = Literal["auto", "zyx", "xyz"]
-AXES: tuple[str, ...] = get_args(Axes)
 # The label that ignored voxels get; the default `ignore_index` of metrics and calibrators.
 IGNORED = -100
 
@@ -147,7 +146,7 @@ def find_pairs(
         axes: axis order of plain arrays, "zyx" or "xyz"; "auto" derives it from the shapes.
         ignore_label: label of voxels to ignore.
     """
-    check_choice("axes", axes, AXES)
+    check_choice("axes", axes, get_args(Axes))
     found = find_softmax(folder)
     label_of = unique_by_name(
         (stem_of(path), path)

@@ -43,7 +43,7 @@ def read_restricted_pickle(path: Path) -> Any:
     try:
         return _RestrictedUnpickler(io.BytesIO(data)).load()
     except ForbiddenError as error:
-        raise PathError(path, f"holds more than plain values ({error})", REMEDY) from error
+        raise PathError(path, f"contains more than plain values ({error})", REMEDY) from error
     except Exception as error:
         # A damaged pickle may raise any exception.
         raise PathError(path, f"is damaged ({type(error).__name__})", REMEDY) from error

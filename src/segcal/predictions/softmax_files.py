@@ -266,11 +266,11 @@ def _read_npz(path: Path, key: str) -> NDArray[Any]:
 def _describe_nifti(files: list[Path]) -> list[SoftmaxFile]:
     """4-D files are cases; if there are none, numbered 3-D files are the classes of cases."""
     headers = {path: read_header(path) for path in files}
-    whole = {path: h for path, h in headers.items() if h.channels > 1}
-    if whole:
+    four_d = {path: h for path, h in headers.items() if h.channels > 1}
+    if four_d:
         return [
             SoftmaxFile(_case_of(path), "nifti", (path,), (h.channels, *h.shape))
-            for path, h in whole.items()
+            for path, h in four_d.items()
         ]
     numbered = [
         (match[1], int(match[2]), path)

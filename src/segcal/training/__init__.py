@@ -19,13 +19,11 @@ from segcal.training.schedule import (
 )
 
 if TYPE_CHECKING:
-    from segcal.training.build import OPTIMIZERS, build_loss
+    from segcal.training.build import build_loss
     from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
     from segcal.training.loop import TrainResult, train
-    from segcal.training.validate import Validator, summarize
 
 __all__ = [
-    "OPTIMIZERS",
     "SCHEDULES",
     "Constant",
     "Interrupted",
@@ -35,21 +33,18 @@ __all__ = [
     "Step",
     "TrainResult",
     "TrainingError",
-    "Validator",
     "WeightSchedule",
     "build_loss",
     "make_schedule",
     "set_penalty_weight",
-    "summarize",
     "train",
 ]
 
 # Schedules are useful without Lightning Fabric, which these need.
 _LAZY = {
-    "build": ("OPTIMIZERS", "build_loss"),
+    "build": ("build_loss",),
     "errors": ("Interrupted", "NonFiniteLossError", "TrainingError"),
     "loop": ("TrainResult", "train"),
-    "validate": ("Validator", "summarize"),
 }
 __getattr__, __dir__ = lazy_exports(
     __name__,

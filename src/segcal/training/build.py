@@ -46,7 +46,7 @@ def config_from_arguments(
         changes["loss"] = {"name": _class_name(type(loss)), "options": {}, "instance": True}
     elif loss is not None:
         name = LOSSES.name_of(loss) if isinstance(loss, type) else loss
-        changes["loss"] = loss if isinstance(loss, Mapping) else {"name": name}
+        changes["loss"] = loss if isinstance(loss, Mapping) else {"name": name, "instance": False}
     if network is not None:
         name = NETWORKS.name_of(network) if isinstance(network, type) else network
         changes["model"] = network if isinstance(network, Mapping) else {"name": name}

@@ -6,9 +6,9 @@ loss with `set_penalty_weight`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from segcal.core.checks import check_choice, check_int, check_number
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-# The weight in an epoch.
-WeightSchedule: TypeAlias = Callable[[int], float]
+class WeightSchedule(Protocol):
+    """The weight in an epoch; epochs count from 0."""
+
+    def __call__(self, epoch: int) -> float: ...
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.data import PreparedCase
-from segcal.data.loaders import free_bytes
+from segcal.data import PreparedCase, free_bytes
 from segcal.metrics import DEFAULT_REGION, CalibrationBins, check_groups, dsc_from_confusion
 from segcal.models import predict_logits
 from segcal.training.errors import NonFiniteLossError

@@ -9,10 +9,9 @@ from segcal.data import Description, NiftiCase, Source, SourceCase
 
 
 class PatientFolders(Source):
-    """PATIENT/image.nii.gz and PATIENT/label.nii.gz."""
+    """One folder per patient, with image.nii.gz and label.nii.gz."""
 
     name = "patient_folders"
-    summary = "One folder per patient, with image.nii.gz and label.nii.gz."
     layout = "PATIENT/image.nii.gz and PATIENT/label.nii.gz"
     folder: Path
 

@@ -12,10 +12,13 @@ from segcal.data.sources.files import collect, require_nifti
 
 
 class AcdcSource(Source):
-    """patientNNN/{Info.cfg, patientNNN_frameFF.nii.gz, patientNNN_frameFF_gt.nii.gz}."""
+    """ACDC: cardiac cine MR, ED and ES frames.
+
+    patientNNN/{Info.cfg, patientNNN_frameFF.nii.gz, patientNNN_frameFF_gt.nii.gz}, in the source
+    folder or in its folder `training`.
+    """
 
     name = "acdc"
-    summary = "ACDC: cardiac cine MR, ED and ES frames."
     layout = "patientNNN folders as in ACDC's training set"
     paper_grid = GridRecipe(resize=(None, 224, 224), crop=(None, 192, 192))
     description = Description(

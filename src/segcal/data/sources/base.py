@@ -97,7 +97,7 @@ def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> N
 
 
 class Source(ABC):
-    """A data set that `segcal prepare` can read.
+    """A data set that `segcal prepare` can read; the docstring is the help of its command.
 
     The keyword arguments of `__init__` become options of the command: the name, the type (str,
     int, float, a Literal, a tuple of them, or None), the default, and the text in `Annotated` as
@@ -105,7 +105,6 @@ class Source(ABC):
 
     Attributes:
         name: stored in dataset.yaml as `source`.
-        summary: one line for `segcal prepare --help`.
         layout: what the folder must hold; shown when no case is found.
         paper_grid: the grid of recipe `paper`; without it the recipe is `padded`.
         knows_patients: False if the files do not tell which cases belong to one patient.
@@ -113,9 +112,10 @@ class Source(ABC):
         description: the facts about the data set; a class attribute, or set by `__init__`.
 
     Example:
-        >>> class MySource(Source):
-        ...     name = "mine"
-        ...     summary = "Knee MR of our department."
+        >>> class KneeSource(Source):
+        ...     '''Knee MR of our department.'''
+        ...
+        ...     name = "knee"
         ...     layout = "NAME/t2.nii.gz and NAME/mask.nii.gz"
         ...     description = Description(
         ...         name="knees", channels=("T2",), classes={0: "background", 1: "cartilage"}
@@ -126,12 +126,11 @@ class Source(ABC):
         ...             images = (path / "t2.nii.gz",)
         ...             yield NiftiCase(path.name, path.name[:4], images, path / "mask.nii.gz")
 
-        Use it as `segcal prepare my_package.my_module:MySource --source … --out …`, or register
+        Use it as `segcal prepare my_package.my_module:KneeSource --source … --out …`, or register
         it as an entry point of the group `segcal.sources`.
     """
 
     name: ClassVar[str] = "custom"
-    summary: ClassVar[str] = ""
     layout: ClassVar[str] = ""
     paper_grid: ClassVar[GridRecipe | None] = None
     knows_patients: ClassVar[bool] = True

@@ -14,10 +14,12 @@ MODALITIES = ("flair", "t1", "t1ce", "t2")
 
 
 class BratsSource(Source):
-    """HGG|LGG/<case>/<case>_{flair,t1,t1ce,t2,seg}.nii.gz."""
+    """BraTS-19: brain MR, four modalities.
+
+    HGG/CASE/CASE_{flair,t1,t1ce,t2,seg}.nii.gz, and likewise in LGG.
+    """
 
     name = "brats"
-    summary = "BraTS-19: brain MR, four modalities."
     layout = "HGG/<case>/<case>_flair.nii.gz, and likewise in LGG"
     paper_grid = GridRecipe(resize=(128, 192, 192))
     description = Description(

@@ -12,10 +12,12 @@ from segcal.data.sources.files import collect, require_nifti, require_nifti_name
 
 
 class FlareSource(Source):
-    """TrainingImg/train_NNN_0000.nii.gz, TrainingMask/train_NNN.nii.gz."""
+    """FLARE-21: abdominal CT.
+
+    TrainingImg/train_NNN_0000.nii.gz and TrainingMask/train_NNN.nii.gz.
+    """
 
     name = "flare"
-    summary = "FLARE-21: abdominal CT."
     layout = "TrainingImg/train_NNN_0000.nii.gz"
     paper_grid = GridRecipe(resize=(30, 192, 192))
     description = Description(

@@ -26,14 +26,15 @@ _FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"))
 
 
 class FolderSource(Source):
-    """Plain: images/NAME.nii.gz and labels/NAME.nii.gz.
+    """Images and labels paired by name, or nnU-Net's raw layout.
+
+    Plain: images/NAME.nii.gz and labels/NAME.nii.gz.
 
     nnU-Net: imagesTr/NAME_0000.nii.gz, NAME_0001.nii.gz, … (one file per channel) and
     labelsTr/NAME.nii.gz, with dataset.json.
     """
 
     name = "folder"
-    summary = "Images and labels paired by name, or nnU-Net's raw layout."
     layout = "images/NAME.nii.gz and labels/NAME.nii.gz, or the same in imagesTr/ and labelsTr/"
     knows_patients = False
     folder: Path

@@ -12,10 +12,12 @@ from segcal.data.sources.folder import FolderSource
 
 
 class MsdSource(FolderSource):
-    """The pairs that dataset.json lists, else imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz."""
+    """A task of the Medical Segmentation Decathlon.
+
+    The files that dataset.json lists, else imagesTr/NAME.nii.gz and labelsTr/NAME.nii.gz.
+    """
 
     name = "msd"
-    summary = "A task of the Medical Segmentation Decathlon."
 
     def list_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
         if content.training is None:

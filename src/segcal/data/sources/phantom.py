@@ -28,10 +28,9 @@ class PhantomCase(SourceCase):
 
 
 class PhantomSource(Source):
-    """Generated abdomens; `cases` is their number, the other options decide how they look."""
+    """Generated abdomens whose true class probabilities are known."""
 
     name = "phantom"
-    summary = "Generated abdomens whose true class probabilities are known."
     description = Description(
         name="phantom", channels=("MR",), classes=CLASSES, intensity=INTENSITY
     )
