@@ -12,7 +12,7 @@ from segcal.report.findings import calibration, ranking, training
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.rankings import Rankings
 from segcal.report.sections.main import main_table
-from segcal.report.sections.ranks import rank_table, ranking_note
+from segcal.report.sections.ranking import rank_table, ranking_note
 from segcal.report.sections.reliability import confidence_table
 from segcal.report.sections.run import candidates
 from segcal.study import read_study
@@ -44,8 +44,9 @@ def gaps(*seeds: tuple[float, float]) -> Values:
 
 def test_all_voxels_decide_and_not_the_foreground(tmp_path: Path) -> None:
     context = read(tmp_path, gaps((-0.041, 0.35)), region="foreground")
-    (text,) = calibration.confidence_findings(context)
-    assert "over all voxels: under-confident: a (−0.041; +0.350 in region “foreground”)" in text
+    first, second = calibration.confidence_findings(context)
+    assert "over all voxels: under-confident: a (−0.041)" in first
+    assert "“foreground” gives another verdict for 1 of 1 method" in second
     table = confidence_table(context)
     assert table is not None
     assert [column.key for column in table.columns] == ["foreground", "all"]
@@ -54,7 +55,7 @@ def test_all_voxels_decide_and_not_the_foreground(tmp_path: Path) -> None:
 
 def test_seeds_of_opposite_sign_are_not_balanced(tmp_path: Path) -> None:
     context = read(tmp_path, gaps((0.3, 0.2), (-0.3, 0.1)))
-    (text,) = calibration.confidence_findings(context)
+    text = calibration.confidence_findings(context)[0]
     assert "seeds disagree: a (−0.300 to +0.300)" in text
     assert "balanced" not in text
     table = confidence_table(context)
@@ -71,7 +72,7 @@ def test_seeds_of_opposite_sign_are_not_balanced(tmp_path: Path) -> None:
 def test_all_seeds_share_a_verdict(
     tmp_path: Path, seeds: tuple[float, float], verdict: str
 ) -> None:
-    values = gaps(*((gap, 0.0) for gap in seeds))
+    values = gaps(*((gap, gap) for gap in seeds))
     context = read(tmp_path, values)
     assert calibration.confidence_findings(context) == [f"Set D, over all voxels: {verdict}."]
 

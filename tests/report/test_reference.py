@@ -19,7 +19,7 @@ from segcal.report.findings.ranking import (
     seed_variance,
     significance,
 )
-from segcal.report.sections.ranks import reference_tests
+from segcal.report.sections.ranking import reference_tests
 from segcal.report.sections.seeds import seeds_note, seeds_table
 from segcal.study import read_study
 

@@ -12,7 +12,7 @@ from segcal.report import Context, write_report
 from segcal.report.findings.ranking import seed_variance
 from segcal.report.formats import to_latex, to_markdown
 from segcal.report.plots.seed_forest_plot import draw_seed_forest
-from segcal.report.sections.ranks import patients_note
+from segcal.report.sections.ranking import patients_note
 from segcal.report.sections.seeds import seeds_note, seeds_table
 from segcal.report.seed_comparisons import SeedComparisons
 from segcal.stats import compare_with_random_effects

@@ -29,7 +29,7 @@ def sections(page: Path) -> set[str]:
 def test_sections_of_a_study_that_has_everything(page: Path) -> None:
     html = text_of(page)
     assert sections(page) == {
-        "findings", "main", "ranks", "seeds", "reliability", "cases", "ablation", "priors",
+        "findings", "main", "ranking", "seeds", "reliability", "cases", "ablation", "priors",
         "posthoc", "classes", "logits", "truth", "pictures", "run",
     }  # fmt: skip
     assert "1 of 24 runs did not finish (acdc/ls/seed1)" in html
@@ -143,7 +143,7 @@ def test_a_study_of_priors_alone(tmp_path: Path) -> None:
         bins=False, extra={"published": "nacl_miccai2023"},
     )  # fmt: skip
     page = write_report(make_study(tmp_path / "study", recipe))
-    assert {"priors", "ranks"} <= sections(page)  # compared with each other
+    assert {"priors", "ranking"} <= sections(page)  # compared with each other
     assert "main" not in sections(page)
     text = (page.parent / "tables" / "priors.md").read_text(encoding="utf-8")
     assert "| mean (published) | 0.854 | 2.55 | 0.048 | 0.061 |" in text
@@ -216,7 +216,7 @@ def test_a_single_run(tmp_path: Path) -> None:
 
 
 def test_not_a_study(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="study.json"):
+    with pytest.raises(ValueError, match=r"study\.json"):
         write_report(tmp_path)
     with pytest.raises(ValueError, match="nowhere: "):
         write_report(tmp_path / "nowhere")

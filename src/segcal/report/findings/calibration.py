@@ -4,7 +4,7 @@ import math
 
 from segcal.metrics import BALANCED_GAP, confidence_verdict
 from segcal.report.context import Context
-from segcal.report.text import join, signed
+from segcal.report.text import count, join, signed
 
 REGION_NOTE = (
     "“Balanced”: on average confidence matches accuracy. Single ranges of confidence may still be "
@@ -33,26 +33,32 @@ def verdict(gaps: list[float]) -> str:
 def confidence_findings(context: Context) -> list[str]:
     """The methods of each dataset by verdict, with mean confidence minus accuracy.
 
-    Region "all" decides if it was measured. A different verdict in the study's region is added.
+    Region "all" decides if it was measured; methods with another verdict in the study's region are
+    counted.
     """
     out = []
     for dataset in context.datasets:
         region = DECISIVE if DECISIVE in context.study.regions else context.region
         found: dict[str, list[str]] = {each: [] for each in _VERDICTS}
+        other = 0
         for method in context.study.methods:
             gaps = context.aggregates.gaps(dataset.name, method, region)
             if not gaps:
                 continue
-            text = _gap(gaps)
             here = context.aggregates.gaps(dataset.name, method, context.region)
-            if here and verdict(here) != verdict(gaps):
-                text += f"; {_gap(here)} in region “{context.region}”"
-            found[verdict(gaps)].append(f"{context.title(method)} ({text})")
+            other += verdict(here) != verdict(gaps)
+            found[verdict(gaps)].append(f"{context.title(method)} ({_gap(gaps)})")
         where = "over all voxels" if region == DECISIVE else f"in region “{region}”"
         for each, methods in found.items():
             if methods:
                 limit = f" (less than {BALANCED_GAP:g})" if each == "balanced" else ""
                 out.append(f"{dataset.title}, {where}: {each}{limit}: {join(methods)}.")
+        if other:
+            total = count(sum(map(len, found.values())), "method")
+            out.append(
+                f"{dataset.title}: region “{context.region}” gives another verdict for {other} of "
+                f"{total}: see Reliability."
+            )
     return out
 
 

@@ -19,7 +19,7 @@ SECTIONS: Registry[Build] = Registry(
 for _name, _build in (
     ("findings", "findings:build"),
     ("main", "main:build"),
-    ("ranks", "ranks:build"),
+    ("ranking", "ranking:build"),
     ("seeds", "seeds:build"),
     ("reliability", "reliability:build"),
     ("cases", "cases:build"),

@@ -35,7 +35,7 @@ def build(context: Context) -> Section | None:
         f"difference. {patients_note(context)}"
     )
     return Section(
-        "ranks",
+        "ranking",
         "Rankings",
         [
             Text(ranking_note(context, ranks)),
