@@ -5,6 +5,10 @@ load_plan(file)             read and check a plan
 BenchmarkStudy              the runs of a study and how they ended
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports

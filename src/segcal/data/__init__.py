@@ -11,6 +11,10 @@
 torch is imported only when one of the last three is used.
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports

@@ -5,6 +5,10 @@ find_pairs(folder, labels)  predictions with their labels, matched by name and c
 write_like(file, probs, …)  probabilities in the format of an existing file
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from segcal.predictions.pairing import (
     IGNORED,
     Axes,

@@ -3,6 +3,10 @@
 Import `Section`, `Text`, `Table`, `Figure` and the other blocks from here to write a section.
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING

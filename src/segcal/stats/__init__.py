@@ -1,5 +1,9 @@
 """Statistics over the long table: means, ranks, intervals and tests. They need pandas."""
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from segcal.stats.eligibility import Eligible, find_eligible, ranked_methods
 from segcal.stats.long_table import REQUIRED_COLUMNS, check_cells, check_table, to_frame
 from segcal.stats.method_ranking import Ranking, rank_methods

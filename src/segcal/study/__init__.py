@@ -6,6 +6,10 @@ write_cases_table, read_cases_table      cases.csv, the long table
 StudyWriter, read_study                  the folder of a study
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from segcal.study.breakdown import BREAKDOWN_SHARE, broke_down
 from segcal.study.cases_table import (
     empty_cases_table,

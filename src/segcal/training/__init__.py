@@ -4,6 +4,10 @@ train(...)            train a network; `segcal train` calls it
 make_schedule(...)    penalty weights that change over the epochs, for any training loop
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
 from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports
