@@ -4,6 +4,7 @@ The layers themselves are checked by import-linter (`[tool.importlinter]` in pyp
 """
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,18 +34,22 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
             yield from ((alias.name, "") for alias in node.names)
 
 
-@pytest.mark.parametrize("package", [p for p in PACKAGES if p != "core"])
+# Nobody imports the command line, and each integration is a public module of its own.
+NO_INTERFACE = ("cli", "integrations")
+
+
+@pytest.mark.parametrize("package", [p for p in PACKAGES if p not in ("core", *NO_INTERFACE)])
 def test_packages_are_imported_through_their_public_interface(package: str) -> None:
     """`core` is the exception: its modules are its interface."""
     inside = f"segcal.{package}"
+    public = importlib.import_module(inside).__all__
     for path in SRC.rglob("*.py"):
         if path.is_relative_to(SRC / package):
             continue
         for module, name in imports(path):
             deep = module.startswith(f"{inside}.")
-            hidden = module == inside and (SRC / package / f"{name}.py").exists()
-            inside_only = deep or hidden
-            assert not inside_only, f"{path.relative_to(SRC)} imports {module}.{name}"
+            hidden = module == inside and name not in public
+            assert not deep | hidden, f"{path.relative_to(SRC)} imports {module}.{name}"
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -65,14 +70,7 @@ def test_optional_packages_are_imported_only_where_they_are_used(package: str) -
     assert not loaded_after(f"import segcal.{package}") & NOT_AT_IMPORT
 
 
-WITHOUT_APP = f"""
-import sys
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {APP!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Missing())
-"""
+WITHOUT_APP = f"import sys; sys.modules.update(dict.fromkeys({APP!r}))\n"
 
 
 def without_app(code: str) -> subprocess.CompletedProcess[str]:
@@ -127,7 +125,7 @@ def test_the_command_line_without_its_packages_names_the_pip_command() -> None:
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     done = run_segcal("rank", "nothing.csv", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "segcal: nothing.csv: No such file or directory\n"
+    assert done.stderr == "segcal: nothing.csv: does not exist; check the path\n"
 
 
 @pytest.mark.parametrize(
@@ -145,5 +143,4 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 def test_what_can_be_chosen_is_listed(kind: str, name: str) -> None:
     done = run_segcal("list", kind)
     assert done.returncode == 0, done.stderr
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert len(lines[name]) > 5
+    assert name in [line.split()[0] for line in done.stdout.splitlines()]

@@ -51,7 +51,7 @@ def test_the_page_on_calibration_metrics() -> None:
 
 PAGES = [
     "README.md",
-    *(f"docs/{n}.md" for n in ("evaluation", "integrations", "losses", "posthoc")),
+    *(f"docs/{n}.md" for n in ("evaluation", "extending", "integrations", "losses", "posthoc")),
 ]
 
 

@@ -134,7 +134,7 @@ def test_the_loss_is_cross_entropy_at_zero() -> None:
 def test_the_prior_differs_from_the_mean_only_at_corners() -> None:
     target = torch.zeros(1, 5, 5, dtype=torch.int64)
     target[0, 1, 1] = 1
-    logits = torch.zeros(1, 2, 5, 5)
+    logits = torch.randn(1, 2, 5, 5)
     cross, mean = (NACLLoss(prior=prior) for prior in ("cross", "mean"))
     assert cross(logits, target) != mean(logits, target)
     tau = cross.prior(target, 2)
