@@ -49,13 +49,7 @@ from segcal.data.sources.phantom import PhantomSource
 from segcal.data.splits import Splits, make_splits
 
 if TYPE_CHECKING:
-    from segcal.data.loaders import (
-        Loader,
-        ResidentLoader,
-        StreamLoader,
-        free_bytes,
-        make_loader,
-    )
+    from segcal.data.loaders import Loader, ResidentLoader, StreamLoader, free_bytes, make_loader
     from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
 __all__ = [

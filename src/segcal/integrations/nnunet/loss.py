@@ -91,12 +91,7 @@ def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tupl
 
 
 def pixel_loss(
-    name: str,
-    options: Mapping[str, Any],
-    *,
-    ignore_label: int | None,
-    regions: bool,
-    trainer: str,
+    name: str, options: Mapping[str, Any], *, ignore_label: int | None, regions: bool, trainer: str
 ) -> nn.Module:
     """The loss of that name; a ValueError if `trainer` does not support region-based training."""
     ignore = IGNORED if regions or ignore_label is None else ignore_label
