@@ -19,7 +19,7 @@ from segcal.posthoc.calibrator import (
 )
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
 from segcal.posthoc.files import load_calibrator
-from segcal.posthoc.sample import Balance, Sample, Stream, Voxels
+from segcal.posthoc.sample import Balance, Sample, Voxels
 from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
@@ -32,7 +32,6 @@ __all__ = [
     "HeldOut",
     "MatrixScaling",
     "Sample",
-    "Stream",
     "TemperatureScaling",
     "VectorScaling",
     "Voxels",

@@ -102,14 +102,17 @@ class BlockReader:
             return np.asarray(np.log(np.maximum(values, clip)))
         return values if self.space == "logits" else log_softmax(values)
 
-    def finish(self) -> None:
-        """Raise a ValueError if everything given as logits looked like probabilities."""
+    def finish(self) -> int:
+        """K; a ValueError if no case was read, or all given logits looked like probabilities."""
+        if self.num_classes is None:
+            raise ValueError("Expected argument `cases` to hold a case or more, but got none.")
         if self._looks_like_probs:
             raise ValueError(
                 "Expected argument `logits` to be logits, but all values are in [0, 1] and sum to "
                 "1 over the classes, so they look like probabilities. Pass `from_probs=True` "
                 "(on the command line: --probs instead of --logits)."
             )
+        return self.num_classes
 
     def _remember(self, block: npt.NDArray[Any], low: float, high: float) -> None:
         if self._looks_like_probs is False:
@@ -169,6 +172,7 @@ def map_blocks(
 ) -> npt.NDArray[Any]:
     """Probabilities (K, *S): `function(rows, block)` of every block, in float32 or wider."""
     out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
+    reader.num_classes = len(logits)
     for where in _blocks_of(logits):
         block = take_block(logits, where, logits.ndim - 1)
         reader.check(block)

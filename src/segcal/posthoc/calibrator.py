@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
 from segcal.posthoc._blocks import BlockReader, Floats, Space, log_softmax, map_blocks, softmax
-from segcal.posthoc.sample import Balance, Sample, Stream, Voxels
+from segcal.posthoc.sample import Balance, Sample, Voxels, all_voxels
 from segcal.registry import Registry
 
 
@@ -138,29 +138,18 @@ class Calibrator(ABC):
             seed: seed of the sample.
             ignore_index: label of voxels to skip.
         """
+        reading: dict[str, Any] = {
+            "from_probs": from_probs, "space": self.space, "ignore_index": ignore_index
+        }  # fmt: skip
         if max_voxels is None:
-            return self.fit_voxels(
-                Stream(
-                    cases,
-                    balance=balance,
-                    from_probs=from_probs,
-                    space=self.space,
-                    ignore_index=ignore_index,
-                )
-            )
-        sample = Sample(
-            max_voxels=max_voxels,
-            seed=seed,
-            from_probs=from_probs,
-            space=self.space,
-            ignore_index=ignore_index,
-        )
+            return self.fit_voxels(all_voxels(cases, balance=balance, **reading))
+        sample = Sample(max_voxels=max_voxels, seed=seed, **reading)
         for case in cases:
             sample.add(case)
         return self.fit_voxels(sample.select(balance=balance))
 
     def fit_voxels(self, voxels: Voxels) -> Self:
-        """Fit on `Sample.select(…)` or a `Stream`; returns itself."""
+        """Fit on `Sample.select(…)` or `all_voxels(…)`; returns itself."""
         total = int(voxels.counts.sum())
         if not total:
             raise ValueError(
