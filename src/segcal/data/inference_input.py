@@ -72,11 +72,9 @@ def _group(
     for name, paths in cases.items():
         missing = [suffix for suffix in suffixes if suffix not in paths]
         if missing:
-            raise PathError(
-                next(iter(paths.values())).with_name(f"{name}_{missing[0]}.nii.gz"),
-                f"is missing (a channel of {name})",
-                "complete the case or remove it",
-            )
+            path = next(iter(paths.values())).with_name(f"{name}_{missing[0]}.nii.gz")
+            problem = f"is missing (a channel of {name})"
+            raise PathError(path, problem, "complete the case or remove it")
     return {name: tuple(paths[s] for s in suffixes) for name, paths in cases.items()}
 
 

@@ -177,19 +177,14 @@ def _kept_cases(
     """The cases of an earlier run that are still valid; the others are prepared again."""
     kept = {}
     for folder in list_folder(cases_dir):
-        if folder.name not in files:
-            raise PathError(
-                folder, "is a case that the source does not have", "choose another --out"
-            )
+        problem = "" if folder.name in files else "is a case that the source does not have"
         properties = read_properties(folder)
         for key in sorted(settings.keys() | properties.settings.keys()):
             before, now = (s.get(key, "none") for s in (properties.settings, settings))
-            if before != now:
-                raise PathError(
-                    folder,
-                    f"was prepared with another {key} ({before}, now {now})",
-                    "choose another --out",
-                )
+            if before != now and not problem:
+                problem = f"was prepared with another {key} ({before}, now {now})"
+        if problem:
+            raise PathError(folder, problem, "choose another --out")
         arrays = [folder / f"{name}.b2nd" for name in properties.sha256]
         complete = all(path.is_file() and path.stat().st_size > 0 for path in arrays)
         if complete and properties.sources == files[folder.name]:

@@ -24,22 +24,10 @@ from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
 __all__ = [
-    "CALIBRATORS",
-    "Balance",
-    "Calibrator",
-    "DirichletScaling",
-    "FitReport",
-    "HeldOut",
-    "MatrixScaling",
-    "Sample",
-    "TemperatureScaling",
-    "VectorScaling",
-    "Voxels",
-    "load_calibrator",
-    "make_calibrator",
-    "short_name",
-    "to_probs",
-]
+    "CALIBRATORS", "Balance", "Calibrator", "DirichletScaling", "FitReport", "HeldOut",
+    "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels", "load_calibrator",
+    "make_calibrator", "short_name", "to_probs",
+]  # fmt: skip
 
 CALIBRATORS.register("temperature", TemperatureScaling)
 CALIBRATORS.register("vector", VectorScaling)

@@ -133,11 +133,9 @@ def check_channels(headers: Sequence[Header], channels: int) -> None:
         check_same_grid(other, headers[0])
     found = sum(header.channels for header in headers)
     if found != channels:
-        raise PathError(
-            headers[0].path,
-            f"has {found} channels where the data set has {channels}",
-            "all cases of a data set must have the same channels",
-        )
+        problem = f"has {found} channels where the data set has {channels}"
+        remedy = "all cases of a data set must have the same channels"
+        raise PathError(headers[0].path, problem, remedy)
 
 
 def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
@@ -198,22 +196,15 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
             f"but got {array.shape}."
         )
     # NIfTI has the channels last; the reverse of (K, Z, Y, X) is (X, Y, Z, K).
-    image = nib.Nifti1Image(_portable(array).T, np.array(grid.affine))  # type: ignore[no-untyped-call]
+    portable = array.astype(_PORTABLE_TYPES.get(array.dtype.name, array.dtype), copy=False)
+    if portable.dtype == np.int32 and not np.array_equal(portable, array):
+        raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
+    image = nib.Nifti1Image(portable.T, np.array(grid.affine))  # type: ignore[no-untyped-call]
     image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
     # As in the source file, where the affine may be a placeholder.
     image.header["pixdim"][1:4] = grid.original_spacing_mm[::-1]
     with atomic_path(path) as partial:
         nib.save(image, partial)
-
-
-def _portable(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    dtype = _PORTABLE_TYPES.get(array.dtype.name)
-    if dtype is None:
-        return array
-    result = array.astype(dtype)
-    if dtype is np.int32 and not np.array_equal(result, array):
-        raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
-    return result
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -300,11 +291,9 @@ def _check_size(path: Path, needed: int) -> None:
     length = path.stat().st_size
     capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
     if needed > min(capacity, MAX_VOLUME_BYTES):
-        raise PathError(
-            path,
-            f"announces {needed:,} bytes of voxels but has only {length:,} bytes",
-            _DAMAGED if needed <= MAX_VOLUME_BYTES else "the volume is too large or its header is",
-        )
+        problem = f"announces {needed:,} bytes of voxels but has only {length:,} bytes"
+        too_large = "the volume is too large or its header is damaged"
+        raise PathError(path, problem, _DAMAGED if needed <= MAX_VOLUME_BYTES else too_large)
 
 
 def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spacing, dict[str, str]]:
@@ -320,7 +309,15 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
     affine = np.array(raw.get_best_affine(), dtype=np.float64)
     zooms = np.abs(np.array(raw["pixdim"][1:4], dtype=np.float64))
     placeholder = np.array_equal(np.abs(affine), np.eye(4))
-    _complete_thickness(affine, zooms, shape, notes)
+    if len(shape) == 2 or (shape[2] == 1 and zooms[2] == 0):
+        # A single slice may lack its thickness: that of the affine is taken, else 1.
+        if not affine[:3, 2].any():
+            normal = np.cross(affine[:3, 0], affine[:3, 1])
+            length = float(np.linalg.norm(normal))
+            affine[:3, 2] = normal / length if length else (0.0, 0.0, 1.0)
+        zooms[2] = np.linalg.norm(affine[:3, 2])
+        if len(shape) > 2:
+            notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"
     affine[:3] *= factor
     zooms *= factor
     if factor != 1.0:
@@ -340,21 +337,3 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
         notes["spacing"] = "from pixdim; the affine is a placeholder"
     x, y, z = (float(c) for c in zooms)
     return affine, (z, y, x), notes
-
-
-def _complete_thickness(
-    affine: NDArray[np.float64],
-    zooms: NDArray[np.float64],
-    shape: tuple[int, ...],
-    notes: dict[str, str],
-) -> None:
-    """Fill in the thickness that a single slice may lack: that of the affine, else 1."""
-    if len(shape) > 2 and (shape[2] > 1 or zooms[2] != 0):
-        return
-    if not affine[:3, 2].any():
-        normal = np.cross(affine[:3, 0], affine[:3, 1])
-        length = float(np.linalg.norm(normal))
-        affine[:3, 2] = normal / length if length else (0.0, 0.0, 1.0)
-    zooms[2] = np.linalg.norm(affine[:3, 2])
-    if len(shape) > 2:
-        notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"
