@@ -36,12 +36,20 @@ from segcal.data.grid import Grid, GridRecipe
 from segcal.data.inference_input import Scan, check_scan, find_images, read_scan, scan_grids
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import Intensity
-from segcal.data.orientation import UNKNOWN, TrainingSpace, grid_orientation, training_space
+from segcal.data.orientation import (
+    UNKNOWN,
+    TrainingSpace,
+    axis_codes,
+    grid_orientation,
+    reorient,
+    training_space,
+)
 from segcal.data.preparation import prepare
 from segcal.data.sources import SOURCES
 from segcal.data.sources.acdc import AcdcSource
 from segcal.data.sources.base import NiftiCase, Source, SourceCase
 from segcal.data.sources.brats import BratsSource
+from segcal.data.sources.files import nifti_name
 from segcal.data.sources.flare import FlareSource
 from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
@@ -57,10 +65,11 @@ __all__ = [
     "DatasetInfo", "Description", "FlareSource", "FolderSource", "Grid", "GridRecipe", "Header",
     "Intensity", "Loader", "MsdSource", "NiftiCase", "PatchDataset", "PhantomSource",
     "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
-    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "check_dataset", "check_same_grid",
-    "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader", "make_splits",
-    "open_dataset", "prepare", "read_header", "read_image", "read_labels", "read_scan",
-    "read_voxels", "scan_grids", "training_space", "write_contact_sheet", "write_nifti",
+    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset",
+    "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",
+    "make_splits", "nifti_name", "open_dataset", "prepare", "read_header", "read_image",
+    "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space",
+    "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

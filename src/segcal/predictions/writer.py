@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
-from segcal.predictions.nnunet_geometry import from_file_order
 from segcal.predictions.softmax_files import SoftmaxFile
 
 
@@ -25,16 +24,12 @@ def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
     make two classes equal.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    values: NDArray[Any] = probs
     if file.format in ("nifti", "classes"):
-        parts = [values] if file.format == "nifti" else list(values)
+        parts = [probs] if file.format == "nifti" else list(probs)
         for source, part in zip(file.paths, parts, strict=True):
             write_nifti_like(source, part, folder)
         return
-    if file.geometry is not None:
-        values = from_file_order(values, file.geometry)
-    elif file.axes == "xyz":
-        values = values.transpose(0, *range(values.ndim - 1, 0, -1))
+    values = file.to_stored(probs)
     with atomic_path(folder / file.path.name) as partial:
         with partial.open("wb") as stream:
             if file.format == "npy":
