@@ -71,7 +71,7 @@ def prepare(
     """Write the cases, splits and description of a data set to `out`.
 
     Args:
-        source: the data set, such as `AcdcSource("ACDC/training")`.
+        source: such as `AcdcSource("ACDC/training")`.
         out: the folder to write; it must not lie in the source folder, nor the source in it.
         recipe: `paper` (the sizes of the NACL paper), `padded` (slices padded to one size, for
             data sets without a size in the paper) or `native` (the original grid); the first one
@@ -81,7 +81,6 @@ def prepare(
             new processes, which needs `if __name__ == "__main__":` in a script.
         keep_going: skip invalid cases and list them, instead of stopping at the first.
         seed, folds: of the splits.
-        progress: called after each case.
     """
     check_int("workers", workers, low=0)
     check_int("seed", seed, low=0)

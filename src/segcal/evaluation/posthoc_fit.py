@@ -48,17 +48,13 @@ def fit_pairs(
     score each case with the calibrator of the fold that did not contain it.
 
     Args:
-        pairs: predictions with their labels.
-        method: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
-        from_probs: predictions are probabilities.
+        method: a name in `segcal.posthoc.CALIBRATORS`, or an import path; `options` are its own.
         region: voxels to fit on, a name of `segcal.metrics.REGIONS`.
-        balance: see `Calibrator.fit`.
+        from_probs, balance, max_voxels, seed: see `Calibrator.fit`.
         folds: number of folds, at most one per case or patient; 0 skips cross-validation.
         patient: a regular expression. Cases in which it finds the same text (its first group, if
             it has one) belong to one patient: they stay in one fold and count once in the
             intervals. None: each case is one patient.
-        max_voxels, seed: size and seed of the sample.
-        options: options of the calibrator.
         progress: called as (what, cases done, cases in total).
     """
     check_choice("region", region, REGIONS)

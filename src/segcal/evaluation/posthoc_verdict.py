@@ -34,7 +34,6 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """After minus before."""
         return self.after - self.before
 
     @property
@@ -155,17 +154,13 @@ def paired_change(
     pairs = pairs[:, keep]
     if units is not None:
         number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
-        pairs = _means(pairs, np.array([number[unit] for unit in units])[keep])
+        index = np.array([number[unit] for unit in units])[keep]
+        count = np.bincount(index)
+        sums = np.stack([np.bincount(index, row) for row in pairs])
+        pairs = sums[:, count > 0] / count[count > 0]
     low, high = _interval(pairs[1] - pairs[0])
     first, second = pairs.mean(1).tolist()
     return Change(region, metric, first, second, low, high, cases, pairs.shape[1])
-
-
-def _means(pairs: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(2, cases) to (2, units)."""
-    count = np.bincount(index)
-    sums = np.stack([np.bincount(index, row) for row in pairs])
-    return sums[:, count > 0] / count[count > 0]
 
 
 def _interval(difference: NDArray[np.float64]) -> tuple[float, float]:

@@ -85,7 +85,9 @@ class BlockReader:
                 f"Expected {what} to be finite, but got values in [{low:g}, {high:g}]."
             )
         if not self.from_probs:
-            self._remember(block, low, high)
+            if self._looks_like_probs is not False:
+                sums_to_one = float(np.abs(block.sum(0, dtype=np.float64) - 1).max()) <= 1e-3
+                self._looks_like_probs = low >= 0 and high <= 1 and sums_to_one
         elif self.space == "logits":
             raise ValueError(
                 "Expected raw logits, which this method needs, but got probabilities. "
@@ -114,13 +116,6 @@ class BlockReader:
             )
         return self.num_classes
 
-    def _remember(self, block: npt.NDArray[Any], low: float, high: float) -> None:
-        if self._looks_like_probs is False:
-            return
-        total = block.sum(0, dtype=np.float64)
-        in_range = low >= 0 and high <= 1
-        self._looks_like_probs = in_range and float(np.abs(total - 1).max()) <= 1e-3
-
     def _check_case(
         self, case: object
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
@@ -135,13 +130,10 @@ class BlockReader:
         check_array("logits", case.logits)
         check_array("target", case.target)
         logits, target = to_numpy(case.logits, widen_half=False), to_numpy(case.target)
-        if logits.dtype.kind != "f":
+        if logits.dtype.kind != "f" or target.dtype.kind not in "iu":
             raise TypeError(
-                f"Expected argument `logits` to be floating point, but got {logits.dtype}."
-            )
-        if target.dtype.kind not in "iu":
-            raise TypeError(
-                f"Expected argument `target` to hold integer labels, but got {target.dtype}."
+                "Expected argument `logits` to be floating point and `target` to hold integer "
+                f"labels, but got {logits.dtype} and {target.dtype}."
             )
         if logits.ndim < 2 or logits.shape[1:] != target.shape or logits.shape[0] < 2:
             raise ValueError(

@@ -86,8 +86,6 @@ class Calibrator(ABC):
         self.report: FitReport | None = None
         self.about: dict[str, Any] = {}
 
-    # What a subclass defines
-
     @abstractmethod
     def estimate(self, voxels: Voxels) -> None:
         """Find the parameters; `voxels.blocks()` yields (rows (K, n), labels (n,), weights (n,)).
@@ -107,8 +105,6 @@ class Calibrator(ABC):
     @abstractmethod
     def set_params(self, params: dict[str, Any]) -> None:
         """Restore what `params` returned; raises a ValueError if it is invalid."""
-
-    # What all calibrators share
 
     @property
     def method(self) -> str:
@@ -152,9 +148,8 @@ class Calibrator(ABC):
         """Fit on `Sample.select(…)` or `all_voxels(…)`; returns itself."""
         total = int(voxels.counts.sum())
         if not total:
-            raise ValueError(
-                f"Expected voxels to fit on, but the region is empty in all {voxels.cases} cases."
-            )
+            empty = f"the region is empty in all {voxels.cases} cases"
+            raise ValueError(f"Expected voxels to fit on, but {empty}.")
         self.num_classes = voxels.num_classes
         self.report = FitReport(
             voxels.cases, total, voxels.used, balance=voxels.balance, from_probs=voxels.from_probs
@@ -228,12 +223,11 @@ class Calibrator(ABC):
         return f"{type(self).__name__}({state})"
 
 
-def _is_calibrator(thing: Any) -> bool:
-    return isinstance(thing, type) and issubclass(thing, Calibrator)
-
-
 CALIBRATORS: Registry[type[Calibrator]] = Registry(
-    "calibrator", "segcal.calibrators", _is_calibrator, "a subclass of segcal.posthoc.Calibrator"
+    "calibrator",
+    "segcal.calibrators",
+    lambda thing: isinstance(thing, type) and issubclass(thing, Calibrator),
+    "a subclass of segcal.posthoc.Calibrator",
 )
 
 

@@ -92,11 +92,8 @@ class Sample:
     kept.
 
     Args:
-        max_voxels: size of the whole sample.
         seed: seed of the keys.
-        from_probs: cases hold probabilities instead of logits.
-        space: what the calibrator works on, `"log_probs"` or `"logits"`.
-        ignore_index: label of voxels to skip.
+        from_probs, space, ignore_index: as `BlockReader`.
 
     Example:
         >>> import numpy as np
@@ -202,10 +199,7 @@ def all_voxels(
 ) -> Voxels:
     """All voxels of all cases, read again in every pass; nothing is kept in memory.
 
-    Args:
-        cases: HeldOut or tuples, in a list or another object that can be iterated repeatedly.
-        balance: see `class_weights`.
-        from_probs, space, ignore_index: as `Sample`.
+    `cases` is a list or another object that can be iterated repeatedly.
     """
     if iter(cases) is cases:
         raise TypeError(

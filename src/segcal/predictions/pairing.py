@@ -206,8 +206,7 @@ def _has_shape(file: SoftmaxFile, header: Header) -> bool:
 def check_same_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
     """Raise a PathError if a label map differs from the prediction in shape or position.
 
-    Args:
-        header: the label map's; None if it is a plain array.
+    `header` is that of the label map; None if it is a plain array.
     """
     shape = _open_labels(label).shape if header is None else header.shape
     same = shape == file.grid_shape if header is None else _has_shape(file, header)

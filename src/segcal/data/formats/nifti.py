@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,12 +80,8 @@ def read_voxels(path: Path) -> tuple[NDArray[Any], Header]:
         header = _parse_header(path, stream)
         try:
             voxels: NDArray[Any] = array_from_file(
-                header.file_shape,
-                header.dtype,
-                stream,  # type: ignore[arg-type]
-                offset=header.offset,
-                mmap=False,
-            )
+                header.file_shape, header.dtype, stream, header.offset, mmap=False  # type: ignore[arg-type]
+            )  # fmt: skip
             # gzip verifies its checksum at the end of the stream only.
             while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
                 pass
@@ -165,19 +162,17 @@ def check_same_grid(header: Header, reference: Header) -> None:
 
     The spacing is compared too: where affines are placeholders, only pixdim differs.
     """
+    other, problem = reference.path.name, ""
+    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in header.shape[::-1]))])
+    apart = np.abs((corners @ (header.affine - reference.affine).T)[:, :3]).max()
     if header.shape != reference.shape:
-        shapes = f"{header.shape} (z, y, x) but {reference.path.name} has {reference.shape}"
-        raise PathError(header.path, f"has shape {shapes}", _ONE_GRID)
-    if not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
+        problem = f"has shape {header.shape} (z, y, x) but {other} has {reference.shape}"
+    elif not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
         spacings = [" × ".join(f"{s:.4g}" for s in h.spacing_mm) for h in (header, reference)]
-        problem = f"{spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}"
-        raise PathError(header.path, f"has spacing {problem}", _ONE_GRID)
-    last = np.array(header.shape[::-1]) - 1
-    corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=float)
-    corners[:, :3] *= last
-    apart = np.abs((corners @ header.affine.T - corners @ reference.affine.T)[:, :3]).max()
-    if apart > 0.1 * min(reference.spacing_mm):
-        problem = f"lies {apart:.3g} mm away from {reference.path.name} by its affine"
+        problem = f"has spacing {spacings[0]} mm (z, y, x) but {other} has {spacings[1]}"
+    elif apart > 0.1 * min(reference.spacing_mm):
+        problem = f"lies {apart:.3g} mm away from {other} by its affine"
+    if problem:
         raise PathError(header.path, problem, _ONE_GRID)
 
 
@@ -261,7 +256,14 @@ def _check_header(path: Path, raw: Any) -> Header:
     offset = float(raw["vox_offset"]) or minimum
     if not (np.isfinite(offset) and minimum <= offset <= _MAX_HEADER_BYTES):
         raise ValueError(f"vox_offset {offset:g}")
-    _check_size(path, int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    # The header must not announce more voxels than the file can hold.
+    needed = int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize
+    length = path.stat().st_size
+    capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
+    if needed > min(capacity, MAX_VOLUME_BYTES):
+        problem = f"announces {needed:,} bytes of voxels but has only {length:,} bytes"
+        too_large = "the volume is too large or its header is damaged"
+        raise PathError(path, problem, _DAMAGED if needed <= MAX_VOLUME_BYTES else too_large)
     affine, spacing_mm, notes = _space(raw, shape)
     slope, intercept = raw.get_slope_inter()
     if slope is None:
@@ -284,16 +286,6 @@ def _file_shape(raw: Any) -> tuple[int, ...]:
     if len(shape) > 4:
         raise ValueError(f"{len(shape)} dimensions {tuple(shape)}")
     return tuple(shape)
-
-
-def _check_size(path: Path, needed: int) -> None:
-    """The header must not announce more voxels than the file can hold."""
-    length = path.stat().st_size
-    capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
-    if needed > min(capacity, MAX_VOLUME_BYTES):
-        problem = f"announces {needed:,} bytes of voxels but has only {length:,} bytes"
-        too_large = "the volume is too large or its header is damaged"
-        raise PathError(path, problem, _DAMAGED if needed <= MAX_VOLUME_BYTES else too_large)
 
 
 def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spacing, dict[str, str]]:
