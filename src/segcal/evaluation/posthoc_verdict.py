@@ -90,7 +90,7 @@ class Verdict:
         return "partly" if "better" in found else "no"
 
     def summary(self) -> str:
-        """One or two sentences."""
+        """The answer in one sentence."""
         ece, nll = self.change("ece"), self.change("nll")
         answer = {
             "yes": "Yes, calibration helped",
@@ -100,18 +100,10 @@ class Verdict:
             "too few": f"Too few {self.unit} to decide ({MIN_UNITS} are needed)",
         }[self.helped]
         units = "" if self.unit == "cases" else f"{ece.units} {self.unit}, "
-        text = (
+        return (
             f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
             f"{units}{ece.cases} cases, 95 % intervals."
         )
-        others = [
-            f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})"
-            if c.cases
-            else f"{c.region} has no voxels"
-            for c in self.changes
-            if c.metric == "ece" and c.region != self.region
-        ]
-        return text + (f" ECE in other regions: {', '.join(others)}." if others else "")
 
     def as_dict(self) -> dict[str, Any]:
         """The content of the calibrator's file."""

@@ -181,21 +181,21 @@ def _with_axis_order(
     folder: Path, found: dict[str, SoftmaxFile], headers: dict[str, Header], axes: Axes
 ) -> dict[str, SoftmaxFile]:
     """Plain arrays in the axis order that matches the labels; all of a folder have one order."""
-    plain = {n: f for n, f in found.items() if f.is_plain_array and n in headers}
+    plain = {n: f for n, f in found.items() if f.format in ("npz", "npy") and n in headers}
     if not plain:
         return found
     order: AxisOrder = "zyx" if axes == "auto" else axes
     if axes == "auto":
         zyx, xyz = (
-            all(_has_shape(f.with_axes(o), headers[n]) for n, f in plain.items())
-            for o in ("zyx", "xyz")
+            all(_has_shape(replace(f, axes=o), headers[n]) for n, f in plain.items())
+            for o in get_args(AxisOrder)
         )
         if zyx and xyz:
             problem = "contains arrays whose shapes match the labels in both axis orders"
             remedy = "set --axes zyx (array order of SimpleITK and nnU-Net) or --axes xyz (nibabel)"
             raise PathError(folder, problem, remedy)
         order = "xyz" if xyz else "zyx"
-    return {n: f.with_axes(order) if n in plain else f for n, f in found.items()}
+    return {n: replace(f, axes=order) if n in plain else f for n, f in found.items()}
 
 
 def _has_shape(file: SoftmaxFile, header: Header) -> bool:

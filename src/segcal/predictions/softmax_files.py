@@ -16,7 +16,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -79,11 +79,6 @@ class SoftmaxFile:
         """K."""
         return self.shape[0]
 
-    @property
-    def is_plain_array(self) -> bool:
-        """Whether the file does not define the order of its axes."""
-        return self.format in ("npz", "npy")
-
     def header(self) -> Header | None:
         """The position of its voxels; None if the files do not contain it."""
         if self.format in ("nifti", "classes"):
@@ -118,10 +113,6 @@ class SoftmaxFile:
         if self.axes == "xyz":
             return reverse_space(array)
         return reorient_array(array, self.geometry, to_file=False)
-
-    def with_axes(self, axes: AxisOrder) -> SoftmaxFile:
-        """The same file, read in this axis order."""
-        return replace(self, axes=axes)
 
 
 def reverse_space(array: NDArray[Any]) -> NDArray[Any]:

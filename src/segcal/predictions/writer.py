@@ -37,8 +37,10 @@ def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
             else:
                 key = "probabilities" if file.key == "logits" else file.key
                 np.savez_compressed(stream, **{key: values})  # type: ignore[arg-type]
-        if file.format != "npy":
-            _copy_other_arrays(file, partial)
+        if file.format != "npy":  # the other arrays are copied byte for byte
+            with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(partial, "a") as new:
+                for name in [n for n in old.namelist() if n != f"{file.key}.npy"]:
+                    new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
     for source in _properties(file):
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
@@ -55,14 +57,6 @@ def write_nifti_like(source: Path, array: NDArray[Any], folder: Path) -> None:
     image = nib.Nifti1Image(array.T.reshape(header.get_data_shape()), None, header)  # type: ignore[no-untyped-call]
     with atomic_path(folder / source.name) as partial:
         nib.save(image, partial)
-
-
-def _copy_other_arrays(file: SoftmaxFile, out: Path) -> None:
-    """Copy the other arrays of the .npz file byte for byte."""
-    with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(out, "a") as new:
-        for name in old.namelist():
-            if name != f"{file.key}.npy":
-                new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
 
 
 def _properties(file: SoftmaxFile) -> list[Path]:

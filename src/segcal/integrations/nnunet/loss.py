@@ -43,9 +43,7 @@ class CalibratedLoss(nn.Module):
         super().__init__()
         self.pixel = pixel
         self.dc = dice  # the attribute name of nnU-Net's own losses
-        self.dice_weight = dice_weight
-        self.ignore_label = ignore_label
-        self.regions = regions
+        self.dice_weight, self.ignore_label, self.regions = dice_weight, ignore_label, regions
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         mask = self._mask(target)
@@ -72,12 +70,6 @@ class CalibratedLoss(nn.Module):
         with autocast_off:
             value: Tensor = self.pixel(logits, target)
         return value
-
-    def extra_repr(self) -> str:
-        return (
-            f"dice_weight={self.dice_weight}, ignore_label={self.ignore_label}, "
-            f"regions={self.regions}"
-        )
 
 
 def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
