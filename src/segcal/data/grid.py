@@ -1,8 +1,10 @@
 """The grid that a case is stored on, and how to return to the grid of its file."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+from pydantic import BaseModel, PositiveFloat, PositiveInt
 
 from segcal.data.resample import (
     Float,
@@ -20,14 +22,12 @@ Row = tuple[float, float, float, float]
 OptionalShape = tuple[PositiveInt | None, PositiveInt | None, PositiveInt | None]
 
 
-class GridRecipe(BaseModel):
+class GridRecipe(BaseModel, frozen=True, extra="forbid"):
     """What happens to the grid of every case, axes (Z, Y, X); None keeps an axis unchanged.
 
     The whole volume is resized to `resize`; then its center is cropped to `crop` (padded where the
     volume is smaller).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     resize: OptionalShape = (None, None, None)
     crop: OptionalShape = (None, None, None)
@@ -40,13 +40,11 @@ class GridRecipe(BaseModel):
         return resized, (z, y, x)
 
 
-class Grid(BaseModel):
+class Grid(BaseModel, frozen=True, extra="forbid"):
     """original → resized → cropped or padded. Axes (Z, Y, X), as the arrays are stored.
 
     `affine` is that of the source file: it maps voxel indices (x, y, z) to millimeters.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     original_shape: PositiveShape
     original_spacing_mm: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
@@ -116,13 +114,9 @@ def plan_grid(
 ) -> Grid:
     """The grid on which a volume of this shape is stored."""
     resized, stored = recipe.shapes(shape)
-    return Grid.model_validate(
-        {
-            "original_shape": shape,
-            "original_spacing_mm": spacing_mm,
-            "affine": tuple(tuple(float(v) for v in row) for row in affine),
-            "resized_shape": resized,
-            "start": center_start(resized, stored),
-            "shape": stored,
-        }
-    )
+    rows: Any = affine.tolist()
+    start: Any = center_start(resized, stored)
+    return Grid(
+        original_shape=shape, original_spacing_mm=spacing_mm, affine=rows,
+        resized_shape=resized, start=start, shape=stored,
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from segcal.core.checks import check_int
 from segcal.core.errors import PathError
@@ -13,20 +13,16 @@ from segcal.core.errors import PathError
 PARTS = ("train", "val", "test")
 
 
-class Fold(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Fold(BaseModel, frozen=True, extra="forbid"):
     train: tuple[str, ...]
     val: tuple[str, ...]
 
 
-class Splits(BaseModel):
+class Splits(BaseModel, frozen=True, extra="forbid"):
     """`splits.json`: case names of each part, and k folds over the cases outside the test set.
 
     `duplicates` lists groups of patients that share an identical scan.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
     seed: int
