@@ -61,13 +61,8 @@ def fit_pairs(
     check_int("folds", folds, low=0)
     parts = make_folds(pairs.names, folds, patient, seed) if folds else []
     make = partial(make_calibrator, method, **(options or {}))
-    sample = Sample(
-        max_voxels=max_voxels,
-        seed=seed,
-        from_probs=from_probs,
-        space=make().space,
-        ignore_index=IGNORED,
-    )
+    space = make().space
+    sample = Sample(max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=space)
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()
         with name_file_in_errors(pair.softmax.path):

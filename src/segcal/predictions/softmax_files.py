@@ -152,12 +152,9 @@ def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
     found = [_describe_npz(path) for path in npz] + [_describe_npy(path) for path in npy]
     found = found or _describe_nifti([path for path in files if is_nifti(path)])
     if not found:
-        raise PathError(
-            folder,
-            "contains no probabilities",
-            "give a folder with .npz, .npy or 4-D .nii.gz files, or one .nii.gz per class "
-            "(NAME_class0.nii.gz, …)",
-        )
+        per_class = "one .nii.gz per class (NAME_class0.nii.gz, …)"
+        remedy = f"give a folder with .npz, .npy or 4-D .nii.gz files, or {per_class}"
+        raise PathError(folder, "contains no probabilities", remedy)
     by_path = {file.path: file for file in found}
     cases = unique_by_name((file.name, file.path) for file in found)
     return {name: by_path[path] for name, path in sorted(cases.items())}
@@ -184,11 +181,8 @@ def _case_of(path: Path) -> str:
 
 def _check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if dtype.kind != "f" or not 3 <= len(shape) <= 4 or shape[0] < 2 or min(shape) < 1:
-        raise PathError(
-            path,
-            f"contains an array of {dtype} of shape {shape}",
-            "give floating-point probabilities (K, *S) with the classes first, in 2-D or 3-D",
-        )
+        remedy = "give floating-point probabilities (K, *S) with the classes first, in 2-D or 3-D"
+        raise PathError(path, f"contains an array of {dtype} of shape {shape}", remedy)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_VOLUME_BYTES:
         raise PathError(path, f"contains an array of shape {shape}, too large", "split the case")
 
@@ -282,11 +276,9 @@ def _one_per_class(
 ) -> SoftmaxFile:
     ordered = tuple(by_class[k] for k in sorted(by_class))
     if sorted(by_class) != list(range(len(ordered))) or len(ordered) < 2:
-        raise PathError(
-            ordered[0],
-            f"case {name} has files of class {', '.join(map(str, sorted(by_class)))} only",
-            "give one file for every class from 0 on, or a 4-D file with the classes last",
-        )
+        problem = f"case {name} has files of class {', '.join(map(str, sorted(by_class)))} only"
+        remedy = "give one file for every class from 0 on, or a 4-D file with the classes last"
+        raise PathError(ordered[0], problem, remedy)
     for path in ordered[1:]:
         check_same_grid(headers[path], headers[ordered[0]])
     return SoftmaxFile(name, "classes", ordered, (len(ordered), *headers[ordered[0]].shape))
