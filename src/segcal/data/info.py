@@ -38,7 +38,7 @@ class Description(BaseModel, frozen=True, extra="forbid"):
         return tuple(sorted(self.label_map or self.classes)) or None
 
 
-class DatasetInfo(Description):
+class DatasetInfo(Description, frozen=True):
     """`dataset.yaml`: the description, and how the set was prepared.
 
     The file is written last, so its presence means that the set is complete. `fingerprint`
