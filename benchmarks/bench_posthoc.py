@@ -135,9 +135,8 @@ class Problem:
         self.calibrator: Any = make_calibrator(method)
         sample = Sample(max_voxels=2 * len(target), space=self.calibrator.space)
         self.voxels = sample.add((logits, target)).select()
-        self.lower, self.upper = self.calibrator._limits(CLASSES)
-        self.start = self.calibrator._identity(CLASSES)
-        self.penalty = np.broadcast_to(self.calibrator._penalty(CLASSES), self.start.shape)
+        parameters = self.calibrator._parameters(CLASSES)
+        _, self.start, self.lower, self.upper, self.penalty = parameters
         self.passes = 0
 
     def second_order(self, theta: Any) -> tuple[float, Any, Any]:

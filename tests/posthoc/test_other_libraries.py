@@ -106,7 +106,8 @@ def test_derivatives_are_those_of_the_value(method: type) -> None:
             return [(rows, labels, weights)]
 
     model = method()
-    theta = model._identity(3) + rng.normal(size=len(model._identity(3))) * 0.2
+    start = model._parameters(3).identity
+    theta = start + rng.normal(size=len(start)) * 0.2
     _, gradient, hessian = model._mean(theta, Data())
     for i in range(len(theta)):
         step = np.zeros(len(theta))

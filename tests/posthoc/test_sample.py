@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from helpers.posthoc_samples import calibrated
-from segcal.posthoc import HeldOut, Sample, Stream, TemperatureScaling
-from segcal.posthoc.sample import class_weights
+from segcal.posthoc import HeldOut, Sample, TemperatureScaling
+from segcal.posthoc.sample import all_voxels, class_weights
 
 
 def _rare(seed: int, size: int = 40_000) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +118,7 @@ def test_memory_does_not_grow_with_the_cases() -> None:
 def test_a_stream_needs_little_memory() -> None:
     logits, target = calibrated((400_000,), seed=0)
     cases = [(logits.astype(np.float32), target)] * 3
-    stream = Stream(cases)
+    stream = all_voxels(cases)
     tracemalloc.start()
     TemperatureScaling().fit_voxels(stream)
     peak = tracemalloc.get_traced_memory()[1]

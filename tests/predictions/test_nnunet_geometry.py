@@ -18,9 +18,8 @@ from helpers.softmax_files import (
 from segcal.predictions import find_pairs
 from segcal.predictions.nnunet_geometry import (
     NnunetGeometry,
-    from_file_order,
     read_geometry,
-    to_file_order,
+    reorient_array,
 )
 
 
@@ -61,9 +60,9 @@ def test_arrays_reoriented_by_nibabel_are_restored(tmp_path: Path, order: str) -
     ras = image.as_reoriented(nib.orientations.io_orientation(image.affine))
     geometry = NnunetGeometry((1, 1, 1), image.affine, reoriented=True)
     array = ras.get_fdata().transpose(2, 1, 0)[None]  # what nnU-Net works on
-    turned = to_file_order(array, geometry)
+    turned = reorient_array(array, geometry, to_file=True)
     np.testing.assert_array_equal(turned[0], image.get_fdata().transpose(2, 1, 0))
-    np.testing.assert_array_equal(from_file_order(turned, geometry), array)
+    np.testing.assert_array_equal(reorient_array(turned, geometry, to_file=False), array)
 
 
 def test_reoriented_predictions_match_their_labels(tmp_path: Path) -> None:
@@ -74,7 +73,9 @@ def test_reoriented_predictions_match_their_labels(tmp_path: Path) -> None:
     geometry = NnunetGeometry(SPACING_ZYX, file.affine, reoriented=True)
     folder = tmp_path / "probs"
     folder.mkdir()
-    np.savez_compressed(folder / "case_000.npz", probabilities=from_file_order(probs, geometry))
+    np.savez_compressed(
+        folder / "case_000.npz", probabilities=reorient_array(probs, geometry, to_file=False)
+    )
     stuff = {"original_affine": file.affine, "reoriented_affine": np.eye(4)}
     (folder / "case_000.pkl").write_bytes(
         pickle.dumps({"nibabel_stuff": stuff, "spacing": [2.0, 3.0, 1.5]})
@@ -123,6 +124,6 @@ def test_arrays_reoriented_by_simpleitk_are_restored(
     path.write_bytes(pickle.dumps(properties))
     geometry = read_geometry(path, array.shape)
     np.testing.assert_allclose(geometry.affine, file.affine, atol=1e-4)
-    turned = to_file_order(array[None], geometry)
+    turned = reorient_array(array[None], geometry, to_file=True)
     np.testing.assert_array_equal(turned[0], file.get_fdata(dtype=np.float32).T)
-    np.testing.assert_array_equal(from_file_order(turned, geometry)[0], array)
+    np.testing.assert_array_equal(reorient_array(turned, geometry, to_file=False)[0], array)

@@ -18,8 +18,8 @@ require_app(__name__)
 from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports
-from segcal.data.case import Case, CaseProperties
-from segcal.data.check import CheckReport, check_dataset
+from segcal.data.case import Case
+from segcal.data.check import check_dataset
 from segcal.data.contact_sheet import write_contact_sheet
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.formats.nifti import (
@@ -36,12 +36,20 @@ from segcal.data.grid import Grid, GridRecipe
 from segcal.data.inference_input import Scan, check_scan, find_images, read_scan, scan_grids
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import Intensity
-from segcal.data.orientation import UNKNOWN, TrainingSpace, grid_orientation, training_space
-from segcal.data.preparation import PrepareReport, prepare
+from segcal.data.orientation import (
+    UNKNOWN,
+    TrainingSpace,
+    axis_codes,
+    grid_orientation,
+    reorient,
+    training_space,
+)
+from segcal.data.preparation import prepare
 from segcal.data.sources import SOURCES
 from segcal.data.sources.acdc import AcdcSource
 from segcal.data.sources.base import NiftiCase, Source, SourceCase
 from segcal.data.sources.brats import BratsSource
+from segcal.data.sources.files import nifti_name
 from segcal.data.sources.flare import FlareSource
 from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
@@ -49,75 +57,23 @@ from segcal.data.sources.phantom import PhantomSource
 from segcal.data.splits import Splits, make_splits
 
 if TYPE_CHECKING:
-    from segcal.data.loaders import (
-        Loader,
-        ResidentLoader,
-        StreamLoader,
-        free_bytes,
-        make_loader,
-    )
+    from segcal.data.loaders import Loader, ResidentLoader, StreamLoader, free_bytes, make_loader
     from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
 __all__ = [
-    "MAX_VOLUME_BYTES",
-    "SOURCES",
-    "UNKNOWN",
-    "AcdcSource",
-    "Batch",
-    "BratsSource",
-    "Case",
-    "CaseProperties",
-    "CheckReport",
-    "DatasetInfo",
-    "Description",
-    "FlareSource",
-    "FolderSource",
-    "Grid",
-    "GridRecipe",
-    "Header",
-    "Intensity",
-    "Loader",
-    "MsdSource",
-    "NiftiCase",
-    "PatchDataset",
-    "PhantomSource",
-    "PrepareReport",
-    "PreparedCase",
-    "PreparedDataset",
-    "ResidentLoader",
-    "Scan",
-    "SliceDataset",
-    "Source",
-    "SourceCase",
-    "Splits",
-    "StreamLoader",
-    "TrainingSpace",
-    "check_dataset",
-    "check_same_grid",
-    "check_scan",
-    "find_images",
-    "free_bytes",
-    "grid_orientation",
-    "make_loader",
-    "make_splits",
-    "open_dataset",
-    "prepare",
-    "read_header",
-    "read_image",
-    "read_labels",
-    "read_scan",
-    "read_voxels",
-    "scan_grids",
-    "training_space",
-    "write_contact_sheet",
-    "write_nifti",
-]
+    "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource", "Case",
+    "DatasetInfo", "Description", "FlareSource", "FolderSource", "Grid", "GridRecipe", "Header",
+    "Intensity", "Loader", "MsdSource", "NiftiCase", "PatchDataset", "PhantomSource",
+    "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
+    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset",
+    "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",
+    "make_splits", "nifti_name", "open_dataset", "prepare", "read_header", "read_image",
+    "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space",
+    "write_contact_sheet", "write_nifti",
+]  # fmt: skip
 
-_NEED_TORCH = {
-    **dict.fromkeys(
-        ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader"),
-        "segcal.data.loaders",
-    ),
-    **dict.fromkeys(("Batch", "PatchDataset", "SliceDataset"), "segcal.data.torch_datasets"),
-}
+_LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")
+_NEED_TORCH = dict.fromkeys(_LOADERS, "segcal.data.loaders") | dict.fromkeys(
+    ("Batch", "PatchDataset", "SliceDataset"), "segcal.data.torch_datasets"
+)
 __getattr__, __dir__ = lazy_exports(__name__, _NEED_TORCH, __all__)

@@ -5,17 +5,15 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from segcal.data.grid import Grid, Shape, Spacing
 from segcal.data.info import Dtype
 from segcal.data.intensity import ChannelIntensity
 
 
-class SourceFile(BaseModel):
+class SourceFile(BaseModel, frozen=True, extra="forbid"):
     """Size and time of a file that a case was prepared from; `name` is relative to the source."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     bytes: int
@@ -42,15 +40,13 @@ class Case:
     notes: dict[str, str] = field(default_factory=dict)
 
 
-class CaseProperties(BaseModel):
+class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     """`case.json`: what is stored beside the arrays of a case.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
     stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
     `settings` holds everything that decided how the source files became these arrays.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[2] = 2
     name: str

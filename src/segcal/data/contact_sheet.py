@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.ndimage import binary_erosion
 
 from segcal.core.files import atomic_path
 from segcal.data.dataset import PreparedCase, PreparedDataset
@@ -64,14 +65,10 @@ def _draw(
         # An outline keeps the text readable on bright tissue.
         text.set_path_effects([withStroke(linewidth=1.2, foreground="black")])
     named = [(label, name) for label, name in sorted(classes.items()) if label > 0][:12]
-    handles = [Patch(color=_color(label), label=name) for label, name in named]
+    handles = [Patch(color=COLORS[(label - 1) % len(COLORS)], label=name) for label, name in named]
     columns = min(len(handles), 6)
     figure.legend(handles=handles, loc="upper left", ncols=columns, fontsize=7, frameon=False)
     figure.savefig(path, format="png", dpi=100)
-
-
-def _color(label: int) -> str:
-    return COLORS[(label - 1) % len(COLORS)]
 
 
 def _tile(case: PreparedCase) -> NDArray[np.generic]:
@@ -88,14 +85,10 @@ def _tile(case: PreparedCase) -> NDArray[np.generic]:
     picture = np.repeat(gray[None], 3, axis=0)
     labels = resize_labels(label[index], (height, width))
     for value in np.unique(labels[labels > 0]):
-        color = [int(_color(int(value))[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        picture[:, _edge(labels == value)] = np.array(color)[:, None]
+        code = COLORS[(int(value) - 1) % len(COLORS)]
+        color = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        mask = labels == value
+        edge = mask & ~binary_erosion(mask, border_value=1)
+        picture[:, edge] = np.array(color)[:, None]
     start = center_start((height, width), (TILE, TILE))
     return np.moveaxis(crop_or_pad(picture, start, (TILE, TILE), 0), 0, 2)
-
-
-def _edge(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The pixels of a mask that touch its outside."""
-    padded = np.pad(mask, 1, mode="edge")
-    inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    return np.asarray(mask & ~inner)

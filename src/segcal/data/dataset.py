@@ -10,13 +10,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from segcal.core.checks import check_choice
+from segcal.core.checks import check_choice, check_int
 from segcal.core.errors import LeakError, PathError
 from segcal.data.case import CaseProperties
 from segcal.data.grid import Grid, Shape, Spacing
 from segcal.data.info import DatasetInfo
 from segcal.data.splits import PARTS, Splits, read_splits, shared
-from segcal.data.store import decode_image, open_array, read_properties
+from segcal.data.store import REBUILD, decode_image, open_array, read_properties
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,8 @@ class PreparedCase:
         except IndexError:
             raise
         except Exception as error:
-            raise PathError(
-                self.folder / f"{name}.b2nd",
-                f"cannot be decompressed ({error})",
-                "delete its folder and run `segcal prepare` again",
-            ) from error
+            path, problem = self.folder / f"{name}.b2nd", f"cannot be decompressed ({error})"
+            raise PathError(path, problem, REBUILD) from error
 
     def _decode(self, stored: NDArray[Any]) -> NDArray[np.float32]:
         return decode_image(stored, self.properties.scale, self.properties.offset)
@@ -160,21 +157,15 @@ class PreparedDataset:
             return list(self)
         splits: Any = self.splits
         if fold is not None and part != "test":
-            if not 0 <= fold < len(self.splits.folds):
-                raise ValueError(
-                    f"Expected argument `fold` to be 0 to {len(self.splits.folds) - 1}, "
-                    f"but got {fold}."
-                )
-            splits = self.splits.folds[fold]
+            splits = self.splits.folds[check_int("fold", fold, low=0, high=len(splits.folds) - 1)]
         return [self[name] for name in getattr(splits, part)]
 
     def check_parts(self, fold: int | None = None) -> None:
         """Raise if two parts share a patient or a scan: an edited splits.json may do that."""
+        path = self.root / "splits.json"
         unknown = [n for p in PARTS for n in getattr(self.splits, p) if n not in self.info.cases]
         if unknown:
-            raise PathError(
-                self.root / "splits.json", f"lists an unknown case {unknown[0]}", "correct it"
-            )
+            raise PathError(path, f"lists an unknown case {unknown[0]}", "correct it")
         cases = {part: self.part(part, fold) for part in PARTS}
         properties = [case.properties for each in cases.values() for case in each]
         found = shared(
@@ -183,11 +174,8 @@ class PreparedDataset:
             {one.name: one.voxels_sha256 for one in properties},
         )
         if found:
-            raise LeakError(
-                self.root / "splits.json",
-                found[0] if fold is None else f"in fold {fold}, {found[0]}",
-                "correct it; `segcal data check` lists all",
-            )
+            problem = found[0] if fold is None else f"in fold {fold}, {found[0]}"
+            raise LeakError(path, problem, "correct it; `segcal data check` lists all")
 
 
 def open_dataset(folder: Path | str) -> PreparedDataset:
@@ -200,10 +188,7 @@ def open_dataset(folder: Path | str) -> PreparedDataset:
         raise PathError(root, "is not a prepared set", "make one with `segcal prepare`")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        info = DatasetInfo.model_validate(content)
+        return PreparedDataset(root, DatasetInfo.model_validate(content))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = "; ".join(str(error).splitlines()[:3])
-        raise PathError(
-            path, f"is not the description of a prepared set ({reason})", "prepare the set again"
-        ) from error
-    return PreparedDataset(root, info)
+        problem = f"is not the description of a set ({'; '.join(str(error).splitlines()[:3])})"
+        raise PathError(path, problem, "prepare the set again") from error

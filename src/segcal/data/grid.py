@@ -1,10 +1,10 @@
 """The grid that a case is stored on, and how to return to the grid of its file."""
 
-from typing import Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, PositiveFloat, PositiveInt
 
 from segcal.data.resample import (
     Float,
@@ -17,55 +17,41 @@ from segcal.data.resample import (
 
 Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
+PositiveShape = tuple[PositiveInt, PositiveInt, PositiveInt]
 Row = tuple[float, float, float, float]
-OptionalShape = tuple[int | None, int | None, int | None]
+OptionalShape = tuple[PositiveInt | None, PositiveInt | None, PositiveInt | None]
 
 
-class GridRecipe(BaseModel):
+class GridRecipe(BaseModel, frozen=True, extra="forbid"):
     """What happens to the grid of every case, axes (Z, Y, X); None keeps an axis unchanged.
 
     The whole volume is resized to `resize`; then its center is cropped to `crop` (padded where the
     volume is smaller).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     resize: OptionalShape = (None, None, None)
     crop: OptionalShape = (None, None, None)
 
     def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
         """The shape after resizing, and the stored shape, of a volume with this shape."""
-        resized = _fill_in(self.resize, shape)
-        return resized, _fill_in(self.crop, resized)
+        z, y, x = (want or have for want, have in zip(self.resize, shape, strict=True))
+        resized = (z, y, x)
+        z, y, x = (want or have for want, have in zip(self.crop, resized, strict=True))
+        return resized, (z, y, x)
 
 
-def _fill_in(requested: OptionalShape, shape: Shape) -> Shape:
-    z, y, x = (have if want is None else want for want, have in zip(requested, shape, strict=True))
-    return z, y, x
-
-
-class Grid(BaseModel):
+class Grid(BaseModel, frozen=True, extra="forbid"):
     """original → resized → cropped or padded. Axes (Z, Y, X), as the arrays are stored.
 
     `affine` is that of the source file: it maps voxel indices (x, y, z) to millimeters.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    original_shape: Shape
-    original_spacing_mm: Spacing
+    original_shape: PositiveShape
+    original_spacing_mm: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
     affine: tuple[Row, Row, Row, Row]
-    resized_shape: Shape
+    resized_shape: PositiveShape
     start: Shape
-    shape: Shape
-
-    @model_validator(mode="after")
-    def _check_positive(self) -> Self:
-        if min(*self.original_shape, *self.resized_shape, *self.shape) < 1:
-            raise ValueError("Expected grid shapes to be positive.")
-        if min(self.original_spacing_mm) <= 0:
-            raise ValueError("Expected grid spacing to be positive.")
-        return self
+    shape: PositiveShape
 
     @property
     def spacing_mm(self) -> Spacing:
@@ -100,7 +86,7 @@ class Grid(BaseModel):
         Voxels that were cropped away become background.
         """
         self._check("labels", labels.shape)
-        whole = crop_or_pad(labels, self._start_back(), self.resized_shape, 0)
+        whole = crop_or_pad(labels, [-s for s in self.start], self.resized_shape, 0)
         return resize_labels(np.asarray(whole, dtype=np.uint8), self.original_shape)
 
     def restore_probs(self, probs: NDArray[np.floating]) -> Float:
@@ -109,14 +95,11 @@ class Grid(BaseModel):
         They still sum to 1. Voxels that were cropped away become background with probability 1.
         """
         self._check("probs", probs.shape[1:])
-        background = crop_or_pad(probs[:1], self._start_back(), self.resized_shape, 1.0)
-        others = crop_or_pad(probs[1:], self._start_back(), self.resized_shape, 0.0)
+        back = [-s for s in self.start]
+        background = crop_or_pad(probs[:1], back, self.resized_shape, 1.0)
+        others = crop_or_pad(probs[1:], back, self.resized_shape, 0.0)
         whole = np.concatenate([background, others]).astype(np.float32)
         return resize_linear(whole, self.original_shape)
-
-    def _start_back(self) -> Shape:
-        z, y, x = self.start
-        return -z, -y, -x
 
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
         if tuple(shape) != self.shape:
@@ -131,13 +114,9 @@ def plan_grid(
 ) -> Grid:
     """The grid on which a volume of this shape is stored."""
     resized, stored = recipe.shapes(shape)
-    return Grid.model_validate(
-        {
-            "original_shape": shape,
-            "original_spacing_mm": spacing_mm,
-            "affine": tuple(tuple(float(v) for v in row) for row in affine),
-            "resized_shape": resized,
-            "start": center_start(resized, stored),
-            "shape": stored,
-        }
-    )
+    rows: Any = affine.tolist()
+    start: Any = center_start(resized, stored)
+    return Grid(
+        original_shape=shape, original_spacing_mm=spacing_mm, affine=rows,
+        resized_shape=resized, start=start, shape=stored,
+    )  # fmt: skip

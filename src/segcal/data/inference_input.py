@@ -36,18 +36,9 @@ def find_images(folder: Path | str, channels: Sequence[str]) -> dict[str, tuple[
         files = _nifti_files([path for part in parts for path in list_folder(part)])
     if not files:
         raise PathError(folder, "holds no .nii or .nii.gz images", "check the path of --input")
-    numbers = [f"{number:04d}" for number in range(len(channels))]
-    names = [name.casefold().replace(" ", "_") for name in channels]
-    for suffixes in (numbers, names):
-        grouped = _group(files, suffixes)
-        if grouped is not None:
-            return grouped
-    cases: dict[str, tuple[Path, ...]] = {}
-    for name, path in files:
-        if name in cases:
-            raise PathError(path, f"is a second file named {name}", "keep one file per case")
-        cases[name] = (path,)
-    return cases
+    numbers = [f"_{number:04d}" for number in range(len(channels))]
+    names = ["_" + name.casefold().replace(" ", "_") for name in channels]
+    return _group(files, numbers) or _group(files, names) or _group(files, [""]) or {}
 
 
 def _nifti_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
@@ -59,7 +50,7 @@ def _group(
     files: Sequence[tuple[str, Path]], suffixes: Sequence[str]
 ) -> dict[str, tuple[Path, ...]] | None:
     """The files by case if every name ends in one of the suffixes, else None."""
-    pattern = re.compile(rf"(.+)_({'|'.join(map(re.escape, suffixes))})", re.IGNORECASE)
+    pattern = re.compile(rf"(.+)({'|'.join(map(re.escape, suffixes))})", re.IGNORECASE)
     cases: dict[str, dict[str, Path]] = {}
     for name, path in files:
         match = pattern.fullmatch(name)
@@ -67,16 +58,15 @@ def _group(
             return None
         channel = match[2].casefold()
         if channel in cases.setdefault(match[1], {}):
-            raise PathError(path, "is the second file of a channel", "keep one file per channel")
+            problem = f"is a second file named {name}"
+            raise PathError(path, problem, "keep one file per case and channel")
         cases[match[1]][channel] = path
     for name, paths in cases.items():
         missing = [suffix for suffix in suffixes if suffix not in paths]
         if missing:
-            raise PathError(
-                next(iter(paths.values())).with_name(f"{name}_{missing[0]}.nii.gz"),
-                f"is missing (a channel of {name})",
-                "complete the case or remove it",
-            )
+            path = next(iter(paths.values())).with_name(f"{name}{missing[0]}.nii.gz")
+            problem = f"is missing (a channel of {name})"
+            raise PathError(path, problem, "complete the case or remove it")
     return {name: tuple(paths[s] for s in suffixes) for name, paths in cases.items()}
 
 

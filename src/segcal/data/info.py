@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from segcal.data.grid import GridRecipe
 from segcal.data.intensity import Intensity
@@ -11,7 +11,7 @@ Dtype = Literal["float16", "uint8"]
 Recipe = Literal["paper", "padded", "native"]
 
 
-class Description(BaseModel):
+class Description(BaseModel, frozen=True, extra="forbid"):
     """What a source knows about its data set before any voxel is read.
 
     Attributes:
@@ -23,8 +23,6 @@ class Description(BaseModel):
         intensity: how images are normalized.
         split_counts: patients in train, val and test; other totals use these proportions.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     channels: tuple[str, ...]
@@ -40,7 +38,7 @@ class Description(BaseModel):
         return tuple(sorted(self.label_map or self.classes)) or None
 
 
-class DatasetInfo(Description):
+class DatasetInfo(Description, frozen=True):
     """`dataset.yaml`: the description, and how the set was prepared.
 
     The file is written last, so its presence means that the set is complete. `fingerprint`

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from segcal.core.errors import PathError
 
@@ -14,15 +14,13 @@ from segcal.core.errors import PathError
 CT_WINDOW = (-160.0, 240.0)
 
 
-class Intensity(BaseModel):
+class Intensity(BaseModel, frozen=True, extra="forbid"):
     """How the images of a data set are normalized.
 
     `zscore`: (x − mean) / std, per volume and channel; with `nonzero`, mean and std are taken over
     the voxels that are not 0 (skull-stripped brains).
     `window`: clip to [low, high], then scale to [0, 1].
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["zscore", "window"] = "zscore"
     nonzero: bool = False
@@ -33,10 +31,8 @@ class Intensity(BaseModel):
         return "z-score" if self.kind == "zscore" else f"window {self.low:g} to {self.high:g}"
 
 
-class ChannelIntensity(BaseModel):
+class ChannelIntensity(BaseModel, frozen=True, extra="forbid"):
     """What was done to one channel: stored = (clip(x, low, high) − shift) / divisor."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     low: float | None = None
     high: float | None = None

@@ -85,15 +85,10 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue after `state`; a ValueError if it belongs to another order."""
-        for key, here in self._order_settings().items():
-            if state.get(key) != here:
-                raise ValueError(
-                    f"Expected argument `state` to have {key} {here} as this loader, "
-                    f"but got {state.get(key)}."
-                )
+        own = self._order_settings()
         epoch, step = (int(state.get(key, -1)) for key in ("epoch", "step"))
-        if epoch < 0 or not 0 <= step < len(self):
-            raise ValueError(f"Expected argument `state` to fit this loader, but got {state}.")
+        if {key: state.get(key) for key in own} != own or epoch < 0 or not 0 <= step < len(self):
+            raise ValueError(f"Expected argument `state` to fit {own}, but got {state}.")
         self.epoch, self.step, self._resuming = epoch, step, True
 
     def _order_settings(self) -> dict[str, int]:
@@ -110,7 +105,6 @@ class StreamLoader(Loader):
     def __init__(
         self, dataset: Dataset[Batch], batch_size: int, *, workers: int = 0, **options: Any
     ) -> None:
-        check_int("workers", workers, low=0)
         super().__init__(len(dataset), batch_size, **options)  # type: ignore[arg-type]
         self.dataset, self.workers = dataset, workers
 
@@ -150,9 +144,23 @@ class ResidentLoader(Loader):
                 "give SliceDataset a `size`."
             )
         self.device = torch.device(device)
-        self.names = [dataset.case_of(index).name for index in range(len(dataset))]
-        tensors = [tensor.to(self.device) for tensor in _read_all(dataset, shape)]
-        self.images, self.labels, self.scale, self.offset = tensors
+        self.names: list[str] = []
+        first = dataset.cases[0].properties
+        dtype = torch.uint8 if first.dtype == "uint8" else torch.float16
+        images = torch.empty((len(dataset), first.channels, *shape), dtype=dtype)
+        labels = torch.empty((len(dataset), *shape), dtype=torch.uint8)
+        scale = torch.empty((len(dataset), first.channels, 1, 1))
+        offset = torch.empty_like(scale)
+        for case in dataset.cases:
+            box = slice(len(self.names), len(self.names) + case.shape[0])
+            stored = dataset.fit(case.read("image"), case.stored_zero())
+            images[box] = torch.from_numpy(stored).transpose(0, 1)
+            labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
+            scale[box, :, 0, 0] = torch.tensor(case.properties.scale)
+            offset[box, :, 0, 0] = torch.tensor(case.properties.offset)
+            self.names += [case.name] * case.shape[0]
+        self.images, self.labels = images.to(self.device), labels.to(self.device)
+        self.scale, self.offset = scale.to(self.device), offset.to(self.device)
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         # The order of the epoch is copied to the device once.
@@ -163,28 +171,6 @@ class ResidentLoader(Loader):
                 image = image.mul_(self.scale[index]).add_(self.offset[index])
             names = tuple(self.names[i] for i in batch.tolist())
             yield Batch(image, self.labels[index].long(), names)
-
-
-def _read_all(
-    dataset: SliceDataset, shape: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """All images and labels as stored, and the scale and offset of each slice, (N, C, 1, 1)."""
-    first = dataset.cases[0].properties
-    dtype = torch.uint8 if first.dtype == "uint8" else torch.float16
-    images = torch.empty((len(dataset), first.channels, *shape), dtype=dtype)
-    labels = torch.empty((len(dataset), *shape), dtype=torch.uint8)
-    scale = torch.empty((len(dataset), first.channels, 1, 1))
-    offset = torch.empty_like(scale)
-    start = 0
-    for case in dataset.cases:
-        box = slice(start, start + case.shape[0])
-        stored = dataset.fit(case.read("image"), case.stored_zero())
-        images[box] = torch.from_numpy(stored).transpose(0, 1)
-        labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
-        scale[box, :, 0, 0] = torch.tensor(case.properties.scale)
-        offset[box, :, 0, 0] = torch.tensor(case.properties.offset)
-        start = box.stop
-    return images, labels, scale, offset
 
 
 def resident_bytes(dataset: SliceDataset) -> int | None:

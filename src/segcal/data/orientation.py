@@ -13,7 +13,7 @@ from nibabel.orientations import (
     ornt_transform,
 )
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from segcal.data.grid import Grid, GridRecipe, plan_grid
 
@@ -21,15 +21,13 @@ UNKNOWN = "unknown"
 Range = tuple[float, float]
 
 
-class TrainingSpace(BaseModel):
+class TrainingSpace(BaseModel, frozen=True, extra="forbid"):
     """Orientation and spacing of the cases that a network was trained on, stored in `run.json`.
 
     `orientations` counts the cases by the axis codes (x, y, z) of their files, such as "RAS";
     files whose affine is a placeholder count as "unknown". `spacing_mm` has the smallest and the
     largest spacing of the stored grids, axes (Z, Y, X).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     orientations: dict[str, int]
     spacing_mm: tuple[Range, Range, Range]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfftn, rfftn
 from scipy.special import ndtr
 
-from segcal.core.checks import check_number
+from segcal.core.checks import check_int
 from segcal.data.case import Case
 from segcal.data.grid import GridRecipe, plan_grid
 from segcal.data.intensity import Intensity, normalize
@@ -53,11 +53,10 @@ class PhantomSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.dims not in (2, 3):
-            raise ValueError(f"Expected argument `dims` to be 2 or 3, but got {self.dims}.")
-        check_number("size", self.size, low=32, high=1024)
-        check_number("slices", self.slices, low=4, high=512)
-        check_number("seed", self.seed, low=0)
+        check_int("dims", self.dims, low=2, high=3)
+        check_int("size", self.size, low=32, high=1024)
+        check_int("slices", self.slices, low=4, high=512)
+        check_int("seed", self.seed, low=0)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -92,9 +91,8 @@ class Phantom:
     def draw(self, rng: np.random.Generator) -> NDArray[np.uint8]:
         """One rater's label map (Z, Y, X)."""
         label = np.zeros(self.image.shape, dtype=np.uint8)
-        for index, (distance, sigma) in enumerate(
-            zip(self.distance_mm, self.disagreement_mm, strict=True), start=1
-        ):
+        organs = zip(self.distance_mm, self.disagreement_mm, strict=True)
+        for index, (distance, sigma) in enumerate(organs, start=1):
             field = smooth_field(rng, self.image.shape, self.spacing_mm, _DRAWING_MM)
             habit = rng.standard_normal()
             wobble = math.sqrt(1 - _HABIT) * field + math.sqrt(_HABIT) * float(habit)

@@ -71,7 +71,7 @@ def prepare(
     """Write the cases, splits and description of a data set to `out`.
 
     Args:
-        source: the data set, such as `AcdcSource("ACDC/training")`.
+        source: such as `AcdcSource("ACDC/training")`.
         out: the folder to write; it must not lie in the source folder, nor the source in it.
         recipe: `paper` (the sizes of the NACL paper), `padded` (slices padded to one size, for
             data sets without a size in the paper) or `native` (the original grid); the first one
@@ -81,7 +81,6 @@ def prepare(
             new processes, which needs `if __name__ == "__main__":` in a script.
         keep_going: skip invalid cases and list them, instead of stopping at the first.
         seed, folds: of the splits.
-        progress: called after each case.
     """
     check_int("workers", workers, low=0)
     check_int("seed", seed, low=0)
@@ -177,19 +176,14 @@ def _kept_cases(
     """The cases of an earlier run that are still valid; the others are prepared again."""
     kept = {}
     for folder in list_folder(cases_dir):
-        if folder.name not in files:
-            raise PathError(
-                folder, "is a case that the source does not have", "choose another --out"
-            )
+        problem = "" if folder.name in files else "is a case that the source does not have"
         properties = read_properties(folder)
         for key in sorted(settings.keys() | properties.settings.keys()):
             before, now = (s.get(key, "none") for s in (properties.settings, settings))
-            if before != now:
-                raise PathError(
-                    folder,
-                    f"was prepared with another {key} ({before}, now {now})",
-                    "choose another --out",
-                )
+            if before != now and not problem:
+                problem = f"was prepared with another {key} ({before}, now {now})"
+        if problem:
+            raise PathError(folder, problem, "choose another --out")
         arrays = [folder / f"{name}.b2nd" for name in properties.sha256]
         complete = all(path.is_file() and path.stat().st_size > 0 for path in arrays)
         if complete and properties.sources == files[folder.name]:

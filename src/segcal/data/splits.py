@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from segcal.core.checks import check_int
 from segcal.core.errors import PathError
@@ -13,20 +13,16 @@ from segcal.core.errors import PathError
 PARTS = ("train", "val", "test")
 
 
-class Fold(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Fold(BaseModel, frozen=True, extra="forbid"):
     train: tuple[str, ...]
     val: tuple[str, ...]
 
 
-class Splits(BaseModel):
+class Splits(BaseModel, frozen=True, extra="forbid"):
     """`splits.json`: case names of each part, and k folds over the cases outside the test set.
 
     `duplicates` lists groups of patients that share an identical scan.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
     seed: int
@@ -43,11 +39,9 @@ def read_splits(path: Path) -> Splits:
     except OSError as error:
         remedy = "run `segcal prepare` again"
         raise PathError(path, f"cannot be read ({error.strerror})", remedy) from error
-    except (ValidationError, ValueError) as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            reason = ": ".join([*map(str, first["loc"]), first["msg"]])
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
         raise PathError(path, f"is not a list of splits ({reason})", "correct it") from error
 
 
@@ -99,18 +93,18 @@ def make_splits(
     """Split cases (name → patient) so that no patient or duplicate scan is in two parts."""
     check_int("seed", seed, low=0)
     check_folds(folds)
-    groups = _groups(set(patient_of.values()), duplicates)
-    sizes = part_sizes(sum(map(len, groups)), counts)
+    together = {patient for group in duplicates for patient in group}
+    singles = [[patient] for patient in sorted(set(patient_of.values()) - together)]
+    groups = [sorted(group) for group in duplicates] + singles
     rng = np.random.default_rng(seed)
-    parts = _deal(groups, sizes, rng)
-    named = {part: _cases_of(patient_of, dealt) for part, dealt in zip(PARTS, parts, strict=True)}
-    rest = [group for part in parts[:2] for group in part]
+    parts = _deal(groups, part_sizes(sum(map(len, groups)), counts), rng)
+    train, val, test = (_cases_of(patient_of, part) for part in parts)
     return Splits(
         seed=seed,
-        train=named["train"],
-        val=named["val"],
-        test=named["test"],
-        folds=_folds(patient_of, rest, folds, rng),
+        train=train,
+        val=val,
+        test=test,
+        folds=_folds(patient_of, [*parts[0], *parts[1]], folds, rng),
         duplicates=tuple(tuple(d) for d in duplicates),
     )
 
@@ -119,12 +113,6 @@ def check_folds(folds: int) -> None:
     """0 means no folds; a single fold would have no training cases."""
     if check_int("folds", folds, low=0) == 1:
         raise ValueError("Expected argument `folds` to be 0 or at least 2, but got 1.")
-
-
-def _groups(patients: set[str], duplicates: Sequence[Sequence[str]]) -> list[list[str]]:
-    together = {patient for group in duplicates for patient in group}
-    singles = [[p] for p in sorted(patients - together)]
-    return [sorted(group) for group in duplicates] + singles
 
 
 def _deal(
@@ -163,13 +151,11 @@ def _folds(
     total = sum(map(len, groups))
     sizes = [total // count + (index < total % count) for index in range(count)]
     dealt = _deal(groups, sizes, rng)
-    return tuple(
-        Fold(
-            train=_cases_of(patient_of, [g for d in dealt if d is not held for g in d]),
-            val=_cases_of(patient_of, held),
-        )
-        for held in dealt
-    )
+    found = []
+    for held in dealt:
+        train = [group for part in dealt if part is not held for group in part]
+        found.append(Fold(train=_cases_of(patient_of, train), val=_cases_of(patient_of, held)))
+    return tuple(found)
 
 
 def _cases_of(patient_of: Mapping[str, str], groups: Sequence[Sequence[str]]) -> tuple[str, ...]:

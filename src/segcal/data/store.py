@@ -8,7 +8,6 @@ from typing import Any
 import blosc2
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
@@ -16,7 +15,7 @@ from segcal.data.case import Case, CaseProperties
 from segcal.data.info import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("float16", "uint8")
-_REBUILD = "delete its folder and run `segcal prepare` again"
+REBUILD = "delete its folder and run `segcal prepare` again"
 # The range of uint8: one voxel in a thousand is clipped at each end, so that a few very bright
 # voxels do not reduce the resolution of all others.
 _CLIP_PERCENT = (0.1, 99.9)
@@ -111,10 +110,10 @@ def read_properties(folder: Path) -> CaseProperties:
     try:
         return CaseProperties.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", _REBUILD) from error
-    except (ValidationError, ValueError) as error:
+        raise PathError(path, f"cannot be read ({error.strerror})", REBUILD) from error
+    except ValueError as error:  # pydantic's is one
         reason = str(error).splitlines()[0]
-        raise PathError(path, f"is not a case description ({reason})", _REBUILD) from error
+        raise PathError(path, f"is not a case description ({reason})", REBUILD) from error
 
 
 def open_array(path: Path) -> Any:
@@ -124,7 +123,7 @@ def open_array(path: Path) -> Any:
         return blosc2.open(str(path), mode="r", dparams=blosc2.DParams(nthreads=1))
     except Exception as error:
         # blosc2 raises many types on damaged files; all of them mean the same to the user.
-        raise PathError(path, "is not a readable array file", _REBUILD) from error
+        raise PathError(path, "is not a readable array file", REBUILD) from error
 
 
 def array_sha256(array: NDArray[Any]) -> str:
@@ -140,9 +139,7 @@ def _frame(array: NDArray[Any]) -> bytes:
     # LZ4 decompresses a slice three times faster than ZSTD; the files are a sixth larger.
     filters = [blosc2.Filter.BITSHUFFLE if array.itemsize > 1 else blosc2.Filter.NOFILTER]
     packing = blosc2.CParams(codec=blosc2.Codec.LZ4, clevel=5, filters=filters, nthreads=1)
-    packed = blosc2.asarray(
-        np.ascontiguousarray(array), chunks=chunks, blocks=chunks, cparams=packing
-    )
+    data = np.ascontiguousarray(array)
+    packed = blosc2.asarray(data, chunks=chunks, blocks=chunks, cparams=packing)
     # Compressed in memory and written by Python: a full disk is then an error.
-    data: bytes = packed.to_cframe()
-    return data
+    return bytes(packed.to_cframe())

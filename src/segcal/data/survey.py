@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.data._free_memory import free_ram
@@ -57,9 +59,8 @@ def _source_files(case: SourceCase, folder: Path | None) -> tuple[SourceFile, ..
         except OSError as error:
             raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
         name = path.relative_to(folder) if folder and path.is_relative_to(folder) else path
-        found.append(
-            SourceFile(name=name.as_posix(), bytes=stat.st_size, mtime_ns=stat.st_mtime_ns)
-        )
+        size, time = stat.st_size, stat.st_mtime_ns
+        found.append(SourceFile(name=name.as_posix(), bytes=size, mtime_ns=time))
     return tuple(found)
 
 
@@ -73,16 +74,12 @@ def describe(
     if recipe == "paper" and source.paper_grid is not None:
         grid = source.paper_grid
     elif recipe == "padded":
-        shapes = _shapes(cases)
-        y, x = (max([shape[axis] for shape in shapes], default=1) for axis in (1, 2))
-        grid = GridRecipe(crop=(None, _round_up(y), _round_up(x)))
+        sides = np.max([(1, 1), *(shape[1:] for shape in _shapes(cases))], axis=0)
+        y, x = (-(-sides // _MULTIPLE) * _MULTIPLE).tolist()
+        grid = GridRecipe(crop=(None, y, x))
     return DatasetInfo(
         **dict(source.description), source=source.name, recipe=recipe, dtype=dtype, grid=grid
     )
-
-
-def _round_up(side: int) -> int:
-    return -(-side // _MULTIPLE) * _MULTIPLE
 
 
 def _shapes(cases: Iterable[SourceCase]) -> Sequence[Shape]:

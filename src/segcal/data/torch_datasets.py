@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from segcal.core.checks import check_int, check_number
-from segcal.data.dataset import PreparedCase, PreparedDataset
+from segcal.data.dataset import PreparedDataset
 from segcal.data.resample import center_start, crop_or_pad, present
 from segcal.data.store import decode_image
 
@@ -59,10 +59,6 @@ class SliceDataset(Dataset[Batch]):
         target = self.fit(case.label_slice(z)[None], (0,))[0].astype(np.int64)
         return Batch(torch.from_numpy(image), torch.from_numpy(target), case.name)
 
-    def case_of(self, index: int) -> PreparedCase:
-        """The case that slice `index` belongs to."""
-        return self.cases[self._index[index][0]]
-
     def shape(self) -> tuple[int, int] | None:
         """The shape (Y, X) of all slices, or None if they differ."""
         if self.size is not None:
@@ -102,13 +98,9 @@ class PatchDataset(Dataset[Batch]):
         check_int("per_case", per_case, low=1)
         check_int("seed", seed, low=0)
         check_number("foreground", foreground, low=0, high=1)
-        self.cases = dataset.part(part, fold)
-        self.num_classes = dataset.num_classes
-        self.patch_size = patch_size
-        self.per_case = per_case
-        self.foreground = foreground
-        self.seed = seed
-        self.epoch = 0
+        self.cases, self.num_classes = dataset.part(part, fold), dataset.num_classes
+        self.patch_size, self.per_case, self.foreground = patch_size, per_case, foreground
+        self.seed, self.epoch = seed, 0
         self._voxels: dict[int, list[NDArray[np.int32]]] = {}
 
     def __len__(self) -> int:
@@ -137,10 +129,8 @@ class PatchDataset(Dataset[Batch]):
         ]
         # Only the slices of the box are decompressed; the part outside the volume is padded.
         inside = [min(s, 0) for s in start]
-        image = case.image(box)
-        target = case.label(box).astype(np.int64)
-        image = np.asarray(crop_or_pad(image, inside, self.patch_size, 0), dtype=np.float32)
-        target = np.asarray(crop_or_pad(target, inside, self.patch_size, 0), dtype=np.int64)
+        image = np.asarray(crop_or_pad(case.image(box), inside, self.patch_size, 0))
+        target = crop_or_pad(case.label(box), inside, self.patch_size, 0).astype(np.int64)
         return Batch(torch.from_numpy(image), torch.from_numpy(target), case.name)
 
     def _start(self, number: int, rng: np.random.Generator) -> list[int]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from segcal.core.errors import PathError
 from segcal.core.files import staged_files
 from segcal.core.progress import ProgressCallback, no_progress
@@ -27,11 +30,15 @@ class Applied:
     voxels: int = 0
     changed_labels: int = 0
 
+    def count(self, before: NDArray[np.floating], after: NDArray[np.floating]) -> None:
+        """Add a case: its logits or probabilities (K, *S) before and after calibration."""
+        self.cases += 1
+        self.voxels += before[0].size
+        self.changed_labels += int((before.argmax(0) != after.argmax(0)).sum())
+
     def __str__(self) -> str:
-        return (
-            f"{self.cases} cases, {self.changed_labels:,} of {self.voxels:,} voxels changed "
-            "their label"
-        )
+        labels = f"{self.changed_labels:,} of {self.voxels:,} voxels changed their label"
+        return f"{self.cases} cases, {labels}"
 
 
 def apply_folder(
@@ -60,9 +67,7 @@ def apply_folder(
             with name_file_in_errors(file.path):
                 probs = calibrator.transform(values, from_probs=from_probs)
             write_like(file, probs, draft)
-            done.cases += 1
-            done.voxels += values[0].size
-            done.changed_labels += int((values.argmax(0) != probs.argmax(0)).sum())
+            done.count(values, probs)
             progress("calibrating", done.cases, len(found))
     return done
 
@@ -70,8 +75,6 @@ def apply_folder(
 def check_num_classes(file: SoftmaxFile, num_classes: int) -> None:
     """Raise a PathError if a prediction has another number of classes than the calibrator."""
     if file.num_classes != num_classes:
-        raise PathError(
-            file.path,
-            f"has {file.num_classes} classes, but the calibrator was fitted on {num_classes}",
-            "use predictions of the network that it was fitted on, or fit another calibrator",
-        )
+        problem = f"has {file.num_classes} classes, but the calibrator was fitted on {num_classes}"
+        remedy = "use predictions of the network that it was fitted on, or fit another calibrator"
+        raise PathError(file.path, problem, remedy)

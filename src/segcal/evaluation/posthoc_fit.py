@@ -48,30 +48,21 @@ def fit_pairs(
     score each case with the calibrator of the fold that did not contain it.
 
     Args:
-        pairs: predictions with their labels.
-        method: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
-        from_probs: predictions are probabilities.
+        method: a name in `segcal.posthoc.CALIBRATORS`, or an import path; `options` are its own.
         region: voxels to fit on, a name of `segcal.metrics.REGIONS`.
-        balance: see `Calibrator.fit`.
+        from_probs, balance, max_voxels, seed: see `Calibrator.fit`.
         folds: number of folds, at most one per case or patient; 0 skips cross-validation.
         patient: a regular expression. Cases in which it finds the same text (its first group, if
             it has one) belong to one patient: they stay in one fold and count once in the
             intervals. None: each case is one patient.
-        max_voxels, seed: size and seed of the sample.
-        options: options of the calibrator.
         progress: called as (what, cases done, cases in total).
     """
     check_choice("region", region, REGIONS)
     check_int("folds", folds, low=0)
     parts = make_folds(pairs.names, folds, patient, seed) if folds else []
     make = partial(make_calibrator, method, **(options or {}))
-    sample = Sample(
-        max_voxels=max_voxels,
-        seed=seed,
-        from_probs=from_probs,
-        space=make().space,
-        ignore_index=IGNORED,
-    )
+    space = make().space
+    sample = Sample(max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=space)
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()
         with name_file_in_errors(pair.softmax.path):
@@ -177,8 +168,4 @@ def _scores(
     probs: NDArray[Any], target: NDArray[np.int32], mask: NDArray[np.bool_]
 ) -> dict[str, float]:
     found = voxel_statistics(probs, target, len(probs), mask, ignore_index=IGNORED, batched=False)
-    return {
-        "ece": found.bins.ece(),
-        "nll": found.scores.nll(),
-        "brier": found.scores.brier(),
-    }
+    return {"ece": found.bins.ece(), "nll": found.scores.nll(), "brier": found.scores.brier()}

@@ -43,11 +43,9 @@ def evaluate_calibrated(
     its parameters.
 
     Args:
-        run: the folder that `segcal train` wrote.
         calibrator: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
-        out: folder of the evaluation.
         name, method, dataset: identify the rows of the table.
-        config, data, device, workers, overwrite: as `evaluate_run`.
+        run, out, config, data, device, workers, overwrite: as `evaluate_run`.
     """
     config = config or EvaluationConfig()
     opened = open_run(run)

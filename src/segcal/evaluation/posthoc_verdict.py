@@ -34,7 +34,6 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """After minus before."""
         return self.after - self.before
 
     @property
@@ -91,7 +90,7 @@ class Verdict:
         return "partly" if "better" in found else "no"
 
     def summary(self) -> str:
-        """One or two sentences."""
+        """The answer in one sentence."""
         ece, nll = self.change("ece"), self.change("nll")
         answer = {
             "yes": "Yes, calibration helped",
@@ -101,18 +100,10 @@ class Verdict:
             "too few": f"Too few {self.unit} to decide ({MIN_UNITS} are needed)",
         }[self.helped]
         units = "" if self.unit == "cases" else f"{ece.units} {self.unit}, "
-        text = (
+        return (
             f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
             f"{units}{ece.cases} cases, 95 % intervals."
         )
-        others = [
-            f"{c.region} {c.before:.4f} → {c.after:.4f} ({c.direction})"
-            if c.cases
-            else f"{c.region} has no voxels"
-            for c in self.changes
-            if c.metric == "ece" and c.region != self.region
-        ]
-        return text + (f" ECE in other regions: {', '.join(others)}." if others else "")
 
     def as_dict(self) -> dict[str, Any]:
         """The content of the calibrator's file."""
@@ -155,17 +146,13 @@ def paired_change(
     pairs = pairs[:, keep]
     if units is not None:
         number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
-        pairs = _means(pairs, np.array([number[unit] for unit in units])[keep])
+        index = np.array([number[unit] for unit in units])[keep]
+        count = np.bincount(index)
+        sums = np.stack([np.bincount(index, row) for row in pairs])
+        pairs = sums[:, count > 0] / count[count > 0]
     low, high = _interval(pairs[1] - pairs[0])
     first, second = pairs.mean(1).tolist()
     return Change(region, metric, first, second, low, high, cases, pairs.shape[1])
-
-
-def _means(pairs: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(2, cases) to (2, units)."""
-    count = np.bincount(index)
-    sums = np.stack([np.bincount(index, row) for row in pairs])
-    return sums[:, count > 0] / count[count > 0]
 
 
 def _interval(difference: NDArray[np.float64]) -> tuple[float, float]:

@@ -19,28 +19,15 @@ from segcal.posthoc.calibrator import (
 )
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
 from segcal.posthoc.files import load_calibrator
-from segcal.posthoc.sample import Balance, Sample, Stream, Voxels
+from segcal.posthoc.sample import Balance, Sample, Voxels
 from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
 __all__ = [
-    "CALIBRATORS",
-    "Balance",
-    "Calibrator",
-    "DirichletScaling",
-    "FitReport",
-    "HeldOut",
-    "MatrixScaling",
-    "Sample",
-    "Stream",
-    "TemperatureScaling",
-    "VectorScaling",
-    "Voxels",
-    "load_calibrator",
-    "make_calibrator",
-    "short_name",
-    "to_probs",
-]
+    "CALIBRATORS", "Balance", "Calibrator", "DirichletScaling", "FitReport", "HeldOut",
+    "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels", "load_calibrator",
+    "make_calibrator", "short_name", "to_probs",
+]  # fmt: skip
 
 CALIBRATORS.register("temperature", TemperatureScaling)
 CALIBRATORS.register("vector", VectorScaling)

@@ -85,7 +85,9 @@ class BlockReader:
                 f"Expected {what} to be finite, but got values in [{low:g}, {high:g}]."
             )
         if not self.from_probs:
-            self._remember(block, low, high)
+            if self._looks_like_probs is not False:
+                sums_to_one = float(np.abs(block.sum(0, dtype=np.float64) - 1).max()) <= 1e-3
+                self._looks_like_probs = low >= 0 and high <= 1 and sums_to_one
         elif self.space == "logits":
             raise ValueError(
                 "Expected raw logits, which this method needs, but got probabilities. "
@@ -102,21 +104,17 @@ class BlockReader:
             return np.asarray(np.log(np.maximum(values, clip)))
         return values if self.space == "logits" else log_softmax(values)
 
-    def finish(self) -> None:
-        """Raise a ValueError if everything given as logits looked like probabilities."""
+    def finish(self) -> int:
+        """K; a ValueError if no case was read, or all given logits looked like probabilities."""
+        if self.num_classes is None:
+            raise ValueError("Expected argument `cases` to hold a case or more, but got none.")
         if self._looks_like_probs:
             raise ValueError(
                 "Expected argument `logits` to be logits, but all values are in [0, 1] and sum to "
                 "1 over the classes, so they look like probabilities. Pass `from_probs=True` "
                 "(on the command line: --probs instead of --logits)."
             )
-
-    def _remember(self, block: npt.NDArray[Any], low: float, high: float) -> None:
-        if self._looks_like_probs is False:
-            return
-        total = block.sum(0, dtype=np.float64)
-        in_range = low >= 0 and high <= 1
-        self._looks_like_probs = in_range and float(np.abs(total - 1).max()) <= 1e-3
+        return self.num_classes
 
     def _check_case(
         self, case: object
@@ -132,13 +130,10 @@ class BlockReader:
         check_array("logits", case.logits)
         check_array("target", case.target)
         logits, target = to_numpy(case.logits, widen_half=False), to_numpy(case.target)
-        if logits.dtype.kind != "f":
+        if logits.dtype.kind != "f" or target.dtype.kind not in "iu":
             raise TypeError(
-                f"Expected argument `logits` to be floating point, but got {logits.dtype}."
-            )
-        if target.dtype.kind not in "iu":
-            raise TypeError(
-                f"Expected argument `target` to hold integer labels, but got {target.dtype}."
+                "Expected argument `logits` to be floating point and `target` to hold integer "
+                f"labels, but got {logits.dtype} and {target.dtype}."
             )
         if logits.ndim < 2 or logits.shape[1:] != target.shape or logits.shape[0] < 2:
             raise ValueError(
@@ -169,6 +164,7 @@ def map_blocks(
 ) -> npt.NDArray[Any]:
     """Probabilities (K, *S): `function(rows, block)` of every block, in float32 or wider."""
     out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
+    reader.num_classes = len(logits)
     for where in _blocks_of(logits):
         block = take_block(logits, where, logits.ndim - 1)
         reader.check(block)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,19 @@ from segcal.posthoc.sample import Voxels
 Derivatives = tuple[float, Floats, Floats]
 
 
+class Parameters(NamedTuple):
+    """The parameters θ of a calibrator: `identity` is the θ that changes nothing.
+
+    `penalty` is the weight of each θ² in the objective.
+    """
+
+    names: list[str]
+    identity: Floats
+    lower: Floats
+    upper: Floats
+    penalty: Floats
+
+
 class LinearCalibrator(Calibrator):
     """A calibrator with few parameters θ within bounds, fitted by Newton's method."""
 
@@ -29,16 +43,8 @@ class LinearCalibrator(Calibrator):
         self._theta: Floats = np.empty(0)
 
     @abstractmethod
-    def _identity(self, num_classes: int) -> Floats:
-        """The θ that changes nothing."""
-
-    @abstractmethod
-    def _limits(self, num_classes: int) -> tuple[Floats, Floats]:
-        """Lower and upper limits of θ."""
-
-    @abstractmethod
-    def _names(self, num_classes: int) -> list[str]:
-        """The name of each parameter."""
+    def _parameters(self, num_classes: int) -> Parameters:
+        """What θ is for this number of classes."""
 
     @abstractmethod
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
@@ -50,17 +56,10 @@ class LinearCalibrator(Calibrator):
         """Gradient and Hessian; `residual` is probabilities minus one-hot labels, (K, n)."""
         raise NotImplementedError
 
-    def _penalty(self, num_classes: int) -> Floats | float:
-        """The weight of each θ² in the objective."""
-        return 0.0
-
     def estimate(self, voxels: Voxels) -> None:
         """Minimize the mean NLL plus the penalty."""
         assert self.report is not None
-        k = voxels.num_classes
-        lower, upper = self._limits(k)
-        start = self._identity(k)
-        penalty = np.broadcast_to(self._penalty(k), start.shape)
+        names, start, lower, upper, penalty = self._parameters(voxels.num_classes)
         nll: dict[bytes, float] = {}  # without the penalty, at every θ
 
         def objective(theta: Floats) -> Derivatives:
@@ -78,7 +77,6 @@ class LinearCalibrator(Calibrator):
         self.report.nll_after = nll[found.theta.tobytes()]
         self.report.iterations, self.report.converged = found.iterations, found.converged
         at_limit = np.flatnonzero((found.theta <= lower) | (found.theta >= upper))
-        names = self._names(k)
         self.report.at_bound = [names[i] for i in at_limit]
 
     def _mean(self, theta: Floats, voxels: Voxels) -> Derivatives:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
 from segcal.posthoc._blocks import BlockReader, Floats, Space, log_softmax, map_blocks, softmax
-from segcal.posthoc.sample import Balance, Sample, Stream, Voxels
+from segcal.posthoc.sample import Balance, Sample, Voxels, all_voxels
 from segcal.registry import Registry
 
 
@@ -86,8 +86,6 @@ class Calibrator(ABC):
         self.report: FitReport | None = None
         self.about: dict[str, Any] = {}
 
-    # What a subclass defines
-
     @abstractmethod
     def estimate(self, voxels: Voxels) -> None:
         """Find the parameters; `voxels.blocks()` yields (rows (K, n), labels (n,), weights (n,)).
@@ -107,8 +105,6 @@ class Calibrator(ABC):
     @abstractmethod
     def set_params(self, params: dict[str, Any]) -> None:
         """Restore what `params` returned; raises a ValueError if it is invalid."""
-
-    # What all calibrators share
 
     @property
     def method(self) -> str:
@@ -138,34 +134,22 @@ class Calibrator(ABC):
             seed: seed of the sample.
             ignore_index: label of voxels to skip.
         """
+        reading: dict[str, Any] = {
+            "from_probs": from_probs, "space": self.space, "ignore_index": ignore_index
+        }  # fmt: skip
         if max_voxels is None:
-            return self.fit_voxels(
-                Stream(
-                    cases,
-                    balance=balance,
-                    from_probs=from_probs,
-                    space=self.space,
-                    ignore_index=ignore_index,
-                )
-            )
-        sample = Sample(
-            max_voxels=max_voxels,
-            seed=seed,
-            from_probs=from_probs,
-            space=self.space,
-            ignore_index=ignore_index,
-        )
+            return self.fit_voxels(all_voxels(cases, balance=balance, **reading))
+        sample = Sample(max_voxels=max_voxels, seed=seed, **reading)
         for case in cases:
             sample.add(case)
         return self.fit_voxels(sample.select(balance=balance))
 
     def fit_voxels(self, voxels: Voxels) -> Self:
-        """Fit on `Sample.select(…)` or a `Stream`; returns itself."""
+        """Fit on `Sample.select(…)` or `all_voxels(…)`; returns itself."""
         total = int(voxels.counts.sum())
         if not total:
-            raise ValueError(
-                f"Expected voxels to fit on, but the region is empty in all {voxels.cases} cases."
-            )
+            empty = f"the region is empty in all {voxels.cases} cases"
+            raise ValueError(f"Expected voxels to fit on, but {empty}.")
         self.num_classes = voxels.num_classes
         self.report = FitReport(
             voxels.cases, total, voxels.used, balance=voxels.balance, from_probs=voxels.from_probs
@@ -239,12 +223,11 @@ class Calibrator(ABC):
         return f"{type(self).__name__}({state})"
 
 
-def _is_calibrator(thing: Any) -> bool:
-    return isinstance(thing, type) and issubclass(thing, Calibrator)
-
-
 CALIBRATORS: Registry[type[Calibrator]] = Registry(
-    "calibrator", "segcal.calibrators", _is_calibrator, "a subclass of segcal.posthoc.Calibrator"
+    "calibrator",
+    "segcal.calibrators",
+    lambda thing: isinstance(thing, type) and issubclass(thing, Calibrator),
+    "a subclass of segcal.posthoc.Calibrator",
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import Floats, Space
-from segcal.posthoc._linear import LinearCalibrator, finite_array
+from segcal.posthoc._linear import LinearCalibrator, Parameters, finite_array
 
 
 class DirichletScaling(LinearCalibrator):
@@ -39,24 +39,24 @@ class DirichletScaling(LinearCalibrator):
         self.max_weight = check_number("max_weight", max_weight, low=1)
         self.max_bias = check_number("max_bias", max_bias, low=0, open_low=True)
 
-    # θ is (K, K+1), row k = (weights of class k, its offset), flattened.
-
-    def _identity(self, num_classes: int) -> Floats:
-        return np.eye(num_classes, num_classes + 1).ravel()
-
-    def _limits(self, num_classes: int) -> tuple[Floats, Floats]:
-        upper = np.full((num_classes, num_classes + 1), self.max_weight)
+    def _parameters(self, num_classes: int) -> Parameters:
+        """θ is (K, K+1), row k = (weights of class k, its offset), flattened."""
+        k = num_classes
+        names = [[f"weight of class {j} in class {i}" for j in range(k)] for i in range(k)]
+        upper = np.full((k, k + 1), self.max_weight)
         upper[:, -1] = self.max_bias
         lower = -upper
         np.fill_diagonal(lower, 0.0)
-        return lower.ravel(), upper.ravel()
-
-    def _names(self, num_classes: int) -> list[str]:
-        return [
-            f"bias of class {i}" if j == num_classes else f"weight of class {j} in class {i}"
-            for i in range(num_classes)
-            for j in range(num_classes + 1)
-        ]
+        penalty = np.full((k, k + 1), self.odir / (k * (k - 1)))
+        np.fill_diagonal(penalty, 0.0)
+        penalty[:, -1] = self.bias_penalty / k
+        return Parameters(
+            [name for i in range(k) for name in (*names[i], f"bias of class {i}")],
+            identity=np.eye(k, k + 1).ravel(),
+            lower=lower.ravel(),
+            upper=upper.ravel(),
+            penalty=penalty.ravel(),
+        )
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
         table = theta.reshape(len(rows), -1)
@@ -74,13 +74,6 @@ class DirichletScaling(LinearCalibrator):
         for i in range(k):
             blocks[i, :, i, :] += (inputs * (probs[i] * weights)) @ inputs.T
         return gradient.ravel(), hessian
-
-    def _penalty(self, num_classes: int) -> Floats:
-        k = num_classes
-        weight = np.full((k, k + 1), self.odir / (k * (k - 1)))
-        np.fill_diagonal(weight, 0.0)
-        weight[:, -1] = self.bias_penalty / k
-        return weight.ravel()
 
     def params(self) -> dict[str, Any]:
         table = self._theta.reshape(self.check_fitted(), -1)

@@ -45,14 +45,11 @@ def load_calibrator(path: Path | str) -> Calibrator:
     """
     path = Path(path)
     content = _read(path)
-    if content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PathError(path, "is not a calibrator of segcal", _REMEDY)
     if content.get("version") != VERSION:
-        raise PathError(
-            path,
-            f"has format version {content.get('version')!r}, but this segcal reads {VERSION}",
-            "fit the calibrator again",
-        )
+        problem = f"has format version {content.get('version')!r}, but this segcal reads {VERSION}"
+        raise PathError(path, problem, "fit the calibrator again")
     try:
         num_classes = content["num_classes"]
         if not isinstance(num_classes, int) or not 2 <= num_classes <= 10_000:
@@ -77,18 +74,15 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Any:
     try:
         size = path.stat().st_size
         if size > _MAX_BYTES:
             raise PathError(path, f"is not a calibrator of segcal ({size:,} bytes)", _REMEDY)
-        content = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise PathError(path, "does not exist", _REMEDY) from error
     except OSError as error:
         raise PathError(path, f"cannot be read ({error.strerror})", "check the file") from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise PathError(path, "is damaged or not a calibrator of segcal", _REMEDY) from error
-    if not isinstance(content, dict):
-        raise PathError(path, "is not a calibrator of segcal", _REMEDY)
-    return content

@@ -6,9 +6,9 @@ objective is that of all voxels (`balance="none"`) or of equally frequent classe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -20,11 +20,10 @@ Balance: TypeAlias = Literal["none", "class"]
 # Rows (K, n), labels (n,), weights (n,). A weight is how many voxels the voxel represents.
 WeightedBlock: TypeAlias = tuple[Floats, Ints, Floats]
 
-_NO_CASES = "Expected argument `cases` to hold a case or more, but got none."
 
-
-class Voxels(Protocol):
-    """What a fit reads, as often as it needs.
+@dataclass(frozen=True)
+class Voxels:
+    """What a fit reads: `blocks()` yields rows, labels and weights, as often as the fit needs.
 
     `counts` (K,) are the voxels of each class before sampling, `used` how many `blocks` yields.
     """
@@ -35,10 +34,7 @@ class Voxels(Protocol):
     used: int
     balance: Balance
     from_probs: bool
-
-    def blocks(self) -> Iterator[WeightedBlock]:
-        """Rows, labels and weights."""
-        ...
+    blocks: Callable[[], Iterator[WeightedBlock]]
 
 
 def class_weights(counts: Ints, balance: Balance) -> Floats:
@@ -96,11 +92,8 @@ class Sample:
     kept.
 
     Args:
-        max_voxels: size of the whole sample.
         seed: seed of the keys.
-        from_probs: cases hold probabilities instead of logits.
-        space: what the calibrator works on, `"log_probs"` or `"logits"`.
-        ignore_index: label of voxels to skip.
+        from_probs, space, ignore_index: as `BlockReader`.
 
     Example:
         >>> import numpy as np
@@ -171,96 +164,61 @@ class Sample:
 
     def select(self, cases: Sequence[int] | None = None, balance: Balance = "none") -> Voxels:
         """The voxels of some cases, by position; None selects all."""
-        self._reader.finish()
-        if self._reader.num_classes is None:
-            raise ValueError(_NO_CASES)
+        num_classes = self._reader.finish()
         chosen = self._strata if cases is None else [self._strata[i] for i in cases]
-        return _select(chosen, self._reader.num_classes, balance, self._reader.from_probs)
+        strata = [(k, s) for case in chosen for k, s in enumerate(case) if s.size]
+        counts = np.zeros(num_classes, np.int64)
+        for k, stratum in strata:
+            counts[k] += stratum.count
+        each = class_weights(counts, balance)
+        sizes = [s.size for _, s in strata]
+        used = sum(sizes)
+        rows = np.empty((num_classes, used))  # in C order, sums over classes are much faster
+        if strata:
+            np.concatenate([s.rows() for _, s in strata], axis=1, out=rows)
+        labels = np.repeat(np.array([k for k, _ in strata], np.int64), sizes)
+        weights = np.repeat(np.array([each[k] * s.count / s.size for k, s in strata]), sizes)
+
+        def blocks() -> Iterator[WeightedBlock]:
+            step = max(BLOCK_VALUES // num_classes, 1)
+            for start in range(0, used, step):
+                here = slice(start, start + step)
+                yield rows[:, here], labels[here], weights[here]
+
+        from_probs = self._reader.from_probs
+        return Voxels(num_classes, counts, len(chosen), used, balance, from_probs, blocks)
 
 
-@dataclass
-class _SampledVoxels:
-    num_classes: int
-    counts: Ints
-    cases: int
-    used: int
-    balance: Balance
-    from_probs: bool
-    rows: Floats
-    labels: Ints
-    weights: Floats
-
-    def blocks(self) -> Iterator[WeightedBlock]:
-        step = max(BLOCK_VALUES // self.num_classes, 1)
-        for start in range(0, self.used, step):
-            here = slice(start, start + step)
-            yield self.rows[:, here], self.labels[here], self.weights[here]
-
-
-def _select(
-    cases: list[list[_Stratum]], num_classes: int, balance: Balance, from_probs: bool
-) -> _SampledVoxels:
-    strata = [(k, s) for case in cases for k, s in enumerate(case) if s.size]
-    counts = np.zeros(num_classes, np.int64)
-    for k, stratum in strata:
-        counts[k] += stratum.count
-    each = class_weights(counts, balance)
-    sizes = [s.size for _, s in strata]
-    rows = np.empty((num_classes, sum(sizes)))  # in C order, sums over classes are much faster
-    if strata:
-        np.concatenate([s.rows() for _, s in strata], axis=1, out=rows)
-    return _SampledVoxels(
-        num_classes,
-        counts,
-        len(cases),
-        sum(sizes),
-        balance,
-        from_probs,
-        rows=rows,
-        labels=np.repeat(np.array([k for k, _ in strata], np.int64), sizes),
-        weights=np.repeat(np.array([each[k] * s.count / s.size for k, s in strata]), sizes),
-    )
-
-
-class Stream:
+def all_voxels(
+    cases: Iterable[object],
+    *,
+    balance: Balance = "none",
+    from_probs: bool = False,
+    space: Space = "log_probs",
+    ignore_index: int = -100,
+) -> Voxels:
     """All voxels of all cases, read again in every pass; nothing is kept in memory.
 
-    Args:
-        cases: HeldOut or tuples, in a list or another object that can be iterated repeatedly.
-        balance: see `class_weights`.
-        from_probs, space, ignore_index: as `Sample`.
+    `cases` is a list or another object that can be iterated repeatedly.
     """
+    if iter(cases) is cases:
+        raise TypeError(
+            "Expected argument `cases` to be iterable more than once where all voxels are used "
+            "(`max_voxels=None`), but got an iterator. Give a list, or set `max_voxels`."
+        )
+    reader = BlockReader(from_probs=from_probs, space=space, ignore_index=ignore_index)
+    read, counts = 0, np.zeros(0, np.int64)
+    for case in cases:
+        read += 1
+        for _, labels in reader.read(case):
+            found = np.bincount(labels, minlength=reader.num_classes or 0)
+            counts = counts + found if len(counts) else found
+    num_classes = reader.finish()
+    weights = class_weights(counts, balance)
 
-    def __init__(
-        self,
-        cases: Iterable[object],
-        *,
-        balance: Balance = "none",
-        from_probs: bool = False,
-        space: Space = "log_probs",
-        ignore_index: int = -100,
-    ) -> None:
-        if iter(cases) is cases:
-            raise TypeError(
-                "Expected argument `cases` to be iterable more than once where all voxels are used "
-                "(`max_voxels=None`), but got an iterator. Give a list, or set `max_voxels`."
-            )
-        self._cases, self.balance, self.from_probs = cases, balance, from_probs
-        self._reader = BlockReader(from_probs=from_probs, space=space, ignore_index=ignore_index)
-        self.cases, self.counts = 0, np.zeros(0, np.int64)
+    def blocks() -> Iterator[WeightedBlock]:
         for case in cases:
-            self.cases += 1
-            for _, labels in self._reader.read(case):
-                found = np.bincount(labels, minlength=self._reader.num_classes or 0)
-                self.counts = self.counts + found if len(self.counts) else found
-        if self._reader.num_classes is None:
-            raise ValueError(_NO_CASES)
-        self._reader.finish()
-        self.num_classes, self.used = self._reader.num_classes, int(self.counts.sum())
-        self._weights = class_weights(self.counts, balance)
+            for block, labels in reader.read(case):
+                yield reader.rows(block), labels, weights[labels]
 
-    def blocks(self) -> Iterator[WeightedBlock]:
-        """Rows, labels and weights of every voxel that counts."""
-        for case in self._cases:
-            for block, labels in self._reader.read(case):
-                yield self._reader.rows(block), labels, self._weights[labels]
+    return Voxels(num_classes, counts, read, int(counts.sum()), balance, from_probs, blocks)

@@ -9,7 +9,7 @@ import numpy as np
 
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import Floats, Ints
-from segcal.posthoc._linear import Derivatives, LinearCalibrator, check_bounds
+from segcal.posthoc._linear import Derivatives, LinearCalibrator, Parameters, check_bounds
 
 
 class TemperatureScaling(LinearCalibrator):
@@ -44,16 +44,11 @@ class TemperatureScaling(LinearCalibrator):
         self.check_fitted()
         return float(1 / self._theta[0])
 
-    # θ is 1/T.
-
-    def _identity(self, num_classes: int) -> Floats:
-        return np.ones(1)
-
-    def _limits(self, num_classes: int) -> tuple[Floats, Floats]:
-        return np.array([1 / self.bounds[1]]), np.array([1 / self.bounds[0]])
-
-    def _names(self, num_classes: int) -> list[str]:
-        return ["temperature"]
+    def _parameters(self, num_classes: int) -> Parameters:
+        """θ is 1/T."""
+        low, high = self.bounds
+        limits = np.array([1 / high]), np.array([1 / low])
+        return Parameters(["temperature"], np.ones(1), *limits, np.zeros(1))
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
         return np.asarray(rows * theta[0])

@@ -9,7 +9,7 @@ import numpy as np
 
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import Floats
-from segcal.posthoc._linear import LinearCalibrator, check_bounds, finite_array
+from segcal.posthoc._linear import LinearCalibrator, Parameters, check_bounds, finite_array
 
 
 class VectorScaling(LinearCalibrator):
@@ -35,17 +35,17 @@ class VectorScaling(LinearCalibrator):
         self.bias_penalty = check_number("bias_penalty", bias_penalty, low=0)
         self.max_bias = check_number("max_bias", max_bias, low=0, open_low=True)
 
-    # θ is (scales, offsets).
-
-    def _identity(self, num_classes: int) -> Floats:
-        return np.repeat([1.0, 0.0], num_classes)
-
-    def _limits(self, num_classes: int) -> tuple[Floats, Floats]:
-        lower = np.repeat([self.bounds[0], -self.max_bias], num_classes)
-        return lower, np.repeat([self.bounds[1], self.max_bias], num_classes)
-
-    def _names(self, num_classes: int) -> list[str]:
-        return [f"{what} of class {k}" for what in ("scale", "bias") for k in range(num_classes)]
+    def _parameters(self, num_classes: int) -> Parameters:
+        """θ is (scales, offsets)."""
+        k = num_classes
+        (low, high), bias = self.bounds, self.max_bias
+        return Parameters(
+            [f"{what} of class {i}" for what in ("scale", "bias") for i in range(k)],
+            identity=np.repeat([1.0, 0.0], k),
+            lower=np.repeat([low, -bias], k),
+            upper=np.repeat([high, bias], k),
+            penalty=np.repeat([0.0, self.bias_penalty / k], k),
+        )
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
         k = len(theta) // 2
@@ -65,9 +65,6 @@ class VectorScaling(LinearCalibrator):
         hessian[scale, bias] += cross
         hessian[bias, scale] += cross
         return gradient, hessian
-
-    def _penalty(self, num_classes: int) -> Floats:
-        return np.repeat([0.0, self.bias_penalty / num_classes], num_classes)
 
     def params(self) -> dict[str, Any]:
         k = self.check_fitted()

@@ -22,18 +22,7 @@ from segcal.predictions.softmax_files import SoftmaxFile, find_softmax, name_fil
 from segcal.predictions.writer import check_not_existing, outputs_of, write_like, write_nifti_like
 
 __all__ = [
-    "IGNORED",
-    "Axes",
-    "LoadedCase",
-    "Pair",
-    "Pairs",
-    "SoftmaxFile",
-    "check_not_existing",
-    "check_same_place",
-    "find_pairs",
-    "find_softmax",
-    "name_file_in_errors",
-    "outputs_of",
-    "write_like",
-    "write_nifti_like",
-]
+    "IGNORED", "Axes", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "check_not_existing",
+    "check_same_place", "find_pairs", "find_softmax", "name_file_in_errors", "outputs_of",
+    "write_like", "write_nifti_like",
+]  # fmt: skip

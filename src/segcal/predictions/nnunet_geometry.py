@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
+from segcal.data import axis_codes, reorient
 from segcal.predictions.restricted_pickle import REMEDY, read_restricted_pickle
-
-_RAS = ornt.axcodes2ornt("RAS")  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,8 @@ def read_geometry(path: Path, space: Sequence[int]) -> NnunetGeometry:
     try:
         return _geometry(content, tuple(space))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PathError(
-            path, f"is not a properties file of nnU-Net ({type(error).__name__}: {error})", REMEDY
-        ) from error
+        problem = f"is not a properties file of nnU-Net ({type(error).__name__}: {error})"
+        raise PathError(path, problem, REMEDY) from error
 
 
 def _geometry(content: Any, space: tuple[int, ...]) -> NnunetGeometry:
@@ -64,7 +62,14 @@ def _geometry(content: Any, space: tuple[int, ...]) -> NnunetGeometry:
     codes = itk.get("original_orientation")
     if codes is None:
         return NnunetGeometry((z, y, x), affine, False)
-    return _reoriented(_original_affine(affine, str(codes), space))
+    # `affine` is that of the image in RAS order, `codes` are the axis codes of the file. ITK's
+    # three letters name the direction an axis points to, as nibabel's do.
+    if len(space) != 3:
+        raise ValueError(f"an orientation for an array of shape {space}")
+    if axis_codes(affine) != "RAS":
+        raise ValueError("a reoriented image that is not in RAS order")
+    to_file = ornt.ornt_transform(ornt.axcodes2ornt("RAS"), ornt.axcodes2ornt(str(codes)))  # type: ignore[no-untyped-call]
+    return _reoriented(affine @ ornt.inv_ornt_aff(to_file, space[::-1]))  # type: ignore[no-untyped-call]
 
 
 def _finite(values: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -80,38 +85,11 @@ def _reoriented(affine: NDArray[np.float64]) -> NnunetGeometry:
     return NnunetGeometry((z, y, x), affine, True)
 
 
-def _original_affine(
-    affine: NDArray[np.float64], codes: str, space: tuple[int, ...]
-) -> NDArray[np.float64]:
-    """The file's affine, from that of the image in RAS order and the file's axis codes.
-
-    ITK's three letters name the direction an axis points to, as nibabel's do.
-    """
-    if len(space) != 3:
-        raise ValueError(f"an orientation for an array of shape {space}")
-    if not np.array_equal(ornt.io_orientation(affine), _RAS):  # type: ignore[no-untyped-call]
-        raise ValueError("a reoriented image that is not in RAS order")
-    to_file = ornt.ornt_transform(_RAS, ornt.axcodes2ornt(codes))  # type: ignore[no-untyped-call]
-    change = ornt.inv_ornt_aff(to_file, space[::-1])  # type: ignore[no-untyped-call]
-    return np.asarray(affine @ change, dtype=np.float64)
-
-
-def to_file_order(array: NDArray[Any], geometry: NnunetGeometry) -> NDArray[Any]:
-    """(K, Z, Y, X) of nnU-Net in the axis order of the image file (as Z, Y, X)."""
-    return _reorient(array, geometry, to_file=True)
-
-
-def from_file_order(array: NDArray[Any], geometry: NnunetGeometry) -> NDArray[Any]:
-    """The inverse of `to_file_order`."""
-    return _reorient(array, geometry, to_file=False)
-
-
-def _reorient(array: NDArray[Any], geometry: NnunetGeometry, to_file: bool) -> NDArray[Any]:
-    if not geometry.reoriented or geometry.affine is None:
+def reorient_array(
+    array: NDArray[Any], geometry: NnunetGeometry | None, *, to_file: bool
+) -> NDArray[Any]:
+    """(K, Z, Y, X) of nnU-Net in the axis order of the image file (as Z, Y, X), or back."""
+    if geometry is None or not geometry.reoriented or geometry.affine is None:
         return array
-    file = ornt.io_orientation(geometry.affine)  # type: ignore[no-untyped-call]
-    start, end = (_RAS, file) if to_file else (file, _RAS)
-    change = ornt.ornt_transform(start, end)  # type: ignore[no-untyped-call]
-    # nibabel reorients the leading axes (x, y, z); the classes are last here.
-    reoriented = ornt.apply_orientation(array.transpose(3, 2, 1, 0), change)  # type: ignore[no-untyped-call]
-    return np.asarray(reoriented).transpose(3, 2, 1, 0)
+    codes = axis_codes(geometry.affine)
+    return reorient(array, "RAS", codes) if to_file else reorient(array, codes, "RAS")

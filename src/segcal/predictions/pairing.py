@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -68,12 +68,9 @@ class Pair:
         invalid = np.unique(target[((target >= k) | (target < 0)) & ~ignored])
         if len(invalid):
             shown = ", ".join(map(str, invalid[:5].tolist()))
-            raise PathError(
-                self.label,
-                f"contains label {shown}, but {self.softmax.path.name} has {k} classes "
-                f"(0 to {k - 1})",
-                "give probabilities of every class, or set --ignore-label",
-            )
+            problem = f"contains label {shown}, but {self.softmax.path.name} has {k} classes"
+            remedy = "give probabilities of every class, or set --ignore-label"
+            raise PathError(self.label, f"{problem} (0 to {k - 1})", remedy)
         labels = target.astype(np.int32)
         labels[ignored] = IGNORED
         image = np.concatenate([read_image(p)[0] for p in self.images]) if self.images else None
@@ -155,19 +152,18 @@ def find_pairs(
     )
     missing = [name for name in found if name not in label_of]
     if missing:
-        raise PathError(
-            labels,
-            f"has no label for {_listed(missing)} of {folder}",
-            "give a label map NAME.nii.gz for every prediction",
-        )
-    _check_classes(list(found.values()))
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
+        remedy = "give a label map NAME.nii.gz for every prediction"
+        raise PathError(labels, f"has no label for {shown} of {folder}", remedy)
+    first = next(iter(found.values()))
+    for file in found.values():
+        if file.num_classes != first.num_classes:
+            counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
+            raise PathError(file.path, f"has {counts}", "all cases must come from one network")
     headers = {name: read_header(label_of[name]) for name in found if is_nifti(label_of[name])}
     if axes != "auto" and not headers:
-        raise PathError(
-            labels,
-            "contains labels in plain arrays, which have the axis order of the predictions",
-            "leave out --axes, or give NIfTI labels",
-        )
+        problem = "contains labels in plain arrays, which have the axis order of the predictions"
+        raise PathError(labels, problem, "leave out --axes, or give NIfTI labels")
     files = _with_axis_order(folder, found, headers, axes)
     channels = _find_images(images, found) if images else {}
     pairs = []
@@ -181,45 +177,25 @@ def find_pairs(
     return Pairs(folder, tuple(pairs), unused)
 
 
-def _listed(names: Sequence[str], limit: int = 5) -> str:
-    shown = ", ".join(names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
-
-
-def _check_classes(files: Sequence[SoftmaxFile]) -> None:
-    first = files[0]
-    for file in files:
-        if file.num_classes != first.num_classes:
-            raise PathError(
-                file.path,
-                f"has {file.num_classes} classes but {first.path.name} has {first.num_classes}",
-                "all cases must come from one network",
-            )
-
-
 def _with_axis_order(
     folder: Path, found: dict[str, SoftmaxFile], headers: dict[str, Header], axes: Axes
 ) -> dict[str, SoftmaxFile]:
     """Plain arrays in the axis order that matches the labels; all of a folder have one order."""
-    plain = {n: f for n, f in found.items() if f.is_plain_array and n in headers}
+    plain = {n: f for n, f in found.items() if f.format in ("npz", "npy") and n in headers}
     if not plain:
         return found
-    order: AxisOrder
+    order: AxisOrder = "zyx" if axes == "auto" else axes
     if axes == "auto":
         zyx, xyz = (
-            all(_has_shape(f.with_axes(o), headers[n]) for n, f in plain.items())
-            for o in ("zyx", "xyz")
+            all(_has_shape(replace(f, axes=o), headers[n]) for n, f in plain.items())
+            for o in get_args(AxisOrder)
         )
         if zyx and xyz:
-            raise PathError(
-                folder,
-                "contains arrays whose shapes match the labels in both axis orders",
-                "set --axes zyx (array order of SimpleITK and nnU-Net) or --axes xyz (nibabel)",
-            )
+            problem = "contains arrays whose shapes match the labels in both axis orders"
+            remedy = "set --axes zyx (array order of SimpleITK and nnU-Net) or --axes xyz (nibabel)"
+            raise PathError(folder, problem, remedy)
         order = "xyz" if xyz else "zyx"
-    else:
-        order = axes
-    return {n: f.with_axes(order) if n in plain else f for n, f in found.items()}
+    return {n: replace(f, axes=order) if n in plain else f for n, f in found.items()}
 
 
 def _has_shape(file: SoftmaxFile, header: Header) -> bool:
@@ -230,31 +206,21 @@ def _has_shape(file: SoftmaxFile, header: Header) -> bool:
 def check_same_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
     """Raise a PathError if a label map differs from the prediction in shape or position.
 
-    Args:
-        header: the label map's; None if it is a plain array.
+    `header` is that of the label map; None if it is a plain array.
     """
-    if header is None:
-        array = _open_labels(label)
-        if array.shape != file.grid_shape:
-            raise _wrong_shape(file, label, array.shape)
-        return
-    if not _has_shape(file, header):
-        raise _wrong_shape(file, label, header.shape)
+    shape = _open_labels(label).shape if header is None else header.shape
+    same = shape == file.grid_shape if header is None else _has_shape(file, header)
+    if not same:
+        own_shape = f"{file.grid_shape} for {file.num_classes} classes"
+        problem = f"has shape {own_shape}, but {label.name} has {shape}"
+        raise PathError(file.path, problem, "predictions and labels must have the same grid")
     own = file.header()
-    if own is None:
+    if header is None or own is None:
         return
     if "spacing" in header.notes or "spacing" in own.notes:
         # The affine is a placeholder, which every library reads in its own way.
         own = replace(own, affine=header.affine)
     check_same_grid(own, header)
-
-
-def _wrong_shape(file: SoftmaxFile, label: Path, shape: tuple[int, ...]) -> PathError:
-    return PathError(
-        file.path,
-        f"has shape {file.grid_shape} for {file.num_classes} classes, but {label.name} has {shape}",
-        "predictions and labels must have the same grid",
-    )
 
 
 def _find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ...]]:
@@ -269,8 +235,7 @@ def _find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ..
     out = {}
     for name in names:
         if name not in files and name not in channels:
-            raise PathError(
-                folder, f"has no image for {name}", "give NAME.nii.gz or NAME_0000.nii.gz"
-            )
+            remedy = "give NAME.nii.gz or NAME_0000.nii.gz"
+            raise PathError(folder, f"has no image for {name}", remedy)
         out[name] = (files[name],) if name in files else tuple(channels[name])
     return out

@@ -16,7 +16,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,15 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data import MAX_VOLUME_BYTES, Header, check_same_grid, read_header, read_voxels
-from segcal.predictions.nnunet_geometry import NnunetGeometry, read_geometry, to_file_order
+from segcal.data import (
+    MAX_VOLUME_BYTES,
+    Header,
+    check_same_grid,
+    nifti_name,
+    read_header,
+    read_voxels,
+)
+from segcal.predictions.nnunet_geometry import NnunetGeometry, read_geometry, reorient_array
 
 Format: TypeAlias = Literal["nnunet", "npz", "npy", "nifti", "classes"]
 AxisOrder: TypeAlias = Literal["zyx", "xyz"]
 
 NNUNET_KEYS = ("probabilities", "softmax")
 _KEYS = ("probs", "logits", "arr_0")
-_NIFTI = (".nii.gz", ".nii")
 _CLASS_FILE = re.compile(r"^(.+?)[_.-](?:class|probs?|label|c|p)?[_-]?(\d{1,4})$", re.IGNORECASE)
 # Endings of file names that are not part of the case's name.
 _SUFFIX = re.compile(r"_(?:probs|probabilities|softmax|logits)$", re.IGNORECASE)
@@ -73,11 +79,6 @@ class SoftmaxFile:
         """K."""
         return self.shape[0]
 
-    @property
-    def is_plain_array(self) -> bool:
-        """Whether the file does not define the order of its axes."""
-        return self.format in ("npz", "npy")
-
     def header(self) -> Header | None:
         """The position of its voxels; None if the files do not contain it."""
         if self.format in ("nifti", "classes"):
@@ -93,24 +94,30 @@ class SoftmaxFile:
     @property
     def grid_shape(self) -> tuple[int, ...]:
         """The spatial shape that `read` returns, (Z, Y, X) where the order is known."""
-        space = self.shape[1:]
-        if self.geometry is not None:
-            probe = np.broadcast_to(np.False_, (1, *space))
-            return to_file_order(probe, self.geometry).shape[1:]
-        return space[::-1] if self.axes == "xyz" else space
+        return self._from_stored(np.broadcast_to(np.False_, (1, *self.shape[1:]))).shape[1:]
 
     def read(self) -> NDArray[np.floating]:
         """(K, Z, Y, X), or (K, *S) as stored; .npy files are memory-mapped."""
         if self.format in ("nifti", "classes"):
             return _read_nifti(self)
         array = open_npy(self.path) if self.format == "npy" else _read_npz(self.path, self.key)
-        if self.geometry is not None:
-            return to_file_order(array, self.geometry)
-        return array.transpose(0, *range(array.ndim - 1, 0, -1)) if self.axes == "xyz" else array
+        return self._from_stored(array)
 
-    def with_axes(self, axes: AxisOrder) -> SoftmaxFile:
-        """The same file, read in this axis order."""
-        return replace(self, axes=axes)
+    def _from_stored(self, array: NDArray[Any]) -> NDArray[Any]:
+        if self.axes == "xyz":
+            return reverse_space(array)
+        return reorient_array(array, self.geometry, to_file=True)
+
+    def to_stored(self, array: NDArray[Any]) -> NDArray[Any]:
+        """An array with the axes of `read`, with those of the file of a numpy array."""
+        if self.axes == "xyz":
+            return reverse_space(array)
+        return reorient_array(array, self.geometry, to_file=False)
+
+
+def reverse_space(array: NDArray[Any]) -> NDArray[Any]:
+    """(K, x, y, z) as (K, z, y, x), and back."""
+    return array.transpose(0, *range(array.ndim - 1, 0, -1))
 
 
 @contextmanager
@@ -126,15 +133,12 @@ def name_file_in_errors(path: Path) -> Iterator[None]:
 
 def stem_of(path: Path) -> str:
     """The name of a file without .nii.gz, .npz and the like."""
-    for ending in (*_NIFTI, ".npz", ".npy"):
-        if path.name.lower().endswith(ending):
-            return path.name[: -len(ending)]
-    return path.stem
+    return nifti_name(path) or path.stem
 
 
 def is_nifti(path: Path) -> bool:
     """Whether the file name is that of a NIfTI file."""
-    return path.name.lower().endswith(_NIFTI)
+    return nifti_name(path) is not None
 
 
 def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
@@ -143,24 +147,14 @@ def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
     npz = [path for path in files if path.suffix.lower() == ".npz"]
     npy = [path for path in files if path.suffix.lower() == ".npy"]
     if npz and npy:
-        raise PathError(
-            folder,
-            f"contains .npz and .npy files ({npz[0].name}, {npy[0].name})",
-            "keep files of one format per folder",
-        )
-    if npz:
-        found = [_describe_npz(path) for path in npz]
-    elif npy:
-        found = [_describe_npy(path) for path in npy]
-    else:
-        found = _describe_nifti([path for path in files if is_nifti(path)])
+        problem = f"contains .npz and .npy files ({npz[0].name}, {npy[0].name})"
+        raise PathError(folder, problem, "keep files of one format per folder")
+    found = [_describe_npz(path) for path in npz] + [_describe_npy(path) for path in npy]
+    found = found or _describe_nifti([path for path in files if is_nifti(path)])
     if not found:
-        raise PathError(
-            folder,
-            "contains no probabilities",
-            "give a folder with .npz, .npy or 4-D .nii.gz files, or one .nii.gz per class "
-            "(NAME_class0.nii.gz, …)",
-        )
+        per_class = "one .nii.gz per class (NAME_class0.nii.gz, …)"
+        remedy = f"give a folder with .npz, .npy or 4-D .nii.gz files, or {per_class}"
+        raise PathError(folder, "contains no probabilities", remedy)
     by_path = {file.path: file for file in found}
     cases = unique_by_name((file.name, file.path) for file in found)
     return {name: by_path[path] for name, path in sorted(cases.items())}
@@ -171,11 +165,8 @@ def unique_by_name(files: Iterable[tuple[str, Path]]) -> dict[str, Path]:
     out: dict[str, Path] = {}
     for name, path in files:
         if name in out:
-            raise PathError(
-                path.parent,
-                f"has two files for case {name}: {out[name].name} and {path.name}",
-                "remove one",
-            )
+            problem = f"has two files for case {name}: {out[name].name} and {path.name}"
+            raise PathError(path.parent, problem, "remove one")
         out[name] = path
     return out
 
@@ -190,11 +181,8 @@ def _case_of(path: Path) -> str:
 
 def _check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if dtype.kind != "f" or not 3 <= len(shape) <= 4 or shape[0] < 2 or min(shape) < 1:
-        raise PathError(
-            path,
-            f"contains an array of {dtype} of shape {shape}",
-            "give floating-point probabilities (K, *S) with the classes first, in 2-D or 3-D",
-        )
+        remedy = "give floating-point probabilities (K, *S) with the classes first, in 2-D or 3-D"
+        raise PathError(path, f"contains an array of {dtype} of shape {shape}", remedy)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_VOLUME_BYTES:
         raise PathError(path, f"contains an array of shape {shape}, too large", "split the case")
 
@@ -220,9 +208,8 @@ def _describe_npz(path: Path) -> SoftmaxFile:
         key = next(iter(arrays))
     if key is None:
         names = ", ".join(sorted(arrays)) or "no array"
-        raise PathError(
-            path, f"contains {names}", "give one array, named probabilities, probs or logits"
-        )
+        remedy = "give one array, named probabilities, probs or logits"
+        raise PathError(path, f"contains {names}", remedy)
     shape, dtype = arrays[key]
     _check_array(path, shape, dtype)
     if key not in NNUNET_KEYS:
@@ -289,11 +276,9 @@ def _one_per_class(
 ) -> SoftmaxFile:
     ordered = tuple(by_class[k] for k in sorted(by_class))
     if sorted(by_class) != list(range(len(ordered))) or len(ordered) < 2:
-        raise PathError(
-            ordered[0],
-            f"case {name} has files of class {', '.join(map(str, sorted(by_class)))} only",
-            "give one file for every class from 0 on, or a 4-D file with the classes last",
-        )
+        problem = f"case {name} has files of class {', '.join(map(str, sorted(by_class)))} only"
+        remedy = "give one file for every class from 0 on, or a 4-D file with the classes last"
+        raise PathError(ordered[0], problem, remedy)
     for path in ordered[1:]:
         check_same_grid(headers[path], headers[ordered[0]])
     return SoftmaxFile(name, "classes", ordered, (len(ordered), *headers[ordered[0]].shape))
@@ -303,7 +288,6 @@ def _read_nifti(file: SoftmaxFile) -> NDArray[Any]:
     parts = [read_voxels(path)[0] for path in file.paths]
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if array.dtype.kind != "f":
-        raise PathError(
-            file.path, f"contains {array.dtype} values", "give floating-point probabilities"
-        )
+        remedy = "give floating-point probabilities"
+        raise PathError(file.path, f"contains {array.dtype} values", remedy)
     return array

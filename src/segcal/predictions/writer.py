@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
-from segcal.predictions.nnunet_geometry import from_file_order
 from segcal.predictions.softmax_files import SoftmaxFile
 
 
@@ -25,16 +24,12 @@ def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
     make two classes equal.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    values: NDArray[Any] = probs
     if file.format in ("nifti", "classes"):
-        parts = [values] if file.format == "nifti" else list(values)
+        parts = [probs] if file.format == "nifti" else list(probs)
         for source, part in zip(file.paths, parts, strict=True):
             write_nifti_like(source, part, folder)
         return
-    if file.geometry is not None:
-        values = from_file_order(values, file.geometry)
-    elif file.axes == "xyz":
-        values = values.transpose(0, *range(values.ndim - 1, 0, -1))
+    values = file.to_stored(probs)
     with atomic_path(folder / file.path.name) as partial:
         with partial.open("wb") as stream:
             if file.format == "npy":
@@ -42,8 +37,10 @@ def write_like(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
             else:
                 key = "probabilities" if file.key == "logits" else file.key
                 np.savez_compressed(stream, **{key: values})  # type: ignore[arg-type]
-        if file.format != "npy":
-            _copy_other_arrays(file, partial)
+        if file.format != "npy":  # the other arrays are copied byte for byte
+            with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(partial, "a") as new:
+                for name in [n for n in old.namelist() if n != f"{file.key}.npy"]:
+                    new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
     for source in _properties(file):
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
@@ -60,14 +57,6 @@ def write_nifti_like(source: Path, array: NDArray[Any], folder: Path) -> None:
     image = nib.Nifti1Image(array.T.reshape(header.get_data_shape()), None, header)  # type: ignore[no-untyped-call]
     with atomic_path(folder / source.name) as partial:
         nib.save(image, partial)
-
-
-def _copy_other_arrays(file: SoftmaxFile, out: Path) -> None:
-    """Copy the other arrays of the .npz file byte for byte."""
-    with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(out, "a") as new:
-        for name in old.namelist():
-            if name != f"{file.key}.npy":
-                new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
 
 
 def _properties(file: SoftmaxFile) -> list[Path]:

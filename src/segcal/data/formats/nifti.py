@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,12 +80,8 @@ def read_voxels(path: Path) -> tuple[NDArray[Any], Header]:
         header = _parse_header(path, stream)
         try:
             voxels: NDArray[Any] = array_from_file(
-                header.file_shape,
-                header.dtype,
-                stream,  # type: ignore[arg-type]
-                offset=header.offset,
-                mmap=False,
-            )
+                header.file_shape, header.dtype, stream, header.offset, mmap=False  # type: ignore[arg-type]
+            )  # fmt: skip
             # gzip verifies its checksum at the end of the stream only.
             while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
                 pass
@@ -133,11 +130,9 @@ def check_channels(headers: Sequence[Header], channels: int) -> None:
         check_same_grid(other, headers[0])
     found = sum(header.channels for header in headers)
     if found != channels:
-        raise PathError(
-            headers[0].path,
-            f"has {found} channels where the data set has {channels}",
-            "all cases of a data set must have the same channels",
-        )
+        problem = f"has {found} channels where the data set has {channels}"
+        remedy = "all cases of a data set must have the same channels"
+        raise PathError(headers[0].path, problem, remedy)
 
 
 def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
@@ -167,19 +162,17 @@ def check_same_grid(header: Header, reference: Header) -> None:
 
     The spacing is compared too: where affines are placeholders, only pixdim differs.
     """
+    other, problem = reference.path.name, ""
+    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in header.shape[::-1]))])
+    apart = np.abs((corners @ (header.affine - reference.affine).T)[:, :3]).max()
     if header.shape != reference.shape:
-        shapes = f"{header.shape} (z, y, x) but {reference.path.name} has {reference.shape}"
-        raise PathError(header.path, f"has shape {shapes}", _ONE_GRID)
-    if not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
+        problem = f"has shape {header.shape} (z, y, x) but {other} has {reference.shape}"
+    elif not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
         spacings = [" × ".join(f"{s:.4g}" for s in h.spacing_mm) for h in (header, reference)]
-        problem = f"{spacings[0]} mm (z, y, x) but {reference.path.name} has {spacings[1]}"
-        raise PathError(header.path, f"has spacing {problem}", _ONE_GRID)
-    last = np.array(header.shape[::-1]) - 1
-    corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=float)
-    corners[:, :3] *= last
-    apart = np.abs((corners @ header.affine.T - corners @ reference.affine.T)[:, :3]).max()
-    if apart > 0.1 * min(reference.spacing_mm):
-        problem = f"lies {apart:.3g} mm away from {reference.path.name} by its affine"
+        problem = f"has spacing {spacings[0]} mm (z, y, x) but {other} has {spacings[1]}"
+    elif apart > 0.1 * min(reference.spacing_mm):
+        problem = f"lies {apart:.3g} mm away from {other} by its affine"
+    if problem:
         raise PathError(header.path, problem, _ONE_GRID)
 
 
@@ -198,22 +191,15 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
             f"but got {array.shape}."
         )
     # NIfTI has the channels last; the reverse of (K, Z, Y, X) is (X, Y, Z, K).
-    image = nib.Nifti1Image(_portable(array).T, np.array(grid.affine))  # type: ignore[no-untyped-call]
+    portable = array.astype(_PORTABLE_TYPES.get(array.dtype.name, array.dtype), copy=False)
+    if portable.dtype == np.int32 and not np.array_equal(portable, array):
+        raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
+    image = nib.Nifti1Image(portable.T, np.array(grid.affine))  # type: ignore[no-untyped-call]
     image.header.set_xyzt_units("mm")  # type: ignore[no-untyped-call]
     # As in the source file, where the affine may be a placeholder.
     image.header["pixdim"][1:4] = grid.original_spacing_mm[::-1]
     with atomic_path(path) as partial:
         nib.save(image, partial)
-
-
-def _portable(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    dtype = _PORTABLE_TYPES.get(array.dtype.name)
-    if dtype is None:
-        return array
-    result = array.astype(dtype)
-    if dtype is np.int32 and not np.array_equal(result, array):
-        raise ValueError("Expected argument `array` to fit 32-bit integers, but it does not.")
-    return result
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -270,7 +256,14 @@ def _check_header(path: Path, raw: Any) -> Header:
     offset = float(raw["vox_offset"]) or minimum
     if not (np.isfinite(offset) and minimum <= offset <= _MAX_HEADER_BYTES):
         raise ValueError(f"vox_offset {offset:g}")
-    _check_size(path, int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    # The header must not announce more voxels than the file can hold.
+    needed = int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize
+    length = path.stat().st_size
+    capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
+    if needed > min(capacity, MAX_VOLUME_BYTES):
+        problem = f"announces {needed:,} bytes of voxels but has only {length:,} bytes"
+        too_large = "the volume is too large or its header is damaged"
+        raise PathError(path, problem, _DAMAGED if needed <= MAX_VOLUME_BYTES else too_large)
     affine, spacing_mm, notes = _space(raw, shape)
     slope, intercept = raw.get_slope_inter()
     if slope is None:
@@ -295,18 +288,6 @@ def _file_shape(raw: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _check_size(path: Path, needed: int) -> None:
-    """The header must not announce more voxels than the file can hold."""
-    length = path.stat().st_size
-    capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
-    if needed > min(capacity, MAX_VOLUME_BYTES):
-        raise PathError(
-            path,
-            f"announces {needed:,} bytes of voxels but has only {length:,} bytes",
-            _DAMAGED if needed <= MAX_VOLUME_BYTES else "the volume is too large or its header is",
-        )
-
-
 def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spacing, dict[str, str]]:
     """Affine and spacing in millimeters, and notes. The spacing is pixdim; the affine must agree.
 
@@ -320,7 +301,15 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
     affine = np.array(raw.get_best_affine(), dtype=np.float64)
     zooms = np.abs(np.array(raw["pixdim"][1:4], dtype=np.float64))
     placeholder = np.array_equal(np.abs(affine), np.eye(4))
-    _complete_thickness(affine, zooms, shape, notes)
+    if len(shape) == 2 or (shape[2] == 1 and zooms[2] == 0):
+        # A single slice may lack its thickness: that of the affine is taken, else 1.
+        if not affine[:3, 2].any():
+            normal = np.cross(affine[:3, 0], affine[:3, 1])
+            length = float(np.linalg.norm(normal))
+            affine[:3, 2] = normal / length if length else (0.0, 0.0, 1.0)
+        zooms[2] = np.linalg.norm(affine[:3, 2])
+        if len(shape) > 2:
+            notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"
     affine[:3] *= factor
     zooms *= factor
     if factor != 1.0:
@@ -340,21 +329,3 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
         notes["spacing"] = "from pixdim; the affine is a placeholder"
     x, y, z = (float(c) for c in zooms)
     return affine, (z, y, x), notes
-
-
-def _complete_thickness(
-    affine: NDArray[np.float64],
-    zooms: NDArray[np.float64],
-    shape: tuple[int, ...],
-    notes: dict[str, str],
-) -> None:
-    """Fill in the thickness that a single slice may lack: that of the affine, else 1."""
-    if len(shape) > 2 and (shape[2] > 1 or zooms[2] != 0):
-        return
-    if not affine[:3, 2].any():
-        normal = np.cross(affine[:3, 0], affine[:3, 1])
-        length = float(np.linalg.norm(normal))
-        affine[:3, 2] = normal / length if length else (0.0, 0.0, 1.0)
-    zooms[2] = np.linalg.norm(affine[:3, 2])
-    if len(shape) > 2:
-        notes["thickness"] = f"not in the header, taken as {zooms[2]:g}"

@@ -30,7 +30,6 @@ class AcdcSource(Source):
     folder: Path
 
     def cases(self) -> Iterator[SourceCase | PathError]:
-        """Both frames of every patient in the folder (or in its `training` folder)."""
         training = self.folder / "training"
         root = training if training in list_folder(self.folder) else self.folder
         patients = [p for p in list_folder(root) if re.fullmatch(r"patient\d+", p.name)]
@@ -52,9 +51,8 @@ def _read_info(path: Path) -> dict[str, int]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise PathError(
-            path, f"cannot be read ({error.strerror})", "complete the download"
-        ) from error
+        problem = f"cannot be read ({error.strerror})"
+        raise PathError(path, problem, "complete the download") from error
     frames = {}
     for phase in ("ED", "ES"):
         found = re.search(rf"^\s*{phase}\s*:\s*(\d+)\s*$", text, flags=re.MULTILINE)

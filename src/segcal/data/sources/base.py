@@ -86,11 +86,8 @@ def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> N
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
         listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
-        raise PathError(
-            path,
-            f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}",
-            "correct the label map, or name all classes of the data set",
-        )
+        problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
+        raise PathError(path, problem, "correct the label map, or name all classes of the data set")
     table = np.zeros(max(known) + 1, dtype=np.uint8)
     table[list(known)] = list(known.values())
     return np.asarray(table[labels])

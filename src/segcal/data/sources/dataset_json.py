@@ -35,11 +35,8 @@ def read_dataset_json(path: Path) -> DatasetJson:
     except PathError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise PathError(
-            path,
-            f"is not a valid dataset.json ({type(error).__name__}: {error})",
-            "correct it or remove it",
-        ) from error
+        problem = f"is not a valid dataset.json ({type(error).__name__}: {error})"
+        raise PathError(path, problem, "correct it or remove it") from error
 
 
 def _read_labels(path: Path, labels: dict[str, Any]) -> tuple[dict[int, str], dict[str, Any]]:

@@ -38,11 +38,8 @@ def require_nifti(folder: Path, name: str, what: str) -> Path:
             raise PathError(other, f"is a second file named {name}", "keep one file per case")
     if found:
         return found[0]
-    raise PathError(
-        folder / f"{name}.nii.gz",
-        f"is missing ({what})",
-        "complete the download or remove the case",
-    )
+    remedy = "complete the download or remove the case"
+    raise PathError(folder / f"{name}.nii.gz", f"is missing ({what})", remedy)
 
 
 def collect(

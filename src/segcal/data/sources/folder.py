@@ -69,11 +69,8 @@ class FolderSource(Source):
         names = {p.name for p in list_folder(self.folder)}
         pair = next((p for p in _FOLDERS if set(p) <= names), None)
         if pair is None:
-            raise PathError(
-                self.folder,
-                "has no image and label folders",
-                "expected images/ and labels/, or imagesTr/ and labelsTr/",
-            )
+            remedy = "expected images/ and labels/, or imagesTr/ and labelsTr/"
+            raise PathError(self.folder, "has no image and label folders", remedy)
         images, labels = self.folder / pair[0], self.folder / pair[1]
         files, problems = _files_by_case(images, labels)
         yield from problems
@@ -84,13 +81,11 @@ class FolderSource(Source):
 
         def find(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
             name, paths = item
-            for channel in range(highest + 1):
-                if channel not in paths:
-                    raise PathError(
-                        images / f"{name}_{channel:04d}.nii.gz",
-                        f"is missing (channel {channel} of {highest + 1})",
-                        "complete the case (NAME_0000, NAME_0001, …) or remove it",
-                    )
+            missing = [channel for channel in range(highest + 1) if channel not in paths]
+            if missing:
+                problem = f"is missing (channel {missing[0]} of {highest + 1})"
+                remedy = "complete the case (NAME_0000, NAME_0001, …) or remove it"
+                raise PathError(images / f"{name}_{missing[0]:04d}.nii.gz", problem, remedy)
             ordered = tuple(paths[channel] for channel in sorted(paths))
             label = require_nifti(labels, name, f"the mask of {name}")
             return [NiftiCase(name, name, ordered, label)]
@@ -158,10 +153,7 @@ def _intensity(
     check_choice("modality", modality, ("mr", "ct"))
     if modality == "mr":
         if window is not None:
-            raise ValueError(
-                "Expected argument `window` for CT only, but this data set is MR; "
-                "add --modality ct."
-            )
+            raise ValueError("Expected argument `window` for CT only; add --modality ct.")
         return Intensity()
     low, high = window or CT_WINDOW
     if not -math.inf < low < high < math.inf:

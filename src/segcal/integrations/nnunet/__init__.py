@@ -36,11 +36,7 @@ def trainer_folder() -> Path:
 
 __all__ = ["TRAINERS", "apply_to_predictions", "calibrate_results", "trainer_folder"]
 
+_LAZY = ("apply_to_predictions", "calibrate_results")
 __getattr__, __dir__ = lazy_exports(
-    __name__,
-    {
-        "apply_to_predictions": "segcal.integrations.nnunet.calibrate",
-        "calibrate_results": "segcal.integrations.nnunet.calibrate",
-    },
-    ["TRAINERS", "trainer_folder"],
+    __name__, dict.fromkeys(_LAZY, f"{__name__}.calibrate"), ["TRAINERS", "trainer_folder"]
 )

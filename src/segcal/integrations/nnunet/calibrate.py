@@ -35,6 +35,7 @@ EXTRA_FILES = ("dataset.json", "plans.json", "predict_from_raw_data_args.json")
 # The smallest probability in an average of logarithms.
 _FLOOR = 1e-30
 _FLOOR_HALF = 2.0**-24
+_SAME_IMAGES = "predict the same images with every fold"
 
 Predictions: TypeAlias = dict[str, tuple[SoftmaxFile, ...]]  # case → one file per network
 
@@ -65,20 +66,15 @@ def calibrate_results(
     Args:
         results, labels, use_folds: see `held_out`.
         file: path of the calibrator.
-        method: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
-        region, folds, patient, seed: see `segcal.evaluation.fit_pairs`.
+        method, region, folds, patient, seed, progress: see `segcal.evaluation.fit_pairs`.
         predictions, out, average: see `apply_to_predictions`; without them nothing is calibrated.
-        overwrite: whether existing files may be replaced.
         warn: called with a line for each fold or label map that is skipped.
         on_fit: called with the fitted calibrator before predictions are calibrated.
-        progress: called as (what, cases done, cases in total).
     """
     check_choice("average", average, get_args(Average))
     if CALIBRATORS.get(method).space == "logits":
-        raise ValueError(
-            f"--method {method} needs logits, but nnU-Net saves probabilities; use another method, "
-            "such as dirichlet"
-        )
+        needed = f"--method {method} needs logits, but nnU-Net saves probabilities"
+        raise ValueError(f"{needed}; use another method, such as dirichlet")
     if (out is None) != (not predictions):
         raise ValueError("--predictions FOLDER and --out FOLDER must be given together")
     check_not_existing([file], overwrite)
@@ -116,7 +112,6 @@ def apply_to_predictions(
         average: how several networks are combined. "probs" calibrates each and averages the
             probabilities; "logits" averages the log-probabilities, as nnU-Net does with several
             folds, and calibrates the average.
-        overwrite, warn, progress: see `calibrate_results`.
     """
     check_choice("average", average, get_args(Average))
     found = find_predictions(predictions, out, calibrator.check_fitted(), overwrite)
@@ -131,11 +126,8 @@ def find_predictions(
     for folder, found in zip(folders, each, strict=True):
         different = sorted(set(each[0]) ^ set(found))
         if different:
-            raise PathError(
-                folder,
-                f"does not contain the same cases as {folders[0]}: {different[0]} is in only one",
-                "predict the same images with every fold",
-            )
+            one = f"{different[0]} is in only one"
+            raise PathError(folder, f"has other cases than {folders[0]}: {one}", _SAME_IMAGES)
         for file in found.values():
             _check_prediction(file, each[0][file.name], num_classes)
     if out.resolve() in {folder.resolve() for folder in folders}:
@@ -159,18 +151,12 @@ def _extra_files(folder: Path) -> list[Path]:
 
 def _check_prediction(file: SoftmaxFile, first: SoftmaxFile, num_classes: int) -> None:
     if file.geometry is None:
-        raise PathError(
-            file.path,
-            "has no .pkl file next to it",
-            "predict with nnUNetv2_predict --save_probabilities",
-        )
+        remedy = "predict with nnUNetv2_predict --save_probabilities"
+        raise PathError(file.path, "has no .pkl file next to it", remedy)
     check_num_classes(file, num_classes)
     if file.shape != first.shape:
-        raise PathError(
-            file.path,
-            f"has shape {file.shape}, but {first.path} has {first.shape}",
-            "predict the same images with every fold",
-        )
+        problem = f"has shape {file.shape}, but {first.path} has {first.shape}"
+        raise PathError(file.path, problem, _SAME_IMAGES)
     for place in _label_maps(file):
         check_same_place(file, place, read_header(place))
 
@@ -185,10 +171,8 @@ def _calibrate_all(
 ) -> Applied:
     missing = [name for name, files in predictions.items() if not _label_maps(files[0])]
     if missing:
-        warn(
-            f"no label map is written for {len(missing)} cases ({missing[0]}, …): nnU-Net wrote "
-            "none in NIfTI format"
-        )
+        cases = f"{len(missing)} cases ({missing[0]}, …)"
+        warn(f"no label map is written for {cases}: nnU-Net wrote none in NIfTI format")
     done = Applied()
     folder = next(iter(predictions.values()))[0].path.parent
     with staged_files(out) as draft:
@@ -200,9 +184,7 @@ def _calibrate_all(
             labels = after.argmax(0).astype(np.uint8 if len(after) <= 256 else np.uint16)
             for source in _label_maps(files[0]):
                 write_nifti_like(source, labels, draft)
-            done.cases += 1
-            done.voxels += labels.size
-            done.changed_labels += int((before.argmax(0) != after.argmax(0)).sum())
+            done.count(before, after)
             progress("calibrating", done.cases, len(predictions))
     return done
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from segcal.core.errors import PathError
 from segcal.predictions import Pair, Pairs, find_pairs
@@ -35,48 +35,34 @@ def held_out(
     for folder in _validation_folders(results, use_folds, warn):
         for pair in find_pairs(folder, label_folder, ignore_label=ignore):
             if pair.name in found:
-                raise PathError(
-                    folder,
-                    f"contains {pair.name}, which is also in {found[pair.name][0]}",
-                    "choose folds that share no case with --fold",
-                )
+                problem = f"contains {pair.name}, which is also in {found[pair.name][0]}"
+                raise PathError(folder, problem, "choose folds that share no case with --fold")
             found[pair.name] = folder, pair
     pairs = tuple(pair for _, (_, pair) in sorted(found.items()))
     counts = {pair.softmax.num_classes for pair in pairs}
     if len(counts) > 1:
-        raise PathError(
-            results, f"has folds of {sorted(counts)} classes", "use folds of one network"
-        )
+        problem = f"has folds of {sorted(counts)} classes"
+        raise PathError(results, problem, "use folds of one network")
     return Pairs(results, pairs, ())
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PathError(
-            path.parent,
-            f"has no {path.name}",
-            "give a trainer's folder, such as "
-            "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres",
-        ) from error
-    except (OSError, ValueError) as error:
-        raise PathError(path, "cannot be read as JSON", "restore the file") from error
 
 
 def _ignore_label(results: Path) -> int | None:
     """The ignored label of the dataset; a PathError if it was trained with regions."""
     path = results / "dataset.json"
-    content = _read_json(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        example = "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres"
+        remedy = f"give a trainer's folder, such as {example}"
+        raise PathError(results, "has no dataset.json", remedy) from error
+    except (OSError, ValueError) as error:
+        raise PathError(path, "cannot be read as JSON", "restore the file") from error
     labels = content.get("labels") if isinstance(content, dict) else None
     if not isinstance(labels, dict):
         raise PathError(path, "has no labels", "restore the file")
     if any(isinstance(label, list) and len(label) > 1 for label in labels.values()):
-        raise PathError(
-            results,
-            "was trained with regions, whose sigmoids do not sum to 1",
-            "calibrate a network that was trained with labels",
-        )
+        problem = "was trained with regions, whose sigmoids do not sum to 1"
+        raise PathError(results, problem, "calibrate a network that was trained with labels")
     ignore = labels.get("ignore")
     if ignore is not None and type(ignore) is not int:
         raise PathError(path, f"has the ignore label {ignore!r}", "restore the file")
@@ -85,19 +71,13 @@ def _ignore_label(results: Path) -> int | None:
 
 def _find_labels(results: Path) -> Path:
     dataset = results.resolve().parent.name
-    for variable, folder in (
-        ("nnUNet_preprocessed", "gt_segmentations"),
-        ("nnUNet_raw", "labelsTr"),
-    ):
-        if variable in os.environ:
-            place = Path(os.environ[variable]) / dataset / folder
-            if place.is_dir():
-                return place
-    raise PathError(
-        results,
-        f"has no label maps, and nnUNet_preprocessed has none for {dataset}",
-        "set nnUNet_preprocessed, or give --labels FOLDER",
-    )
+    places = {"nnUNet_preprocessed": "gt_segmentations", "nnUNet_raw": "labelsTr"}
+    for variable, folder in places.items():
+        place = Path(os.environ.get(variable, "")) / dataset / folder
+        if variable in os.environ and place.is_dir():
+            return place
+    problem = f"has no label maps, and nnUNet_preprocessed has none for {dataset}"
+    raise PathError(results, problem, "set nnUNet_preprocessed, or give --labels FOLDER")
 
 
 def _validation_folders(results: Path, folds: Sequence[int] | None, warn: Warn) -> list[Path]:

@@ -43,9 +43,7 @@ class CalibratedLoss(nn.Module):
         super().__init__()
         self.pixel = pixel
         self.dc = dice  # the attribute name of nnU-Net's own losses
-        self.dice_weight = dice_weight
-        self.ignore_label = ignore_label
-        self.regions = regions
+        self.dice_weight, self.ignore_label, self.regions = dice_weight, ignore_label, regions
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         mask = self._mask(target)
@@ -73,12 +71,6 @@ class CalibratedLoss(nn.Module):
             value: Tensor = self.pixel(logits, target)
         return value
 
-    def extra_repr(self) -> str:
-        return (
-            f"dice_weight={self.dice_weight}, ignore_label={self.ignore_label}, "
-            f"regions={self.regions}"
-        )
-
 
 def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """R sigmoid heads as B·R images of two classes: logits (B·R, 2, *S), labels (B·R, *S)."""
@@ -91,12 +83,7 @@ def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tupl
 
 
 def pixel_loss(
-    name: str,
-    options: Mapping[str, Any],
-    *,
-    ignore_label: int | None,
-    regions: bool,
-    trainer: str,
+    name: str, options: Mapping[str, Any], *, ignore_label: int | None, regions: bool, trainer: str
 ) -> nn.Module:
     """The loss of that name; a ValueError if `trainer` does not support region-based training."""
     ignore = IGNORED if regions or ignore_label is None else ignore_label

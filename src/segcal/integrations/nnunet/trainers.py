@@ -42,29 +42,16 @@ class SegcalTrainer(nnUNetTrainer):
     dice_weight: ClassVar[float] = 1.0
 
     def _build_loss(self) -> nn.Module:
-        options = {
-            **self.loss_options,
-            **parse_options(os.environ.get("SEGCAL_NNUNET_OPTIONS", "")),
-        }
+        chosen = parse_options(os.environ.get("SEGCAL_NNUNET_OPTIONS", ""))
+        options = {**self.loss_options, **chosen}
         weight = check_number("dice_weight", options.pop("dice_weight", self.dice_weight), low=0)
         labels = self.label_manager
-        pixel = pixel_loss(
-            self.loss_name,
-            options,
-            ignore_label=labels.ignore_label,
-            regions=labels.has_regions,
-            trainer=type(self).__name__,
-        )
+        heads: dict[str, Any] = {"ignore_label": labels.ignore_label, "regions": labels.has_regions}
+        pixel = pixel_loss(self.loss_name, options, trainer=type(self).__name__, **heads)
         built: nn.Module = super()._build_loss()
         deep = isinstance(built, DeepSupervisionWrapper)
         own: Any = built.loss if deep else built
-        loss = CalibratedLoss(
-            pixel,
-            own.dc,
-            dice_weight=weight,
-            ignore_label=labels.ignore_label,
-            regions=labels.has_regions,
-        )
+        loss = CalibratedLoss(pixel, own.dc, dice_weight=weight, **heads)
         self.print_to_log_file(f"segcal: {self.loss_name} + {weight:g} · Dice, {pixel}")
         if not deep:
             return loss
