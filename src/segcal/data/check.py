@@ -11,6 +11,7 @@ import numpy as np
 from segcal.core.errors import PathError, list_folder
 from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
+from segcal.data.grid import plan_grid
 from segcal.data.orientation import axis_codes
 from segcal.data.preparation import fingerprint
 from segcal.data.splits import PARTS, Splits, find_duplicates, leaks
@@ -53,23 +54,39 @@ def check_dataset(folder: Path | str) -> CheckReport:
 
 
 def _check_case(case: PreparedCase, dataset: PreparedDataset) -> list[str]:
-    """Properties that this does not check are covered by the fingerprint."""
     try:
-        properties, info = case.properties, dataset.info
-        wrong = []
-        if properties.name != case.name or properties.channels != len(info.channels):
-            wrong.append("case.json belongs to another case")
+        wrong = [*_check_properties(case, dataset)]
         for name in ("image", "label", "truth"):
-            if name in properties.sha256:
+            if name in case.properties.sha256:
                 wrong += _check_array(case, name, dataset)
-            elif name != "truth" or info.has_truth:
-                wrong.append(f"{name} is missing")
     except PathError as error:
         return [str(error)]
     except Exception as error:
         # Whatever error a damaged file causes, the other cases are still checked.
         wrong = [f"cannot be checked ({type(error).__name__}: {error})"]
     return [f"{case.folder}: {problem}; {_AGAIN}" for problem in wrong]
+
+
+def _check_properties(case: PreparedCase, dataset: PreparedDataset) -> Iterator[str]:
+    """case.json must follow from its grid and agree with dataset.yaml."""
+    properties, info = case.properties, dataset.info
+    grid = properties.grid
+    if properties.name != case.name or properties.channels != len(info.channels):
+        yield "case.json belongs to another case"
+    if properties.dtype != info.dtype:
+        yield f"dtype is {properties.dtype} in case.json, {info.dtype} in dataset.yaml"
+    expected = {"image", "label"} | ({"truth"} if info.has_truth else set())
+    yield from (f"{name} is missing" for name in sorted(expected - set(properties.sha256)))
+    planned = plan_grid(
+        grid.original_shape, grid.original_spacing_mm, np.array(grid.affine), info.grid
+    )
+    if grid != planned or properties.shape != grid.shape:
+        yield "the grid does not follow from the recipe"
+    if not np.allclose(properties.spacing_mm, grid.spacing_mm):
+        yield "the spacing does not follow from the grid"
+    per_channel = (properties.scale, properties.offset, properties.intensity)
+    if {len(values) for values in per_channel} != {properties.channels}:
+        yield "case.json has scales or intensities for another number of channels"
 
 
 def _check_array(case: PreparedCase, name: str, dataset: PreparedDataset) -> list[str]:
@@ -103,7 +120,6 @@ def _check_array(case: PreparedCase, name: str, dataset: PreparedDataset) -> lis
 
 
 def _check_splits(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[str]:
-    """Each fold must divide train and val; each of their cases is in val exactly once."""
     try:
         splits = dataset.splits
     except PathError as error:
@@ -115,20 +131,28 @@ def _check_splits(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> 
     wrong += [f"lists an unknown case {n}" for n in sorted(set(listed) - set(dataset.info.cases))]
     wrong += [f"does not list case {n}" for n in sorted(set(dataset.info.cases) - set(listed))]
     wrong += [f"lists case {n} twice" for n in sorted(n for n, k in listed.items() if k > 1)]
-    tuned = sorted(splits.train + splits.val)
-    for index, fold in enumerate(splits.folds):
-        if not fold.val or not fold.train:
-            wrong.append(f"fold {index} has an empty part")
-        if sorted(fold.train + fold.val) != tuned:
-            wrong.append(f"fold {index} does not divide the cases of train and val")
-    if splits.folds and sorted(n for fold in splits.folds for n in fold.val) != tuned:
-        wrong.append("a case is in the val part of no fold or of several")
+    wrong += _check_folds(splits)
     if len(cases) == len(dataset):
         duplicates = find_duplicates((c.patient, c.voxels_sha256) for c in cases)
         if sorted(splits.duplicates) != duplicates:
             wrong.append("its list of identical scans does not match the cases")
     path = dataset.root / "splits.json"
     return [f"{path}: {problem}; correct it or prepare the set again" for problem in wrong]
+
+
+def _check_folds(splits: Splits) -> list[str]:
+    """Each fold divides train and val; each of their cases is in val exactly once."""
+    wrong = []
+    cases = sorted(splits.train + splits.val)
+    for index, fold in enumerate(splits.folds):
+        if not fold.val or not fold.train:
+            wrong.append(f"fold {index} has an empty part")
+        if sorted(fold.train + fold.val) != cases:
+            wrong.append(f"fold {index} does not divide the cases of train and val")
+    held_out = sorted(name for fold in splits.folds for name in fold.val)
+    if splits.folds and held_out != cases:
+        wrong.append("a case is in the val part of no fold or of several")
+    return wrong
 
 
 def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[tuple[str, str]]:
@@ -149,13 +173,8 @@ def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[
             ("slices", f"{int(shapes[:, 0].sum()):,}"),
             ("shape (z, y, x)", " × ".join(_range(column, "d") for column in shapes.T)),
             ("spacing mm (z, y, x)", " × ".join(_range(column, ".3g") for column in spacing.T)),
+            ("orientation", _orientation(cases)),
         ]
-        axes = Counter(axis_codes(c.grid.affine) for c in cases)
-        shown = f"{next(iter(axes))} (x, y, z of the source files)"
-        if len(axes) > 1:
-            kinds = ", ".join(f"{code} in {_count(n, 'case')}" for code, n in axes.most_common())
-            shown = f"warning: mixed ({kinds}); left and right may differ between cases"
-        rows.append(("orientation", shown))
         for index, channel in enumerate(info.channels):
             ranges = np.array([c.image_range[index] for c in cases])
             shown = f"{ranges[:, 0].min():.3g} to {ranges[:, 1].max():.3g} after normalization"
@@ -191,6 +210,15 @@ def _class_fractions(
         fraction = f"{voxels[label] / voxels.total():.2%} of voxels"
         shown = f"{fraction}, in {_count(present[label], 'case')}"
         yield f"class {label} {name}", shown if present[label] else "warning: occurs in no case"
+
+
+def _orientation(cases: Sequence[CaseProperties]) -> str:
+    """Where the axes of the source files point; a warning if they differ."""
+    counts = Counter(axis_codes(c.grid.affine) for c in cases)
+    if len(counts) == 1:
+        return f"{next(iter(counts))} (x, y, z of the source files)"
+    kinds = ", ".join(f"{code} in {_count(n, 'case')}" for code, n in counts.most_common())
+    return f"warning: mixed ({kinds}); left and right may differ between cases"
 
 
 def _count(number: int, noun: str) -> str:
