@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.core.checks import check_choice, check_labels, check_soft_labels, values_can_be_read
+from segcal.core.checks import check_labels, check_soft_labels, values_can_be_read
 from segcal.losses.priors import Prior, PriorFunction
 
 Reduction = Literal["mean", "sum", "none"]
-ClassReduction = Literal["mean", "sum"]
 IGNORE_INDEX = -100
 
 
@@ -58,11 +57,17 @@ class Pixels:
 
     def _checked_labels(self, target: Tensor) -> Tensor:
         """Labels in int64; sets `counted` and `invalid`."""
-        labels = _as_int64(target)
+        labels = target.long()
+        whole = not target.is_floating_point()
+        if not whole and values_can_be_read(target) and (labels != target).any():
+            raise ValueError(
+                "Expected argument `target` to hold whole labels, but got fractions or NaN in "
+                f"{target.dtype}; soft labels have shape (B, K, *S)."
+            )
         some_ignored = check_labels("target", labels, self.num_classes, self.ignore_index)
         if not values_can_be_read(target):
             invalid = (labels < 0) | (labels >= self.num_classes)
-            if target.is_floating_point():
+            if not whole:
                 invalid |= labels != target
             self.invalid = invalid & (labels != self.ignore_index)
             labels = labels.masked_fill(self.invalid, self.ignore_index)
@@ -160,17 +165,6 @@ class Pixels:
         return total / self.counted.sum().clamp_min(1)
 
 
-def check_reductions(reduction: str, class_reduction: str = "mean") -> None:
-    """Raise if one of them is not a reduction."""
-    check_choice("reduction", reduction, get_args(Reduction))
-    check_choice("class_reduction", class_reduction, get_args(ClassReduction))
-
-
-def reduce_classes(per_class: Tensor, class_reduction: ClassReduction) -> Tensor:
-    """(B, K, *S) → (B, *S): the mean or sum over the classes."""
-    return per_class.mean(1) if class_reduction == "mean" else per_class.sum(1)
-
-
 def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:
     """`values` (B, K, *S) times one weight per class."""
     if class_weights is None:
@@ -219,13 +213,3 @@ def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
         f"Expected argument `target` to have shape {(batch, *space)}, {(batch, 1, *space)} or "
         f"{tuple(logits.shape)} to fit the logits, but got {shape}."
     )
-
-
-def _as_int64(target: Tensor) -> Tensor:
-    labels = target.long()
-    if target.is_floating_point() and values_can_be_read(target) and (labels != target).any():
-        raise ValueError(
-            "Expected argument `target` to hold whole labels, but got fractions or NaN in "
-            f"{target.dtype}; soft labels have shape (B, K, *S)."
-        )
-    return labels
