@@ -1,29 +1,37 @@
-"""Launch a compiled kernel again without Triton's search for the compiled version.
+"""Launch kernels, the second time without Triton's search for the compiled version.
 
 At every launch Triton inspects all arguments to find the compiled kernel, and queries the driver
-about every pointer. With some thirty arguments this takes longer than a small loss itself. Here the
-caller guarantees that only the tensors' addresses change between launches of the same work, so the
-second launch calls the compiled kernel, or the C function behind it, directly.
-
-This module saves time only in Python loops over small batches: a CUDA graph has no such cost. It
-depends on Triton's version and can be removed; `pixel_loss._launch` then does without.
+about every pointer. With some thirty arguments this takes longer than a small loss itself. Here
+only the tensors' addresses change between launches of the same work, so the second launch calls the
+compiled kernel, or the C function behind it, directly. This saves time in Python loops over small
+batches: a CUDA graph has no such cost.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from segcal.losses.kernels.pixel_loss import Work
-
-ENABLED = True  # benchmarks switch it off for comparison
+ENABLED = True  # benchmarks switch the direct launch off for comparison
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # A build without CUDA does not have this function.
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+class Work(NamedTuple):
+    """A kernel and all its arguments but the tensors."""
+
+    kernel: Any
+    programs: int
+    numbers: tuple[int | float, ...]  # the run-time arguments after the tensors
+    constants: dict[str, Any]  # the compile-time arguments, and `num_warps`
+    hints: dict[str, int]  # options of the compiler, which torch.compile does not accept
+    compiled: dict[int, _Compiled] | None  # by device; None if there is no direct launch
 
 
 class _Compiled(NamedTuple):
@@ -35,9 +43,27 @@ class _Compiled(NamedTuple):
     tail: tuple[Any, ...]  # the arguments after the tensors
 
 
-def launch(jobs: Sequence[tuple[Work, Sequence[Tensor]]]) -> None:
-    """Run each work on its tensors, in order. All tensors are on the current CUDA device."""
-    device = jobs[0][1][0].get_device()
+def launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
+    """Run each work on its tensors, in order; all are on one device."""
+    by_triton_alone = torch.compiler.is_compiling() or INTERPRETED
+    if not by_triton_alone:
+        device = jobs[0][1][0].get_device()
+        if device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                launch(*jobs)
+            return
+        if ENABLED and jobs[0][0].compiled is not None:
+            _launch_directly(jobs, device)
+            return
+    for work, tensors in jobs:
+        _launch_by_triton(work, tensors, {} if by_triton_alone else work.hints)
+
+
+def _launch_by_triton(work: Work, tensors: Sequence[Tensor], hints: dict[str, int]) -> Any:
+    return work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants, **hints)
+
+
+def _launch_directly(jobs: Sequence[tuple[Work, Sequence[Tensor]]], device: int) -> None:
     stream, hooked = _current_stream(device), _has_hooks()  # type: ignore[misc]
     for work, tensors in jobs:
         pointers = [tensor.data_ptr() for tensor in tensors]
@@ -47,9 +73,7 @@ def launch(jobs: Sequence[tuple[Work, Sequence[Tensor]]]) -> None:
         assert work.compiled is not None
         known = work.compiled.get(device)
         if known is None or low_bits % 16:  # Triton compiles another version for unaligned data
-            found = work.kernel[(work.programs,)](
-                *tensors, *work.numbers, **work.constants, **work.hints
-            )
+            found = _launch_by_triton(work, tensors, work.hints)
             if low_bits % 16 == 0:
                 work.compiled[device] = _compiled(found, work, len(tensors))
         elif known.launch is None or hooked:
@@ -81,10 +105,8 @@ def _compiled(kernel: Any, work: Work, tensors: int) -> _Compiled:
 def _has_hooks() -> bool:
     """Whether a profiler has registered a hook that Triton must call at every launch."""
     runtime = _runtime()
-    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
-        if hook is not None and getattr(hook, "calls", True):
-            return True
-    return False
+    hooks = (runtime.launch_enter_hook, runtime.launch_exit_hook)
+    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
 
 
 @cache
