@@ -37,12 +37,12 @@ LOSSES.register("mbls", MbLSLoss)
 LOSSES.register("nacl", NACLLoss)
 
 
-def make_loss(loss: str | nn.Module, **options: Any) -> nn.Module:
-    """The loss with this name or import path and these options; an instance is returned as it is.
+def make_loss(loss: str, **options: Any) -> nn.Module:
+    """The loss with this name or import path and these options.
 
     Args:
-        loss: a name in `LOSSES`, an import path `package.module:MyLoss`, or an instance.
-        options: arguments of the class; none for an instance.
+        loss: a name in `LOSSES`, or an import path `package.module:MyLoss`.
+        options: arguments of the class.
 
     Example:
         >>> make_loss("mbls", margin=3.0).margin
@@ -50,13 +50,6 @@ def make_loss(loss: str | nn.Module, **options: Any) -> nn.Module:
         >>> make_loss("torch.nn:CrossEntropyLoss", label_smoothing=0.1)
         CrossEntropyLoss()
     """
-    if isinstance(loss, nn.Module):
-        if options:
-            raise ValueError(
-                f"Expected no options for the instance {type(loss).__name__}, but got "
-                f"{', '.join(options)}; set them when the loss is created."
-            )
-        return loss
     found = LOSSES.get(loss)
     known = _options(found)
     for option in options:

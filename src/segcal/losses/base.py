@@ -175,14 +175,13 @@ class PenalizedLoss(SegmentationLoss):
 class WeightedSum(nn.Module):
     """Σ_i w_i · loss_i: `WeightedSum(NACLLoss(), DiceLoss())` is NACL + Dice.
 
-    Args:
-        losses: any modules that map (logits, target) to a scalar, such as segcal's losses, torch's,
-            MONAI's, or sums.
-        weights: one per loss; 1 for each by default.
-
     The parts in `terms` carry the weights. A loss that has no named parts appears under the name
     of its class. Where two losses share a name, and for the parts of a sum inside the sum, the
     position of the loss is put in front (`0.ce`, `1.ce`).
+
+    Args:
+        losses: any modules that map (logits, target) to a scalar: segcal's, torch's, MONAI's, sums.
+        weights: one per loss; 1 for each by default.
 
     Example:
         >>> loss = WeightedSum(nn.CrossEntropyLoss(), weights=[2.0])

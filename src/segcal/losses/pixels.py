@@ -18,12 +18,6 @@ IGNORE_INDEX = -100
 class Pixels:
     """Logits and targets of one batch, checked and in the form that the formulas need.
 
-    Args:
-        logits: (B, K, *S), floating.
-        target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S).
-        ignore_index: label of the pixels that do not count.
-        class_weights: K weights, or None.
-
     Attributes:
         logits: (B, K, *S), float32 (half precision is upcast) or float64.
         target: labels (B, *S) in int64, or soft labels (B, K, *S) in the type of the logits.
@@ -119,10 +113,7 @@ class Pixels:
         return hot if counted is None else hot.mul_(counted.unsqueeze(1))
 
     def nll(self, values: Tensor, *, weighted: bool = True) -> Tensor:
-        """−Σ_k w_k y^k values_k, (B, *S): with log-probabilities, the cross-entropy. 0 if ignored.
-
-        `weighted=False` omits the class weights w_k.
-        """
+        """−Σ_k w_k y^k values_k, (B, *S), 0 if ignored: of log-probabilities, the cross-entropy."""
         weights = self.class_weights if weighted else None
         if self.labels is not None:
             return F.nll_loss(

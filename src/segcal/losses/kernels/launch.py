@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -31,16 +30,7 @@ class Work(NamedTuple):
     numbers: tuple[int | float, ...]  # the run-time arguments after the tensors
     constants: dict[str, Any]  # the compile-time arguments, and `num_warps`
     hints: dict[str, int]  # options of the compiler, which torch.compile does not accept
-    compiled: dict[int, _Compiled] | None  # by device; None if there is no direct launch
-
-
-class _Compiled(NamedTuple):
-    """A compiled kernel and its arguments other than the tensors."""
-
-    run: Callable[..., None]  # Triton's launcher: takes the arguments and calls its hooks
-    launch: Callable[..., None] | None  # the C function behind it, which also takes `head`
-    head: tuple[Any, ...]
-    tail: tuple[Any, ...]  # the arguments after the tensors
+    compiled: dict[int, Callable[..., None]] | None  # direct launches by device, if supported
 
 
 def launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
@@ -71,46 +61,46 @@ def _launch_directly(jobs: Sequence[tuple[Work, Sequence[Tensor]]], device: int)
         for pointer in pointers:
             low_bits |= pointer
         assert work.compiled is not None
-        known = work.compiled.get(device)
-        if known is None or low_bits % 16:  # Triton compiles another version for unaligned data
-            found = _launch_by_triton(work, tensors, work.hints)
-            if low_bits % 16 == 0:
-                work.compiled[device] = _compiled(found, work, len(tensors))
-        elif known.launch is None or hooked:
-            known.run(*pointers, *known.tail)
-        else:
-            known.launch(work.programs, 1, 1, stream, *known.head, *pointers, *known.tail)
+        direct = work.compiled.get(device)
+        if direct is not None and low_bits % 16 == 0:
+            direct(pointers, stream, hooked)
+            continue
+        found = _launch_by_triton(work, tensors, work.hints)
+        if low_bits % 16 == 0:  # Triton compiles another version for unaligned data
+            work.compiled[device] = _direct_launch(found, work, len(tensors))
 
 
-def _compiled(kernel: Any, work: Work, tensors: int) -> _Compiled:
+def _direct_launch(kernel: Any, work: Work, tensors: int) -> Callable[..., None]:
+    """The launch of a compiled kernel; takes pointers, stream, and whether to call hooks."""
     from segcal.losses.kernels import _triton
 
     names = work.kernel.arg_names[tensors + len(work.numbers) :]
     tail = (*work.numbers, *(work.constants[name] for name in names))
-    run = kernel[(work.programs, 1, 1)]
+    run = kernel[(work.programs, 1, 1)]  # takes the arguments and calls Triton's hooks
     launcher = kernel.run
     # The arguments of the C function are an internal of Triton, known for this version only.
     familiar = _triton.VERSION == (3, 6) and type(launcher).__name__ == "CudaLauncher"
     if not familiar or launcher.global_scratch_size > 0 or launcher.profile_scratch_size > 0:
-        return _Compiled(run, None, (), tail)
+        return lambda pointers, stream, hooked: run(*pointers, *tail)
     no_scratch = (None, None)  # global scratch memory, and that of a profiler
     no_hooks = (None, None, None)  # the hooks' metadata, the enter hook and the exit hook
     head = (
         kernel.function, launcher.launch_cooperative_grid, launcher.launch_pdl, *no_scratch,
         kernel.packed_metadata, *no_hooks,
     )  # fmt: skip
-    return _Compiled(run, launcher.launch, head, tail)
+
+    def direct(pointers: Sequence[int], stream: int, hooked: bool) -> None:
+        if hooked:
+            run(*pointers, *tail)
+        else:
+            launcher.launch(work.programs, 1, 1, stream, *head, *pointers, *tail)
+
+    return direct
 
 
 def _has_hooks() -> bool:
     """Whether a profiler has registered a hook that Triton must call at every launch."""
-    runtime = _runtime()
-    hooks = (runtime.launch_enter_hook, runtime.launch_exit_hook)
-    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)
-
-
-@cache
-def _runtime() -> Any:
     from triton import knobs
 
-    return knobs.runtime
+    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)

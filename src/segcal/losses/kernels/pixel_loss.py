@@ -92,9 +92,7 @@ def run(
             if loss.fused is True:
                 raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
             return None
-        plan = make_plan(
-            logits, labels, recipe, loss.ignore_index, weights is not None, loss.reduction, split
-        )
+        plan = make_plan(loss, recipe, logits, labels, split=split)
         if key is not None:
             if len(_PLANS) >= MAX_PLANS:
                 _PLANS.clear()
@@ -171,17 +169,12 @@ class _PixelLoss(torch.autograd.Function):
 
 
 def make_plan(
-    logits: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    ignore_index: int,
-    weighted: bool,
-    reduction: str,
-    split: bool,
+    loss: SegmentationLoss, recipe: Recipe, logits: Tensor, labels: Tensor, *, split: bool
 ) -> Plan:
     """How to divide the work, and all arguments of the kernels but the tensors."""
     from segcal.losses.kernels import _triton
 
+    ignore_index, weighted = loss.ignore_index, loss.class_weights is not None
     batch, classes, *space = logits.shape
     pixels = math.prod(space)
     layout = _layout(logits)
@@ -204,36 +197,21 @@ def make_plan(
     contiguous = layout == torch.contiguous_format
     strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
     sizes = (batch, depth, height, width, classes * pixels, *strides)
-    maps = reduction == "none"
+    kind, maps, average = KINDS[recipe.kind], loss.reduction == "none", loss.reduction == "mean"
     constants = {
-        "K": classes,
-        "BLOCK_K": block_k,
-        "BLOCK": block,
-        "RUN": run,
-        "KIND": KINDS[recipe.kind],
-        "WEIGHTED": weighted,
-        "SOFTMAX": recipe.softmax,
-        "SQUARE": recipe.square,
-        "MAPS": maps,
-        "SPLIT": split,
-        "FLAT": len(space) == 2,
-        "EVEN": columns % block == 0 and height % run == 0,
-        "ROWS": contiguous,
+        "K": classes, "BLOCK_K": block_k, "BLOCK": block, "RUN": run,
+        "KIND": kind, "WEIGHTED": weighted, "SOFTMAX": recipe.softmax, "SQUARE": recipe.square,
+        "MAPS": maps, "SPLIT": split, "FLAT": len(space) == 2,
+        "EVEN": columns % block == 0 and height % run == 0, "ROWS": contiguous,
         # The nibble of a class is never ignored, but a border of background may be.
         "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
         **_prior_constants(recipe.prior, len(space), classes),
-        "VECTOR": vector,
-        "PACKED": packed,
-        "num_warps": WARPS,
-    }
+        "VECTOR": vector, "PACKED": packed, "num_warps": WARPS,
+    }  # fmt: skip
     finish = {
-        "AVERAGE": reduction == "mean",
-        "PENALIZED": KINDS[recipe.kind] >= KINDS["ecp"],
-        "WEIGHTED": weighted,
-        "SPLIT": split,
-        "BLOCK": _power_of_two(programs),
-        "num_warps": SUM_WARPS,
-    }
+        "AVERAGE": average, "PENALIZED": kind >= KINDS["ecp"], "WEIGHTED": weighted, "SPLIT": split,
+        "BLOCK": _power_of_two(programs), "num_warps": SUM_WARPS,
+    }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
     carries = packed and constants["SLOTS"] and constants["RZ"]  # the limits were measured so
 
@@ -287,18 +265,12 @@ def _prior_constants(prior: Prior | None, axes: int, classes: int) -> dict[str, 
     if walks and kind == "gaussian" and classes <= 4:
         bits, per_word, wide = 8, 4, False  # see BYTE in _triton
     return {
-        "SLOTS": slots if walks else 0,
-        "PRIOR": PRIORS[kind],
-        "RZ": patch[0] // 2,
-        "RY": patch[1] // 2,
-        "RX": patch[2] // 2,
-        "SHELLS": shells,
-        "SHELL_WEIGHTS": weights,
+        "SLOTS": slots if walks else 0, "PRIOR": PRIORS[kind],
+        "RZ": patch[0] // 2, "RY": patch[1] // 2, "RX": patch[2] // 2,
+        "SHELLS": shells, "SHELL_WEIGHTS": weights,
         "BORDER": BORDERS["replicate" if prior is None else prior.border],
-        "BITS": bits,
-        "PER_WORD": per_word,
-        "WIDE": wide,
-    }
+        "BITS": bits, "PER_WORD": per_word, "WIDE": wide,
+    }  # fmt: skip
 
 
 def _power_of_two(number: int) -> int:
