@@ -85,13 +85,9 @@ class Pixels:
         # If no pixel is ignored, a sum can be saved. An ignored class 0 always matters: a
         # "background" border then does not vote.
         matters = self.counted is not None or self.ignore_index == 0
+        ignore = self.ignore_index if matters else None
         with torch.no_grad():
-            tau = prior(
-                self.target,
-                self.num_classes,
-                ignore_index=self.ignore_index if matters else None,
-                dtype=self.logits.dtype,
-            )
+            tau = prior(self.target, self.num_classes, ignore_index=ignore, dtype=self.logits.dtype)
         if type(prior) is Prior:
             return tau
         if not isinstance(tau, Tensor) or tau.shape != self.logits.shape:

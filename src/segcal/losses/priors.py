@@ -82,8 +82,7 @@ class Prior:
         checks.check_number("sigma", self.sigma, low=MIN_SIGMA)
         listed = isinstance(self.patch_size, Sequence)
         sizes: Any = self.patch_size if listed else (self.patch_size,)
-        whole = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
-        if not sizes or not whole or any(size < 1 or size % 2 == 0 for size in sizes):
+        if not sizes or not all(isinstance(n, Integral) and n > 0 and n % 2 for n in sizes):
             raise ValueError(
                 "Expected argument `patch_size` to be odd and positive (one int, or one per "
                 f"axis), but got {self.patch_size!r}."

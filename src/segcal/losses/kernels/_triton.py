@@ -416,10 +416,9 @@ def _walked_prior(
         tau = _shell(b1 + a0 + c0, tau, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
             tau = _shell(b2 + a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+            tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         else:
             tau = _shell(a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
-        if SLOTS > 2:
-            tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         # The ignored label may be the number of a class that only pads the tile.
         tau = tl.where((ks < K)[:, None], tau, 0.0)
         total = tl.sum(tau, 0)
