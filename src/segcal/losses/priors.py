@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isfunction
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -82,7 +82,7 @@ class Prior:
         checks.check_number("sigma", self.sigma, low=MIN_SIGMA)
         listed = isinstance(self.patch_size, Sequence)
         sizes: Any = self.patch_size if listed else (self.patch_size,)
-        if not sizes or not all(isinstance(n, Integral) and n > 0 and n % 2 for n in sizes):
+        if not sizes or not all(isinstance(n, Integral) and n % 2 and int(n) > 0 for n in sizes):
             raise ValueError(
                 "Expected argument `patch_size` to be odd and positive (one int, or one per "
                 f"axis), but got {self.patch_size!r}."
@@ -169,7 +169,7 @@ def make_prior(
         >>> make_prior("gaussian", sigma=2.0)
         Prior(kind='gaussian', patch_size=3, sigma=2.0, border='replicate')
     """
-    found: PriorFunction = PRIORS.get(prior) if isinstance(prior, str) else prior
+    found: Any = PRIORS.get(prior) if isinstance(prior, str) else prior
     given = {"patch_size": patch_size, "sigma": sigma, "border": border}
     changed: Any = {name: value for name, value in given.items() if value != getattr(Prior, name)}
     if isinstance(found, Prior):
@@ -186,7 +186,7 @@ def make_prior(
             f"Expected no argument `{next(iter(changed))}`, because `prior` is a function "
             "without settings; write a subclass of segcal.losses.Prior to use it."
         )
-    return found
+    return cast(PriorFunction, found)
 
 
 def neighborhood_prior(
