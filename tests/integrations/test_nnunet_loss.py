@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from segcal.integrations.nnunet import TRAINERS, trainer_folder
 from segcal.integrations.nnunet.loss import CalibratedLoss, parse_options, pixel_loss
-from segcal.losses import LOSSES, cross_entropy, make_loss
+from segcal.losses import LOSSES, CrossEntropyLoss, make_loss
 
 # Options that make each loss cross-entropy.
 PLAIN: dict[str, dict[str, Any]] = {
@@ -175,4 +175,4 @@ def test_two_classes_equal_a_sigmoid() -> None:
     pairs = torch.cat([torch.zeros_like(logits), logits], 1)
     target = torch.ones(1, 4, 4, dtype=torch.int64)
     expected = nn.functional.binary_cross_entropy_with_logits(logits, torch.ones_like(logits))
-    torch.testing.assert_close(cross_entropy(pairs, target), expected)
+    torch.testing.assert_close(CrossEntropyLoss()(pairs, target), expected)

@@ -18,16 +18,8 @@ from helpers.loss_samples import (
     check_by_hand,
     check_parameter,
     check_weighted,
-    random_batch,
 )
-from segcal.losses import (
-    CrossEntropyLoss,
-    ECPLoss,
-    FocalLoss,
-    cross_entropy,
-    entropy_penalty,
-    focal,
-)
+from segcal.losses import CrossEntropyLoss, FocalLoss
 
 
 def entropy(p: float) -> float:
@@ -64,18 +56,6 @@ def test_every_parameter_changes_the_result(name: str, option: str, value: Any) 
     check_parameter(name, option, value)
 
 
-def test_function_and_module_are_equal() -> None:
-    logits, target = random_batch(2, 3, 8, 8)
-    assert torch.equal(cross_entropy(logits, target), CrossEntropyLoss()(logits, target))
-    assert torch.equal(focal(logits, target), FocalLoss()(logits, target))
-
-
-def test_ecp_is_cross_entropy_plus_penalty() -> None:
-    logits, target = random_batch(2, 3, 8, 8)
-    expected = cross_entropy(logits, target) + 0.1 * entropy_penalty(logits, target)
-    torch.testing.assert_close(ECPLoss()(logits, target), expected)
-
-
 def test_torch_soft_targets(batch: tuple[Tensor, Tensor]) -> None:
     logits, _ = batch
     soft = torch.randn_like(logits).softmax(1)
@@ -86,7 +66,7 @@ def test_torch_soft_targets(batch: tuple[Tensor, Tensor]) -> None:
     pixels = soft[:, 0].numel()
     weight = (soft * weights.view(1, -1, *(1,) * (soft.ndim - 2))).sum()
     expected = F.cross_entropy(logits, soft, weights) * pixels / weight
-    found = cross_entropy(logits, soft, class_weights=weights)
+    found = CrossEntropyLoss(class_weights=weights)(logits, soft)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 

@@ -19,7 +19,7 @@ from helpers.loss_samples import (
     random_batch,
     two_pixels,
 )
-from segcal.losses import CEDiceLoss, DiceLoss, make_loss, soft_dice
+from segcal.losses import CEDiceLoss, DiceLoss, make_loss
 
 
 def dice_value(eps: float = 1e-5) -> float:
@@ -46,11 +46,6 @@ def test_class_weights_by_hand() -> None:
 @pytest.mark.parametrize(("option", "value"), [("dice_weight", 0.3), ("smooth", 1.0)])
 def test_every_parameter_changes_the_result(option: str, value: float) -> None:
     check_parameter("ce_dice", option, value)
-
-
-def test_function_and_module_are_equal() -> None:
-    logits, target = random_batch(2, 3, 8, 8)
-    assert torch.equal(soft_dice(logits, target), DiceLoss()(logits, target))
 
 
 def test_dice_is_summed_over_images() -> None:

@@ -1,4 +1,4 @@
-"""Losses by name, by import path and as instances; options that do not exist or do not fit."""
+"""Losses by name and by import path; options that do not exist or do not fit."""
 
 import subprocess
 import sys
@@ -27,13 +27,6 @@ def test_import_paths() -> None:
     assert make_loss("segcal.losses.nacl:NACLLoss", penalty_weight=0.3).penalty_weight == 0.3
     with pytest.raises(ValueError, match=r"'os:system' must be a subclass of torch.nn.Module"):
         make_loss("os:system")
-
-
-def test_instances_are_returned_as_they_are() -> None:
-    loss = nn.CrossEntropyLoss()
-    assert make_loss(loss) is loss
-    with pytest.raises(ValueError, match=r"instance CrossEntropyLoss.*label_smoothing"):
-        make_loss(loss, label_smoothing=0.1)
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,8 @@
 from typing import Any
 
 import pytest
-import torch
 
-from helpers.loss_samples import (
-    CE,
-    CE_A,
-    CE_B,
-    check_by_hand,
-    check_parameter,
-    check_weighted,
-    random_batch,
-)
-from segcal.losses import MbLSLoss, cross_entropy, margin_penalty
+from helpers.loss_samples import CE, CE_A, CE_B, check_by_hand, check_parameter, check_weighted
 
 
 @pytest.mark.parametrize(
@@ -39,9 +29,3 @@ def test_class_weights_by_hand() -> None:
 )
 def test_every_parameter_changes_the_result(option: str, value: Any) -> None:
     check_parameter("mbls", option, value, margin=1.0)
-
-
-def test_it_is_cross_entropy_plus_penalty() -> None:
-    logits, target = random_batch(2, 3, 8, 8)
-    expected = cross_entropy(logits, target) + 0.1 * margin_penalty(logits, target, margin=1.0)
-    torch.testing.assert_close(MbLSLoss(margin=1.0)(logits, target), expected)

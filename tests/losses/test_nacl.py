@@ -22,7 +22,7 @@ from helpers.loss_samples import (
     random_batch,
     two_pixels,
 )
-from segcal.losses import NACLLoss, Prior, cross_entropy, neighbor_penalty, neighborhood_prior
+from segcal.losses import NACLLoss, Prior, neighborhood_prior
 
 
 # The prior of class 1 is ⅓ at A and ⅔ at B; |τ − l| is 4/3 + 1/3 at A and 1/3 + 1/3 at B.
@@ -101,12 +101,6 @@ def test_sigma_changes_the_gaussian_prior_only() -> None:
     assert values["mean", 0.5] == values["mean", 2.0]
 
 
-def test_it_is_cross_entropy_plus_penalty() -> None:
-    logits, target = random_batch(2, 3, 8, 8)
-    expected = cross_entropy(logits, target) + 0.1 * neighbor_penalty(logits, target)
-    torch.testing.assert_close(NACLLoss()(logits, target), expected)
-
-
 def test_the_prior_may_be_an_object() -> None:
     logits, target = random_batch(2, 3, 8, 8)
     expected = NACLLoss(prior="gaussian", patch_size=5, sigma=0.7)(logits, target)
@@ -168,7 +162,8 @@ def test_monai_in_the_interior(batch: tuple[Tensor, Tensor], size: int, distance
     torch.testing.assert_close(our_prior[inside], their_prior[inside])
     assert their_prior.sum(1).min() < 0.9  # the difference at the border is real
 
-    ours = neighbor_penalty(logits, target, patch_size=size, penalty=distance, reduction="none")
+    loss = NACLLoss(1.0, patch_size=size, penalty=distance, reduction="none")
+    ours = loss.terms(logits, target)["penalty"]
     gap = their_prior - logits
     expected = (gap.abs() if distance == "l1" else gap.square()).mean(1)
     torch.testing.assert_close(ours[inside[1:]], expected[inside[1:]])
@@ -188,11 +183,12 @@ def test_monai_whole_value() -> None:
 def test_descending_the_penalty_leads_to_the_prior() -> None:
     target = torch.randint(3, (1, 8, 8))
     logits = torch.randn(1, 3, 8, 8, requires_grad=True)
+    loss = NACLLoss(1.0, penalty="l2", reduction="sum")
     gaps = []
     for _ in range(200):
-        loss = neighbor_penalty(logits, target, penalty="l2", reduction="sum")
-        (grad,) = torch.autograd.grad(loss, logits)
+        penalty = loss.terms(logits, target)["penalty"]
+        (grad,) = torch.autograd.grad(penalty, logits)
         logits = (logits - 0.5 * grad).detach().requires_grad_()
-        gaps.append(loss.item())
+        gaps.append(penalty.item())
     assert all(after <= before for before, after in pairwise(gaps))
     torch.testing.assert_close(logits.detach(), neighborhood_prior(target, 3), atol=1e-4, rtol=0)

@@ -12,20 +12,13 @@ from typing import Any
 from torch import nn
 
 from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
-from segcal.losses.cross_entropy import (
-    CrossEntropyLoss,
-    ECPLoss,
-    FocalLoss,
-    cross_entropy,
-    entropy_penalty,
-    focal,
-)
-from segcal.losses.dice import CEDiceLoss, DiceLoss, soft_dice
-from segcal.losses.margin import MbLSLoss, margin_penalty
-from segcal.losses.nacl import NACLLoss, neighbor_penalty
+from segcal.losses.cross_entropy import CrossEntropyLoss, ECPLoss, FocalLoss
+from segcal.losses.dice import CEDiceLoss, DiceLoss
+from segcal.losses.margin import MbLSLoss
+from segcal.losses.nacl import NACLLoss
 from segcal.losses.pixels import Pixels
 from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
-from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss, label_smoothing, svls
+from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 from segcal.registry import Registry
 
 LOSSES: Registry[type[nn.Module]] = Registry(
@@ -44,12 +37,12 @@ LOSSES.register("mbls", MbLSLoss)
 LOSSES.register("nacl", NACLLoss)
 
 
-def make_loss(loss: str | nn.Module, **options: Any) -> nn.Module:
-    """The loss with this name or import path and these options; an instance is returned as it is.
+def make_loss(loss: str, **options: Any) -> nn.Module:
+    """The loss with this name or import path and these options.
 
     Args:
-        loss: a name in `LOSSES`, an import path `package.module:MyLoss`, or an instance.
-        options: arguments of the class; none for an instance.
+        loss: a name in `LOSSES`, or an import path `package.module:MyLoss`.
+        options: arguments of the class.
 
     Example:
         >>> make_loss("mbls", margin=3.0).margin
@@ -57,55 +50,37 @@ def make_loss(loss: str | nn.Module, **options: Any) -> nn.Module:
         >>> make_loss("torch.nn:CrossEntropyLoss", label_smoothing=0.1)
         CrossEntropyLoss()
     """
-    if isinstance(loss, nn.Module):
-        if options:
-            raise ValueError(
-                f"Expected no options for the instance {type(loss).__name__}, but got "
-                f"{', '.join(options)}; set them when the loss is created."
-            )
-        return loss
     found = LOSSES.get(loss)
-    parameters = signature(found).parameters
-    if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters.values()):
-        for option in options:
-            if option not in parameters:
-                near = get_close_matches(option, parameters, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise ValueError(
-                    f"loss {loss!r} has no option {option!r}.{hint} "
-                    f"Options: {', '.join(parameters)}."
-                )
+    known = _options(found)
+    for option in options:
+        if known is not None and option not in known:
+            near = get_close_matches(option, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"loss {loss!r} has no option {option!r}.{hint} Options: {', '.join(known)}."
+            )
     return found(**options)
 
 
+def _options(loss: type[nn.Module]) -> list[str] | None:
+    """The options of a loss and of the base classes that it passes `**options` on to.
+
+    None if the last of them takes any option.
+    """
+    names: list[str] = []
+    for kind in loss.__mro__:
+        if "__init__" in vars(kind):
+            _, *parameters = signature(vars(kind)["__init__"]).parameters.values()
+            closed = [p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD]
+            names += [name for name in closed if name not in names]
+            if len(closed) == len(parameters):
+                return names
+    return None
+
+
 __all__ = [
-    "LOSSES",
-    "PRIORS",
-    "CEDiceLoss",
-    "CrossEntropyLoss",
-    "DiceLoss",
-    "ECPLoss",
-    "FocalLoss",
-    "LabelSmoothingLoss",
-    "MbLSLoss",
-    "NACLLoss",
-    "PenalizedLoss",
-    "Pixels",
-    "Prior",
-    "SVLSLoss",
-    "SegmentationLoss",
-    "WeightedSum",
-    "add_up",
-    "cross_entropy",
-    "entropy_penalty",
-    "focal",
-    "label_smoothing",
-    "loss_terms",
-    "make_loss",
-    "make_prior",
-    "margin_penalty",
-    "neighbor_penalty",
+    "LOSSES", "PRIORS", "CEDiceLoss", "CrossEntropyLoss", "DiceLoss", "ECPLoss", "FocalLoss",
+    "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels", "Prior", "SVLSLoss",
+    "SegmentationLoss", "WeightedSum", "add_up", "loss_terms", "make_loss", "make_prior",
     "neighborhood_prior",
-    "soft_dice",
-    "svls",
-]
+]  # fmt: skip

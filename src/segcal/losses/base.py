@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal, TypedDict, Unpack, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from segcal.core.checks import check_choice, check_int, check_number, values_can_be_read
-from segcal.losses.pixels import IGNORE_INDEX, ClassReduction, Pixels, Reduction, check_reductions
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction
 
 Weights = Sequence[float] | Tensor | None
 Fused = bool | Literal["auto"]
+ClassReduction = Literal["mean", "sum"]
+
+
+class CommonOptions(TypedDict, total=False):
+    """The options of every loss; see `SegmentationLoss`."""
+
+    ignore_index: int
+    class_weights: Weights
+    reduction: Reduction
+    fused: Fused
+
+
+class PenaltyOptions(CommonOptions, total=False):
+    """The options of every loss with a penalty; see `PenalizedLoss`."""
+
+    class_reduction: ClassReduction
 
 
 class SegmentationLoss(nn.Module):
@@ -67,7 +82,7 @@ class SegmentationLoss(nn.Module):
         fused: Fused = "auto",
     ) -> None:
         super().__init__()
-        check_reductions(reduction)
+        check_choice("reduction", reduction, get_args(Reduction))
         check_int("ignore_index", ignore_index)
         if not isinstance(fused, bool):
             check_choice("fused", fused, ("auto",))
@@ -78,15 +93,10 @@ class SegmentationLoss(nn.Module):
         self.register_buffer("class_weights", as_weights(class_weights), persistent=False)
 
     def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        """The named terms of the loss at every pixel: the method that a loss defines.
+        """The named terms (B, *S) of the loss at every pixel: the method that a loss defines.
 
-        Args:
-            pixels: the batch, with `pixels.logits`, `pixels.log_probs`, `pixels.target`,
-                `pixels.one_hot()` and more; see `Pixels`.
-
-        Returns:
-            Each term as (B, *S), weighted so that the terms add up to the loss. Values of ignored
-            pixels have no effect.
+        The terms add up to the loss. Values of ignored pixels have no effect. See `Pixels` for
+        what the batch offers: `pixels.logits`, `pixels.log_probs`, `pixels.one_hot()` and more.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `pixel_terms`")
 
@@ -126,7 +136,8 @@ class PenalizedLoss(SegmentationLoss):
 
     Args:
         penalty_weight: λ; 0 is exactly cross-entropy. It may be changed at any time.
-        class_reduction: "mean" or "sum" of the penalty over the K classes.
+        class_reduction: "mean" or "sum" of the penalty over the K classes. The papers tuned their
+            λ for the mean; the NACL paper prints the sum.
         ignore_index, class_weights, reduction, fused: see `SegmentationLoss`.
     """
 
@@ -137,21 +148,20 @@ class PenalizedLoss(SegmentationLoss):
         penalty_weight: float = 0.1,
         *,
         class_reduction: ClassReduction = "mean",
-        ignore_index: int = IGNORE_INDEX,
-        class_weights: Weights = None,
-        reduction: Reduction = "mean",
-        fused: Fused = "auto",
+        **common: Unpack[CommonOptions],
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
-        )
-        check_reductions("mean", class_reduction)
+        super().__init__(**common)
+        check_choice("class_reduction", class_reduction, get_args(ClassReduction))
         self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)
         self.class_reduction = class_reduction
 
     def pixel_penalty(self, pixels: Pixels) -> Tensor:
         """The penalty of every pixel, (B, *S), without λ."""
         raise NotImplementedError(f"{type(self).__name__} does not define `pixel_penalty`")
+
+    def reduce_classes(self, per_class: Tensor) -> Tensor:
+        """(B, K, *S) → (B, *S): the mean or sum over the classes."""
+        return per_class.mean(1) if self.class_reduction == "mean" else per_class.sum(1)
 
     def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
         if self.penalty_weight == 0:
@@ -165,14 +175,13 @@ class PenalizedLoss(SegmentationLoss):
 class WeightedSum(nn.Module):
     """Σ_i w_i · loss_i: `WeightedSum(NACLLoss(), DiceLoss())` is NACL + Dice.
 
-    Args:
-        losses: any modules that map (logits, target) to a scalar, such as segcal's losses, torch's,
-            MONAI's, or sums.
-        weights: one per loss; 1 for each by default.
-
     The parts in `terms` carry the weights. A loss that has no named parts appears under the name
     of its class. Where two losses share a name, and for the parts of a sum inside the sum, the
     position of the loss is put in front (`0.ce`, `1.ce`).
+
+    Args:
+        losses: any modules that map (logits, target) to a scalar: segcal's, torch's, MONAI's, sums.
+        weights: one per loss; 1 for each by default.
 
     Example:
         >>> loss = WeightedSum(nn.CrossEntropyLoss(), weights=[2.0])
@@ -182,13 +191,6 @@ class WeightedSum(nn.Module):
 
     def __init__(self, *losses: nn.Module, weights: Sequence[float] | None = None) -> None:
         super().__init__()
-        if not losses:
-            raise ValueError("Expected at least one loss to add up, but got none.")
-        for loss in losses:
-            if not isinstance(loss, nn.Module):
-                raise TypeError(
-                    f"Expected each loss to be a torch.nn.Module, but got {type(loss).__name__}."
-                )
         weights = [1.0] * len(losses) if weights is None else weights
         if len(weights) != len(losses):
             raise ValueError(
@@ -214,11 +216,8 @@ class WeightedSum(nn.Module):
         return total
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        values = {
-            str(position): weight * call_loss(loss, logits, target)
-            for position, (weight, loss) in enumerate(zip(self.weights, self.losses, strict=True))
-        }
-        return add_up(values)
+        pairs = enumerate(zip(self.weights, self.losses, strict=True))
+        return add_up({str(i): w * call_loss(loss, logits, target) for i, (w, loss) in pairs})
 
 
 def loss_terms(loss: nn.Module, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
@@ -269,14 +268,16 @@ def as_weights(class_weights: Weights) -> Tensor | None:
     """Class weights as a float32 tensor; raises unless they are finite and not negative."""
     if class_weights is None:
         return None
-    expected = "Expected argument `class_weights` to be K finite weights that are not negative"
     try:
         weights = torch.as_tensor(class_weights, dtype=torch.float32).detach().clone()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{expected}, but got {class_weights!r}.") from error
-    readable = values_can_be_read(weights)
-    if weights.ndim != 1 or (
-        readable and not all(math.isfinite(w) and w >= 0 for w in weights.tolist())
-    ):
-        raise ValueError(f"{expected}, but got {class_weights!r}.")
+        valid = weights.ndim == 1
+        if values_can_be_read(weights):
+            valid = valid and bool((weights.isfinite() & (weights >= 0)).all())
+    except (TypeError, ValueError, RuntimeError):
+        valid = False
+    if not valid:
+        raise ValueError(
+            "Expected argument `class_weights` to be K finite weights that are not negative, "
+            f"but got {class_weights!r}."
+        )
     return weights

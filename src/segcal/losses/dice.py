@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from segcal.core.checks import check_number
-from segcal.losses.base import Fused, SegmentationLoss, Weights
-from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction, check_reductions
+from segcal.losses.base import CommonOptions, SegmentationLoss
+from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction
 
 
-def soft_dice(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    smooth: float = 1e-5,
-    ignore_index: int = IGNORE_INDEX,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    r"""Soft Dice loss of the softmax over all classes, computed per image.
+class DiceLoss(SegmentationLoss):
+    r"""Soft Dice loss of the softmax over all classes, computed per image; to be added to others.
 
     .. math:: 1 - \frac{1}{K}\sum_k \frac{2\sum_p s_p^k y_p^k + ε}{\sum_p s_p^k + \sum_p y_p^k + ε}
 
@@ -33,46 +28,8 @@ def soft_dice(
 
     Example:
         >>> target = torch.zeros(1, 4, 4, dtype=torch.int64)
-        >>> soft_dice(torch.zeros(1, 2, 4, 4), target)
+        >>> DiceLoss()(torch.zeros(1, 2, 4, 4), target)
         tensor(0.6667)
-    """
-    check_reductions(reduction)
-    check_number("smooth", smooth, low=0, open_low=True)
-    pixels = Pixels(logits, target, ignore_index)
-    return reduce_images(pixels, dice_per_image(pixels, smooth), reduction)
-
-
-def dice_per_image(pixels: Pixels, smooth: float) -> Tensor:
-    """Soft Dice loss of every image, (B, 1, 1) or (B, 1, 1, 1); 0 where all of it is ignored."""
-    probs = pixels.log_probs.exp()
-    truth = pixels.one_hot()
-    space = tuple(range(2, probs.ndim))
-    if pixels.counted is not None:
-        probs = probs.masked_fill(~pixels.counted.unsqueeze(1), 0)
-    overlap = (probs * truth).sum(space)
-    sizes = probs.sum(space) + truth.sum(space)
-    loss = 1 - ((2 * overlap + smooth) / (sizes + smooth)).mean(1)
-    if pixels.invalid is not None:
-        loss = loss.masked_fill(pixels.invalid.flatten(1).any(1), float("nan"))
-    return loss.view(-1, *(1,) * len(space))
-
-
-def reduce_images(pixels: Pixels, per_image: Tensor, reduction: Reduction) -> Tensor:
-    """Reduce over the images in which at least one pixel counts."""
-    if reduction == "none":
-        return per_image
-    if reduction == "sum":
-        return per_image.sum()
-    if pixels.counted is None:
-        return per_image.mean()
-    return per_image.sum() / pixels.counted.flatten(1).any(1).sum().clamp_min(1)
-
-
-class DiceLoss(SegmentationLoss):
-    """Soft Dice, to be added to other losses; see `soft_dice` for the formula.
-
-    Args:
-        smooth, ignore_index, reduction: see `soft_dice`.
     """
 
     def __init__(
@@ -88,7 +45,7 @@ class DiceLoss(SegmentationLoss):
     def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The Dice loss. It is a ratio over an image, so it has no terms per pixel."""
         pixels = Pixels(logits, target, self.ignore_index)
-        return {"dice": reduce_images(pixels, dice_per_image(pixels, self.smooth), self.reduction)}
+        return {"dice": _soft_dice(pixels, self.smooth, self.reduction)}
 
 
 class CEDiceLoss(SegmentationLoss):
@@ -96,16 +53,14 @@ class CEDiceLoss(SegmentationLoss):
 
     .. math:: \mathcal{L} = -\log s^y + λ (1 - \mathrm{Dice}(s, y))
 
-    s is the softmax of the logits, y the true class; for the second part see `soft_dice`.
+    s is the softmax of the logits, y the true class; for the second part see `DiceLoss`.
 
     Args:
         dice_weight: λ; 0 is cross-entropy. The paper used 1.
-        smooth: see `soft_dice`.
+        smooth: see `DiceLoss`.
         ignore_index, class_weights, reduction, fused: see `SegmentationLoss`. The class weights
             apply to the cross-entropy. With "none", every pixel that counts carries the Dice loss
             of its image.
-
-    Shape: see `SegmentationLoss`.
 
     Example:
         >>> logits = torch.randn(2, 4, 32, 32, requires_grad=True)
@@ -113,28 +68,39 @@ class CEDiceLoss(SegmentationLoss):
     """
 
     def __init__(
-        self,
-        dice_weight: float = 1.0,
-        smooth: float = 1e-5,
-        *,
-        ignore_index: int = IGNORE_INDEX,
-        class_weights: Weights = None,
-        reduction: Reduction = "mean",
-        fused: Fused = "auto",
+        self, dice_weight: float = 1.0, smooth: float = 1e-5, **common: Unpack[CommonOptions]
     ) -> None:
-        super().__init__(
-            ignore_index=ignore_index, class_weights=class_weights, reduction=reduction, fused=fused
-        )
+        super().__init__(**common)
         self.dice_weight = check_number("dice_weight", dice_weight, low=0)
         self.smooth = check_number("smooth", smooth, low=0, open_low=True)
 
     def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The named parts of the loss, which add up to it: `ce` and `dice`."""
         pixels = Pixels(logits, target, self.ignore_index, self.class_weights)
         ce = pixels.reduce(pixels.nll(pixels.log_probs), self.reduction, weighted=True)
         if self.dice_weight == 0:
             return {"ce": ce, "dice": torch.zeros_like(ce)}
-        dice = reduce_images(pixels, dice_per_image(pixels, self.smooth), self.reduction)
+        dice = _soft_dice(pixels, self.smooth, self.reduction)
         if self.reduction == "none":
             dice = pixels.masked(dice.expand_as(ce))
         return {"ce": ce, "dice": self.dice_weight * dice}
+
+
+def _soft_dice(pixels: Pixels, smooth: float, reduction: Reduction) -> Tensor:
+    """Soft Dice loss, reduced over the images in which at least one pixel counts."""
+    probs = pixels.log_probs.exp()
+    truth = pixels.one_hot()
+    space = tuple(range(2, probs.ndim))
+    if pixels.counted is not None:
+        probs = probs.masked_fill(~pixels.counted.unsqueeze(1), 0)
+    overlap = (probs * truth).sum(space)
+    sizes = probs.sum(space) + truth.sum(space)
+    per_image = 1 - ((2 * overlap + smooth) / (sizes + smooth)).mean(1)
+    if pixels.invalid is not None:
+        per_image = per_image.masked_fill(pixels.invalid.flatten(1).any(1), float("nan"))
+    if reduction == "none":
+        return per_image.view(-1, *(1,) * len(space))
+    if reduction == "sum":
+        return per_image.sum()
+    if pixels.counted is None:
+        return per_image.mean()
+    return per_image.sum() / pixels.counted.flatten(1).any(1).sum().clamp_min(1)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.core.checks import check_choice, check_labels, check_soft_labels, values_can_be_read
+from segcal.core.checks import check_labels, check_soft_labels, values_can_be_read
 from segcal.losses.priors import Prior, PriorFunction
 
 Reduction = Literal["mean", "sum", "none"]
-ClassReduction = Literal["mean", "sum"]
 IGNORE_INDEX = -100
 
 
 class Pixels:
     """Logits and targets of one batch, checked and in the form that the formulas need.
-
-    Args:
-        logits: (B, K, *S), floating.
-        target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S).
-        ignore_index: label of the pixels that do not count.
-        class_weights: K weights, or None.
 
     Attributes:
         logits: (B, K, *S), float32 (half precision is upcast) or float64.
@@ -58,11 +51,17 @@ class Pixels:
 
     def _checked_labels(self, target: Tensor) -> Tensor:
         """Labels in int64; sets `counted` and `invalid`."""
-        labels = _as_int64(target)
+        labels = target.long()
+        whole = not target.is_floating_point()
+        if not whole and values_can_be_read(target) and (labels != target).any():
+            raise ValueError(
+                "Expected argument `target` to hold whole labels, but got fractions or NaN in "
+                f"{target.dtype}; soft labels have shape (B, K, *S)."
+            )
         some_ignored = check_labels("target", labels, self.num_classes, self.ignore_index)
         if not values_can_be_read(target):
             invalid = (labels < 0) | (labels >= self.num_classes)
-            if target.is_floating_point():
+            if not whole:
                 invalid |= labels != target
             self.invalid = invalid & (labels != self.ignore_index)
             labels = labels.masked_fill(self.invalid, self.ignore_index)
@@ -86,13 +85,9 @@ class Pixels:
         # If no pixel is ignored, a sum can be saved. An ignored class 0 always matters: a
         # "background" border then does not vote.
         matters = self.counted is not None or self.ignore_index == 0
+        ignore = self.ignore_index if matters else None
         with torch.no_grad():
-            tau = prior(
-                self.target,
-                self.num_classes,
-                ignore_index=self.ignore_index if matters else None,
-                dtype=self.logits.dtype,
-            )
+            tau = prior(self.target, self.num_classes, ignore_index=ignore, dtype=self.logits.dtype)
         if type(prior) is Prior:
             return tau
         if not isinstance(tau, Tensor) or tau.shape != self.logits.shape:
@@ -114,10 +109,7 @@ class Pixels:
         return hot if counted is None else hot.mul_(counted.unsqueeze(1))
 
     def nll(self, values: Tensor, *, weighted: bool = True) -> Tensor:
-        """−Σ_k w_k y^k values_k, (B, *S): with log-probabilities, the cross-entropy. 0 if ignored.
-
-        `weighted=False` omits the class weights w_k.
-        """
+        """−Σ_k w_k y^k values_k, (B, *S), 0 if ignored: of log-probabilities, the cross-entropy."""
         weights = self.class_weights if weighted else None
         if self.labels is not None:
             return F.nll_loss(
@@ -158,17 +150,6 @@ class Pixels:
         if self.counted is None:
             return total / per_pixel.numel()
         return total / self.counted.sum().clamp_min(1)
-
-
-def check_reductions(reduction: str, class_reduction: str = "mean") -> None:
-    """Raise if one of them is not a reduction."""
-    check_choice("reduction", reduction, get_args(Reduction))
-    check_choice("class_reduction", class_reduction, get_args(ClassReduction))
-
-
-def reduce_classes(per_class: Tensor, class_reduction: ClassReduction) -> Tensor:
-    """(B, K, *S) → (B, *S): the mean or sum over the classes."""
-    return per_class.mean(1) if class_reduction == "mean" else per_class.sum(1)
 
 
 def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:
@@ -219,13 +200,3 @@ def check_shapes(logits: Tensor, target: Tensor) -> Tensor:
         f"Expected argument `target` to have shape {(batch, *space)}, {(batch, 1, *space)} or "
         f"{tuple(logits.shape)} to fit the logits, but got {shape}."
     )
-
-
-def _as_int64(target: Tensor) -> Tensor:
-    labels = target.long()
-    if target.is_floating_point() and values_can_be_read(target) and (labels != target).any():
-        raise ValueError(
-            "Expected argument `target` to hold whole labels, but got fractions or NaN in "
-            f"{target.dtype}; soft labels have shape (B, K, *S)."
-        )
-    return labels

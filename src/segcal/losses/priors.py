@@ -11,20 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isfunction
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segcal.core.checks import (
-    check_choice,
-    check_int,
-    check_labels,
-    check_number,
-    check_soft_labels,
-    per_axis,
-)
+from segcal.core import checks
 from segcal.registry import Registry
 
 PriorKind = Literal["mean", "gaussian", "max", "min", "median", "mode"]
@@ -84,13 +77,12 @@ class Prior:
     title: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
-        check_choice("border", self.border, BORDERS)
-        check_number("sigma", self.sigma, low=MIN_SIGMA)
+        checks.check_choice("kind", self.kind, KINDS)
+        checks.check_choice("border", self.border, BORDERS)
+        checks.check_number("sigma", self.sigma, low=MIN_SIGMA)
         listed = isinstance(self.patch_size, Sequence)
         sizes: Any = self.patch_size if listed else (self.patch_size,)
-        whole = all(isinstance(size, Integral) and not isinstance(size, bool) for size in sizes)
-        if not sizes or not whole or any(size < 1 or size % 2 == 0 for size in sizes):
+        if not sizes or not all(isinstance(n, Integral) and n % 2 and int(n) > 0 for n in sizes):
             raise ValueError(
                 "Expected argument `patch_size` to be odd and positive (one int, or one per "
                 f"axis), but got {self.patch_size!r}."
@@ -107,16 +99,15 @@ class Prior:
         ignore_index: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """τ of every pixel. The values of `target` are not checked; `neighborhood_prior` does.
+        """τ of every pixel, (B, K, *S): a new tensor without gradient.
 
         Args:
-            target: labels (B, *S) in int64, or soft labels (B, K, *S).
-            num_classes: K.
-            ignore_index: pixels with this label do not count; None if every pixel counts.
+            target: labels (B, *S) in int64, or soft labels (B, K, *S). Its values are not checked;
+                `neighborhood_prior` checks them.
+            num_classes: K. It is never derived from the labels present.
+            ignore_index: pixels with this label do not count for their neighbors; None if every
+                pixel counts. In a patch without other pixels τ is 0 and does not sum to 1.
             dtype: floating type of the result.
-
-        Returns:
-            τ, (B, K, *S): a new tensor without gradient.
         """
         soft = target.is_floating_point()
         if soft and self.kind in ORDER_STATISTICS:
@@ -124,7 +115,7 @@ class Prior:
                 "Expected argument `prior` to be 'mean' or 'gaussian' for a soft target, but got "
                 f"{self.kind!r}: an order statistic needs one label per pixel."
             )
-        patch = per_axis("patch_size", self.patch_size, target.ndim - (2 if soft else 1))
+        patch = checks.per_axis("patch_size", self.patch_size, target.ndim - (2 if soft else 1))
         margins = [size // 2 for size in patch]
         if soft:
             votes = _pad_soft(target.to(dtype), margins, self.border)
@@ -180,11 +171,11 @@ def make_prior(
     """
     found: Any = PRIORS.get(prior) if isinstance(prior, str) else prior
     given = {"patch_size": patch_size, "sigma": sigma, "border": border}
-    changed = {name: value for name, value in given.items() if value != getattr(Prior, name)}
+    changed: Any = {name: value for name, value in given.items() if value != getattr(Prior, name)}
     if isinstance(found, Prior):
-        return replace(found, **changed)  # type: ignore[arg-type]
+        return replace(found, **changed)
     if isinstance(found, type) and issubclass(found, Prior):
-        return found(**changed)  # type: ignore[arg-type]
+        return found(**changed)
     if not callable(found):
         raise TypeError(
             "Expected argument `prior` to be a name, an import path, a Prior or a function, "
@@ -195,8 +186,7 @@ def make_prior(
             f"Expected no argument `{next(iter(changed))}`, because `prior` is a function "
             "without settings; write a subclass of segcal.losses.Prior to use it."
         )
-    function: PriorFunction = found
-    return function
+    return cast(PriorFunction, found)
 
 
 def neighborhood_prior(
@@ -210,19 +200,13 @@ def neighborhood_prior(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    r"""τ of every pixel: the labels in its patch, summarized as K values that sum to 1.
+    """τ of every pixel, (B, K, *S), after a check of the target.
 
     Args:
         target: labels (B, *S) of any integer type, or soft labels (B, K, *S) whose K values sum
             to 1 ("mean" and "gaussian" only). S is 2-D or 3-D: (B, 1, H, W) is one slice of 3-D.
-        num_classes: K. It is never derived from the labels present.
         prior, patch_size, sigma, border: see `make_prior` and `Prior`.
-        ignore_index: pixels with this label do not count for their neighbors. In a patch that
-            has no other pixels τ is 0, the only case in which τ does not sum to 1.
-        dtype: floating type of the result.
-
-    Returns:
-        τ, (B, K, *S).
+        num_classes, ignore_index, dtype: see `Prior.__call__`.
 
     Example:
         >>> edge = torch.tensor([[[0, 0, 1], [0, 0, 1], [0, 0, 1]]])
@@ -232,7 +216,7 @@ def neighborhood_prior(
     if not isinstance(target, Tensor):
         found = type(target).__name__
         raise TypeError(f"Expected argument `target` to be a tensor, but got {found}.")
-    check_int("num_classes", num_classes, low=1)
+    checks.check_int("num_classes", num_classes, low=1)
     compute = make_prior(prior, patch_size, sigma, border)
     soft = target.is_floating_point()
     axes = target.ndim - (2 if soft else 1)
@@ -242,10 +226,10 @@ def neighborhood_prior(
             f"3-D and not empty, but got shape {tuple(target.shape)}."
         )
     if soft:
-        check_soft_labels("target", target, num_classes)
+        checks.check_soft_labels("target", target, num_classes)
     else:
         target = target.long()
-        check_labels("target", target, num_classes, ignore_index)
+        checks.check_labels("target", target, num_classes, ignore_index)
     return compute(target, num_classes, ignore_index=ignore_index, dtype=dtype)
 
 
@@ -318,13 +302,10 @@ def _box_sums(votes: Tensor, patch: Sequence[int]) -> Tensor:
 def _gaussian_sums(
     votes: Tensor, patch: Sequence[int], sigma: float
 ) -> tuple[Tensor, Tensor, float]:
-    """The center's votes, the Gaussian-weighted votes of all others, and the others' weight.
-
-    The Gaussian is a product over axes, so it is applied one axis at a time. The center is kept
-    apart, not subtracted at the end, so that nothing cancels when σ is small.
-    """
-    full, rest = votes, torch.zeros_like(votes)
-    center = votes
+    """The center's votes, the Gaussian-weighted votes of all others, and the others' weight."""
+    # The Gaussian is a product over axes, so it is applied one axis at a time. The center is kept
+    # apart, not subtracted at the end, so that nothing cancels when σ is small.
+    full, rest, center = votes, torch.zeros_like(votes), votes
     full_weight, rest_weight = 1.0, 0.0
     for axis, size in enumerate(patch, start=2):
         if size == 1:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from segcal.losses.kernels import launch, pixel_loss
-from segcal.losses.kernels.pixel_loss import Work
+from segcal.losses.kernels import launch
+from segcal.losses.kernels.launch import Work
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 
@@ -40,7 +40,7 @@ class Compiled:
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
-    monkeypatch.setattr(pixel_loss, "INTERPRETED", False)
+    monkeypatch.setattr(launch, "INTERPRETED", False)
     monkeypatch.setattr("torch.cuda.current_device", lambda: -1)  # the device of a CPU tensor
     monkeypatch.setattr(launch, "_current_stream", lambda device: 0)
     monkeypatch.setattr(launch, "_has_hooks", lambda: False)
@@ -50,7 +50,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 def test_the_second_launch_is_direct(work: Work) -> None:
     tensor = torch.zeros(4)
     for _ in range(2):
-        pixel_loss._launch((work, [tensor]))
+        launch.launch((work, [tensor]))
     first, second = work.kernel.launches
     assert first == ("triton", (tensor, 7), {"K": 4, "maxnreg": 64})
     assert second == ("direct", (tensor.data_ptr(), 7, 4), {})
@@ -59,19 +59,19 @@ def test_the_second_launch_is_direct(work: Work) -> None:
 def test_unaligned_tensors_go_through_triton(work: Work) -> None:
     tensor = torch.zeros(5)
     for _ in range(2):
-        pixel_loss._launch((work, [tensor[1:]]))
+        launch.launch((work, [tensor[1:]]))
     assert [path for path, *_ in work.kernel.launches] == ["triton", "triton"]
 
 
 def test_it_can_be_switched_off(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "ENABLED", False)
     for _ in range(2):
-        pixel_loss._launch((work, [torch.zeros(4)]))
+        launch.launch((work, [torch.zeros(4)]))
     assert [path for path, *_ in work.kernel.launches] == ["triton", "triton"]
     assert work.kernel.launches[0][2] == {"K": 4, "maxnreg": 64}
 
 
 def test_old_versions_of_triton_do_without(work: Work) -> None:
     for _ in range(2):
-        pixel_loss._launch((work._replace(compiled=None), [torch.zeros(4)]))
+        launch.launch((work._replace(compiled=None), [torch.zeros(4)]))
     assert [path for path, *_ in work.kernel.launches] == ["triton", "triton"]

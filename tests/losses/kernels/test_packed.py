@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from helpers.fused_checks import CUDA, DEVICE, check
-from segcal.losses import NACLLoss, Prior, make_loss
+from segcal.losses import NACLLoss, make_loss
 from segcal.losses.kernels import pixel_loss
 from segcal.losses.kernels.pixel_loss import Plan, make_plan
-from segcal.losses.kernels.recipes import Recipe
+from segcal.losses.kernels.recipes import recipe_of
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 
@@ -31,12 +31,14 @@ def plan(
     shape: tuple[int, ...] = (2, 4, 8, 8),
     dtype: torch.dtype = torch.float32,
     labels: torch.dtype = torch.int64,
-    reduction: str = "mean",
+    reduction: Any = "mean",
     patch: int = 3,
 ) -> Plan:
     logits, target = torch.empty(shape, dtype=dtype), torch.empty(1, dtype=labels)
-    recipe = Recipe("nacl", prior=Prior("mean", patch))
-    return make_plan(logits, target, recipe, 255, False, reduction, False)
+    loss = NACLLoss(patch_size=patch, ignore_index=255, reduction=reduction)
+    recipe = recipe_of(loss)
+    assert recipe is not None
+    return make_plan(loss, recipe, logits, target, split=False)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,8 @@ def test_when_labels_are_packed(case: dict[str, Any], packed: bool) -> None:
 def test_a_plan_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
 
-    def count(*arguments: Any) -> Plan:
-        plans.append(make_plan(*arguments))
+    def count(*arguments: Any, **options: Any) -> Plan:
+        plans.append(make_plan(*arguments, **options))
         return plans[-1]
 
     monkeypatch.setattr(pixel_loss, "_PLANS", {})

@@ -25,40 +25,22 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 # Whether the GPU's approximate instructions are available. They are accurate to about 2 units in
 # the last place and skip the treatment of denormal numbers, half of the work of `tl.exp`.
-PTX: tl.constexpr = tl.constexpr(
-    os.environ.get("TRITON_INTERPRET") != "1" and torch.version.cuda is not None
-)
+PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.cuda is not None)
 
-# The formula and its options, as compile-time constants.
-CE: tl.constexpr = tl.constexpr(0)
-FOCAL: tl.constexpr = tl.constexpr(1)
-LS: tl.constexpr = tl.constexpr(2)
-SVLS: tl.constexpr = tl.constexpr(3)
-ECP: tl.constexpr = tl.constexpr(4)
-MBLS: tl.constexpr = tl.constexpr(5)
-NACL: tl.constexpr = tl.constexpr(6)
-
-MEAN: tl.constexpr = tl.constexpr(0)
-GAUSSIAN: tl.constexpr = tl.constexpr(1)
-MAX: tl.constexpr = tl.constexpr(2)
-MIN: tl.constexpr = tl.constexpr(3)
-MEDIAN: tl.constexpr = tl.constexpr(4)
-MODE: tl.constexpr = tl.constexpr(5)
-
-REPLICATE: tl.constexpr = tl.constexpr(0)
-BACKGROUND: tl.constexpr = tl.constexpr(1)
-VALID: tl.constexpr = tl.constexpr(2)
+# The formula, the prior and the border, as compile-time constants.
+CE, FOCAL, LS, SVLS, ECP, MBLS, NACL = (tl.constexpr(code) for code in range(7))
+MEAN, GAUSSIAN, MAX, MIN, MEDIAN, MODE = (tl.constexpr(code) for code in range(6))
+REPLICATE, BACKGROUND, VALID = (tl.constexpr(code) for code in range(3))
 
 # Bit fields of this width are the bytes of a word: one instruction moves a byte. A vote is 8.
-BYTE: tl.constexpr = tl.constexpr(8)
+BYTE = tl.constexpr(8)
 
 # Length of the head of `scratch`, which holds the norms that the gradient divides by. The sums of
 # the programs follow, then the labels as nibbles.
-NORMS: tl.constexpr = tl.constexpr(8)
+NORMS = tl.constexpr(8)
 
 # The nibbles that are not classes: of an ignored pixel, and of an invalid label.
-LEFT_OUT: tl.constexpr = tl.constexpr(14)
-INVALID: tl.constexpr = tl.constexpr(15)
+LEFT_OUT, INVALID = tl.constexpr(14), tl.constexpr(15)
 
 
 @triton.jit
@@ -398,9 +380,7 @@ def _shell(
 
 
 @triton.jit
-def _proportions(
-    counts, voted, ks, K: tl.constexpr, PRIOR: tl.constexpr,
-):  # fmt: skip
+def _proportions(counts, voted, ks, K: tl.constexpr, PRIOR: tl.constexpr):
     """τ from the votes per class (BLOCK_K, BLOCK) and their sum, in the form of `_walked_prior`."""
     if PRIOR == MEAN:
         tau = counts.to(tl.float32)
@@ -436,10 +416,9 @@ def _walked_prior(
         tau = _shell(b1 + a0 + c0, tau, 0, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         if SLOTS > 2:
             tau = _shell(b2 + a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
+            tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         else:
             tau = _shell(a1 + c1, tau, 1, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
-        if SLOTS > 2:
-            tau = _shell(a2 + c2, tau, 2, ks, SHELL_WEIGHTS, BITS, PER_WORD, BLOCK)
         # The ignored label may be the number of a class that only pads the tile.
         tau = tl.where((ks < K)[:, None], tau, 0.0)
         total = tl.sum(tau, 0)

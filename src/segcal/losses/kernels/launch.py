@@ -1,43 +1,59 @@
-"""Launch a compiled kernel again without Triton's search for the compiled version.
+"""Launch kernels, the second time without Triton's search for the compiled version.
 
 At every launch Triton inspects all arguments to find the compiled kernel, and queries the driver
-about every pointer. With some thirty arguments this takes longer than a small loss itself. Here the
-caller guarantees that only the tensors' addresses change between launches of the same work, so the
-second launch calls the compiled kernel, or the C function behind it, directly.
-
-This module saves time only in Python loops over small batches: a CUDA graph has no such cost. It
-depends on Triton's version and can be removed; `pixel_loss._launch` then does without.
+about every pointer. With some thirty arguments this takes longer than a small loss itself. Here
+only the tensors' addresses change between launches of the same work, so the second launch calls the
+compiled kernel, or the C function behind it, directly. This saves time in Python loops over small
+batches: a CUDA graph has no such cost.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from segcal.losses.kernels.pixel_loss import Work
-
-ENABLED = True  # benchmarks switch it off for comparison
+ENABLED = True  # benchmarks switch the direct launch off for comparison
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # A build without CUDA does not have this function.
 _current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-class _Compiled(NamedTuple):
-    """A compiled kernel and its arguments other than the tensors."""
+class Work(NamedTuple):
+    """A kernel and all its arguments but the tensors."""
 
-    run: Callable[..., None]  # Triton's launcher: takes the arguments and calls its hooks
-    launch: Callable[..., None] | None  # the C function behind it, which also takes `head`
-    head: tuple[Any, ...]
-    tail: tuple[Any, ...]  # the arguments after the tensors
+    kernel: Any
+    programs: int
+    numbers: tuple[int | float, ...]  # the run-time arguments after the tensors
+    constants: dict[str, Any]  # the compile-time arguments, and `num_warps`
+    hints: dict[str, int]  # options of the compiler, which torch.compile does not accept
+    compiled: dict[int, Callable[..., None]] | None  # direct launches by device, if supported
 
 
-def launch(jobs: Sequence[tuple[Work, Sequence[Tensor]]]) -> None:
-    """Run each work on its tensors, in order. All tensors are on the current CUDA device."""
-    device = jobs[0][1][0].get_device()
+def launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
+    """Run each work on its tensors, in order; all are on one device."""
+    by_triton_alone = torch.compiler.is_compiling() or INTERPRETED
+    if not by_triton_alone:
+        device = jobs[0][1][0].get_device()
+        if device != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                launch(*jobs)
+            return
+        if ENABLED and jobs[0][0].compiled is not None:
+            _launch_directly(jobs, device)
+            return
+    for work, tensors in jobs:
+        _launch_by_triton(work, tensors, {} if by_triton_alone else work.hints)
+
+
+def _launch_by_triton(work: Work, tensors: Sequence[Tensor], hints: dict[str, int]) -> Any:
+    return work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants, **hints)
+
+
+def _launch_directly(jobs: Sequence[tuple[Work, Sequence[Tensor]]], device: int) -> None:
     stream, hooked = _current_stream(device), _has_hooks()  # type: ignore[misc]
     for work, tensors in jobs:
         pointers = [tensor.data_ptr() for tensor in tensors]
@@ -45,50 +61,46 @@ def launch(jobs: Sequence[tuple[Work, Sequence[Tensor]]]) -> None:
         for pointer in pointers:
             low_bits |= pointer
         assert work.compiled is not None
-        known = work.compiled.get(device)
-        if known is None or low_bits % 16:  # Triton compiles another version for unaligned data
-            found = work.kernel[(work.programs,)](
-                *tensors, *work.numbers, **work.constants, **work.hints
-            )
-            if low_bits % 16 == 0:
-                work.compiled[device] = _compiled(found, work, len(tensors))
-        elif known.launch is None or hooked:
-            known.run(*pointers, *known.tail)
-        else:
-            known.launch(work.programs, 1, 1, stream, *known.head, *pointers, *known.tail)
+        direct = work.compiled.get(device)
+        if direct is not None and low_bits % 16 == 0:
+            direct(pointers, stream, hooked)
+            continue
+        found = _launch_by_triton(work, tensors, work.hints)
+        if low_bits % 16 == 0:  # Triton compiles another version for unaligned data
+            work.compiled[device] = _direct_launch(found, work, len(tensors))
 
 
-def _compiled(kernel: Any, work: Work, tensors: int) -> _Compiled:
+def _direct_launch(kernel: Any, work: Work, tensors: int) -> Callable[..., None]:
+    """The launch of a compiled kernel; takes pointers, stream, and whether to call hooks."""
     from segcal.losses.kernels import _triton
 
     names = work.kernel.arg_names[tensors + len(work.numbers) :]
     tail = (*work.numbers, *(work.constants[name] for name in names))
-    run = kernel[(work.programs, 1, 1)]
+    run = kernel[(work.programs, 1, 1)]  # takes the arguments and calls Triton's hooks
     launcher = kernel.run
     # The arguments of the C function are an internal of Triton, known for this version only.
     familiar = _triton.VERSION == (3, 6) and type(launcher).__name__ == "CudaLauncher"
     if not familiar or launcher.global_scratch_size > 0 or launcher.profile_scratch_size > 0:
-        return _Compiled(run, None, (), tail)
+        return lambda pointers, stream, hooked: run(*pointers, *tail)
     no_scratch = (None, None)  # global scratch memory, and that of a profiler
     no_hooks = (None, None, None)  # the hooks' metadata, the enter hook and the exit hook
     head = (
         kernel.function, launcher.launch_cooperative_grid, launcher.launch_pdl, *no_scratch,
         kernel.packed_metadata, *no_hooks,
     )  # fmt: skip
-    return _Compiled(run, launcher.launch, head, tail)
+
+    def direct(pointers: Sequence[int], stream: int, hooked: bool) -> None:
+        if hooked:
+            run(*pointers, *tail)
+        else:
+            launcher.launch(work.programs, 1, 1, stream, *head, *pointers, *tail)
+
+    return direct
 
 
 def _has_hooks() -> bool:
     """Whether a profiler has registered a hook that Triton must call at every launch."""
-    runtime = _runtime()
-    for hook in (runtime.launch_enter_hook, runtime.launch_exit_hook):
-        if hook is not None and getattr(hook, "calls", True):
-            return True
-    return False
-
-
-@cache
-def _runtime() -> Any:
     from triton import knobs
 
-    return knobs.runtime
+    hooks = (knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook)
+    return any(hook is not None and getattr(hook, "calls", True) for hook in hooks)

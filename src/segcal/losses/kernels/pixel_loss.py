@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from segcal.core.checks import check_labels, per_axis
-from segcal.losses.kernels import launch as fast_launch
+from segcal.losses.kernels.launch import INTERPRETED, Work, launch
 from segcal.losses.kernels.recipes import HAS_TRITON, Recipe, recipe_of
 from segcal.losses.pixels import check_shapes, fit_weights
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from segcal.losses.base import SegmentationLoss
     from segcal.losses.priors import Prior
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 NVIDIA = torch.version.hip is None
 KINDS = {"ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
 PRIORS = {"mean": 0, "gaussian": 1, "max": 2, "min": 3, "median": 4, "mode": 5}
@@ -32,7 +31,7 @@ MAX_PATCH = 125
 # A label votes by a shift of its 32-bit value; that of a larger label would reach the classes.
 MAX_IGNORE_INDEX = 1 << 24
 MAX_PLANS = 256
-SUM_WARPS = 16
+WARPS, SUM_WARPS = 4, 16
 # Strips are as long as possible with at least this many warps, which keep an H200 busy to the end.
 # The interpreter runs one program after the other.
 BUSY_WARPS = 1 if INTERPRETED else 3072
@@ -44,49 +43,20 @@ NORMS = 8  # as in _triton
 MAX_PACKED_CLASSES = 14
 MIN_LOGIT_BYTES = 10  # per pixel
 LEFT_OUT = 14  # as in _triton
-# Limit of the registers of a thread if votes are carried along three slices, by pass and BLOCK_K:
-# low enough that another block fits on a multiprocessor of an H200, with hardly any spills.
-MAX_REGISTERS: dict[str, dict[int, int]] = {"value": {16: 128}, "gradient": {4: 64, 16: 128}}
-
-
-class Work(NamedTuple):
-    """A kernel and all its arguments but the tensors.
-
-    Attributes:
-        kernel: the function, compiled by Triton at its first launch.
-        programs: how many.
-        numbers: the run-time arguments after the tensors.
-        constants: the compile-time arguments, and `num_warps`.
-        hints: options of the compiler that the result does not depend on. torch.compile does not
-            accept them.
-        compiled: used by the fast launcher, by device; None if it does not apply.
-    """
-
-    kernel: Any
-    programs: int
-    numbers: tuple[int | float, ...]
-    constants: dict[str, Any]
-    hints: dict[str, int]
-    compiled: dict[int, Any] | None
+# Limit of the registers of a thread if votes are carried along three slices, by BLOCK_K: low enough
+# that another block fits on a multiprocessor of an H200, with hardly any spills.
+VALUE_REGISTERS = {16: 128}
+GRADIENT_REGISTERS = {4: 64, 16: 128}
 
 
 class Plan(NamedTuple):
-    """How inputs of one shape and type are processed.
-
-    Attributes:
-        layout: memory format of the logits.
-        maps: whether the result has one value per pixel.
-        split: whether cross-entropy part and penalty are separate.
-        packed: whether the labels are stored as nibbles: the gradient then needs no others.
-        scratch: float32 values that the forward pass leaves for the sum and the gradient.
-        value, finish, gradient: the kernels.
-    """
+    """How inputs of one shape and type are processed."""
 
     layout: torch.memory_format
-    maps: bool
-    split: bool
-    packed: bool
-    scratch: int
+    maps: bool  # whether the result has one value per pixel
+    split: bool  # whether cross-entropy part and penalty are separate
+    packed: bool  # whether the labels are stored as nibbles: the gradient then needs no others
+    scratch: int  # float32 values that the forward pass leaves for the sum and the gradient
     value: Work
     finish: Work
     gradient: Work
@@ -122,9 +92,7 @@ def run(
             if loss.fused is True:
                 raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
             return None
-        plan = make_plan(
-            logits, labels, recipe, loss.ignore_index, weights is not None, loss.reduction, split
-        )
+        plan = make_plan(loss, recipe, logits, labels, split=split)
         if key is not None:
             if len(_PLANS) >= MAX_PLANS:
                 _PLANS.clear()
@@ -134,9 +102,9 @@ def run(
         target = target.squeeze(1)
     check_labels("target", target, logits.shape[1], loss.ignore_index)
     weights = None if weights is None else fit_weights(weights, logits)
-    parts = _apply(plan, logits, target.contiguous(), weights)
+    parts = _PixelLoss.apply(logits, target.contiguous(), weights, plan)  # type: ignore[no-untyped-call]
     # A loss with one term has no penalty; without `split` there is one part, their sum.
-    return {recipe.terms[i]: part for i, part in enumerate(parts[: len(recipe.terms)])}
+    return dict(zip(recipe.terms, parts if split else (parts,), strict=False))
 
 
 def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index: int) -> str | None:
@@ -156,24 +124,12 @@ def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index:
         return f"the target is not integer labels (it is {kind})"
     if logits.shape[1] > MAX_CLASSES:
         return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
-    if _layout(logits.shape, logits.stride()) is None:
+    if _layout(logits) is None:
         return "the logits are neither contiguous nor channels_last"
     patch = _patch(recipe.prior, logits.ndim - 2)
     if math.prod(patch) > MAX_PATCH:
         return f"the patch {patch} has more than {MAX_PATCH} pixels"
     return None
-
-
-def _apply(
-    plan: Plan, logits: Tensor, labels: Tensor, class_weights: Tensor | None
-) -> tuple[Tensor, ...]:
-    """(cross-entropy part, weighted penalty) if the plan splits them, else (their sum,)."""
-    result: Tensor | tuple[Tensor, ...]
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        result = _PixelLoss.apply(logits, labels, class_weights, plan)  # type: ignore[no-untyped-call]
-    else:
-        result = _apply_function(logits, labels, class_weights, plan)  # type: ignore[no-untyped-call]
-    return result if isinstance(result, tuple) else (result,)
 
 
 class _PixelLoss(torch.autograd.Function):
@@ -188,9 +144,9 @@ class _PixelLoss(torch.autograd.Function):
         weights = logits if class_weights is None else class_weights
         value = plan.value, (logits, labels, weights, first, second, scratch)
         if plan.maps:
-            _launch(value)
+            launch(value)
         else:
-            _launch(value, (plan.finish, (scratch, first, second)))
+            launch(value, (plan.finish, (scratch, first, second)))
         left = scratch if plan.scratch else None
         ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left)
         ctx.plan = plan
@@ -208,133 +164,76 @@ class _PixelLoss(torch.autograd.Function):
         weights = logits if class_weights is None else class_weights
         left = logits if scratch is None else scratch
         labels = left if labels is None else labels  # `scratch` contains the labels
-        _launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
+        launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
         return grad, None, None, None
 
 
-# What `_PixelLoss.apply` calls after its check for functorch's transforms, which `_apply` makes.
-_apply_function = super(torch.autograd.Function, _PixelLoss).apply
-
-
-def _launch(*jobs: tuple[Work, Sequence[Tensor]]) -> None:
-    """Run each work on its tensors, in order; all are on one device."""
-    by_triton_alone = torch.compiler.is_compiling() or INTERPRETED
-    if not by_triton_alone:
-        device = jobs[0][1][0].get_device()
-        if device != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                _launch(*jobs)
-            return
-        if fast_launch.ENABLED and jobs[0][0].compiled is not None:
-            fast_launch.launch(jobs)
-            return
-    for work, tensors in jobs:
-        hints = {} if by_triton_alone else work.hints
-        work.kernel[(work.programs,)](*tensors, *work.numbers, **work.constants, **hints)
-
-
 def make_plan(
-    logits: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    ignore_index: int,
-    weighted: bool,
-    reduction: str,
-    split: bool,
+    loss: SegmentationLoss, recipe: Recipe, logits: Tensor, labels: Tensor, *, split: bool
 ) -> Plan:
     """How to divide the work, and all arguments of the kernels but the tensors."""
     from segcal.losses.kernels import _triton
 
+    ignore_index, weighted = loss.ignore_index, loss.class_weights is not None
     batch, classes, *space = logits.shape
     pixels = math.prod(space)
-    layout = _layout(logits.shape, logits.stride())
+    layout = _layout(logits)
     assert layout is not None
     block_k = _power_of_two(classes)
     depth, height, width = (1, *space) if len(space) == 2 else tuple(space)
-    vector = 1 if width % 2 else 2 if width % 4 or labels.dtype == torch.int64 else 4
-    packed = vector == 2 and _worth_packing(classes, logits.dtype, labels.dtype)
-    block, warps = _tile(block_k, vector)
+    wide_labels = labels.dtype == torch.int64
+    vector = 1 if width % 2 else 2 if width % 4 or wide_labels else 4
+    # Nibbles must hold the labels, save reading wider ones, and cost little memory.
+    logit_bytes = classes * logits.dtype.itemsize
+    packed = vector == 2 and wide_labels and classes <= MAX_PACKED_CLASSES
+    packed = packed and logit_bytes >= MIN_LOGIT_BYTES
+    # Tuned on an H200: all classes of a pixel stay in one thread if they fit.
+    block = 128 * vector if block_k <= 16 else max(16, 2048 // block_k)
     columns = batch * depth * width
     blocks = -(-columns // block)
-    run = _run(height, blocks * warps, LONGEST_RUN if recipe.prior else LONGEST_RUN // 4)
+    run = _run(height, blocks * WARPS, LONGEST_RUN if recipe.prior else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
     contiguous = layout == torch.contiguous_format
     strides = (pixels, 1) if contiguous else (1, classes)  # class to class, pixel to pixel
     sizes = (batch, depth, height, width, classes * pixels, *strides)
-    maps = reduction == "none"
+    kind, maps, average = KINDS[recipe.kind], loss.reduction == "none", loss.reduction == "mean"
     constants = {
-        "K": classes,
-        "BLOCK_K": block_k,
-        "BLOCK": block,
-        "RUN": run,
-        "KIND": KINDS[recipe.kind],
-        "WEIGHTED": weighted,
-        "SOFTMAX": recipe.softmax,
-        "SQUARE": recipe.square,
-        "MAPS": maps,
-        "SPLIT": split,
-        "FLAT": len(space) == 2,
-        "EVEN": columns % block == 0 and height % run == 0,
-        "ROWS": contiguous,
+        "K": classes, "BLOCK_K": block_k, "BLOCK": block, "RUN": run,
+        "KIND": kind, "WEIGHTED": weighted, "SOFTMAX": recipe.softmax, "SQUARE": recipe.square,
+        "MAPS": maps, "SPLIT": split, "FLAT": len(space) == 2,
+        "EVEN": columns % block == 0 and height % run == 0, "ROWS": contiguous,
         # The nibble of a class is never ignored, but a border of background may be.
         "IGNORED": ignore_index if 0 <= ignore_index < classes else -1,
         **_prior_constants(recipe.prior, len(space), classes),
-        "VECTOR": vector,
-        "PACKED": packed,
-        "num_warps": warps,
-    }
+        "VECTOR": vector, "PACKED": packed, "num_warps": WARPS,
+    }  # fmt: skip
     finish = {
-        "AVERAGE": reduction == "mean",
-        "PENALIZED": KINDS[recipe.kind] >= KINDS["ecp"],
-        "WEIGHTED": weighted,
-        "SPLIT": split,
-        "BLOCK": _power_of_two(programs),
-        "num_warps": SUM_WARPS,
-    }
+        "AVERAGE": average, "PENALIZED": kind >= KINDS["ecp"], "WEIGHTED": weighted, "SPLIT": split,
+        "BLOCK": _power_of_two(programs), "num_warps": SUM_WARPS,
+    }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
+    carries = packed and constants["SLOTS"] and constants["RZ"]  # the limits were measured so
 
-    def work(
-        kernel: Any, programs: int, numbers: tuple[Any, ...], constants: dict[str, Any], part: str
-    ) -> Work:
-        hints = _hints(part, constants) if recent else {}
-        return Work(kernel, programs, numbers, constants, hints, {} if recent else None)
+    def work(kernel: Any, count: int, numbers: Any, constants: Any, limits: dict[int, int]) -> Work:
+        limited = block_k in limits and carries and recent and NVIDIA
+        hints = {"maxnreg": limits[block_k]} if limited else {}
+        return Work(kernel, count, numbers, constants, hints, {} if recent else None)
 
     before = (*sizes, ignore_index, recipe.parameter, scale)
     after = (*sizes, LEFT_OUT if packed else ignore_index, recipe.parameter, scale)
+    # Norms and sums, then (from a multiple of 16 bytes on) the nibbles; one more byte is read.
+    scratch = 0 if maps and not packed else NORMS + 4 * programs
     return Plan(
         layout,
         maps=maps,
         split=split,
         packed=packed,
-        scratch=_scratch(programs, batch * pixels, maps, packed),
-        value=work(_triton.value_kernel, programs, before, constants, "value"),
-        finish=work(_triton.finish_kernel, 1, (programs,), finish, "finish"),
-        gradient=work(_triton.gradient_kernel, programs, after, constants, "gradient"),
+        scratch=scratch + batch * pixels // 8 + 1 if packed else scratch,
+        value=work(_triton.value_kernel, programs, before, constants, VALUE_REGISTERS),
+        finish=work(_triton.finish_kernel, 1, (programs,), finish, {}),
+        gradient=work(_triton.gradient_kernel, programs, after, constants, GRADIENT_REGISTERS),
     )
-
-
-def _hints(part: str, constants: dict[str, Any]) -> dict[str, int]:
-    """Hints for the compiler; measured with nibbles, so they are given only with nibbles."""
-    if part not in MAX_REGISTERS or not NVIDIA:
-        return {}
-    most = MAX_REGISTERS[part].get(constants["BLOCK_K"])
-    carries = constants["PACKED"] and constants["SLOTS"] and constants["RZ"]
-    return {"maxnreg": most} if most and carries else {}
-
-
-def _worth_packing(classes: int, dtype: torch.dtype, label_type: torch.dtype) -> bool:
-    """Whether nibbles can hold the labels, save reading wider ones, and cost little memory."""
-    wide = label_type == torch.int64
-    logit_bytes = classes * dtype.itemsize
-    return wide and classes <= MAX_PACKED_CLASSES and logit_bytes >= MIN_LOGIT_BYTES
-
-
-def _scratch(programs: int, pixels: int, maps: bool, packed: bool) -> int:
-    """Length of `scratch`: norms and sums, then (from a multiple of 16 bytes on) the nibbles."""
-    if packed:
-        return NORMS + 4 * programs + pixels // 8 + 1  # a byte after the last one is read
-    return 0 if maps else NORMS + 4 * programs
 
 
 def _patch(prior: Prior | None, axes: int) -> tuple[int, ...]:
@@ -366,28 +265,12 @@ def _prior_constants(prior: Prior | None, axes: int, classes: int) -> dict[str, 
     if walks and kind == "gaussian" and classes <= 4:
         bits, per_word, wide = 8, 4, False  # see BYTE in _triton
     return {
-        "SLOTS": slots if walks else 0,
-        "PRIOR": PRIORS[kind],
-        "RZ": patch[0] // 2,
-        "RY": patch[1] // 2,
-        "RX": patch[2] // 2,
-        "SHELLS": shells,
-        "SHELL_WEIGHTS": weights,
+        "SLOTS": slots if walks else 0, "PRIOR": PRIORS[kind],
+        "RZ": patch[0] // 2, "RY": patch[1] // 2, "RX": patch[2] // 2,
+        "SHELLS": shells, "SHELL_WEIGHTS": weights,
         "BORDER": BORDERS["replicate" if prior is None else prior.border],
-        "BITS": bits,
-        "PER_WORD": per_word,
-        "WIDE": wide,
-    }
-
-
-def _tile(block_k: int, vector: int) -> tuple[int, int]:
-    """Columns and warps of a program, tuned on an H200.
-
-    All classes of a pixel stay in one thread if they fit.
-    """
-    if block_k <= 16:
-        return 128 * vector, 4
-    return max(16, 2048 // block_k), 4
+        "BITS": bits, "PER_WORD": per_word, "WIDE": wide,
+    }  # fmt: skip
 
 
 def _power_of_two(number: int) -> int:
@@ -410,12 +293,9 @@ def _shells(patch: Sequence[int], sigma: float) -> tuple[tuple[int, ...], tuple[
     """Squared distances in the patch, the weight of one pixel at each, and the largest number of
     pixels at one distance. The weights of all pixels add up to ½."""
     members: dict[int, int] = {}
-    ranges = [range(-(size // 2), size // 2 + 1) for size in patch]
-    for z in ranges[0]:
-        for y in ranges[1]:
-            for x in ranges[2]:
-                squared = z * z + y * y + x * x
-                members[squared] = members.get(squared, 0) + 1
+    for z, y, x in product(*(range(-(size // 2), size // 2 + 1) for size in patch)):
+        squared = z * z + y * y + x * x
+        members[squared] = members.get(squared, 0) + 1
     members.pop(0)
     bare = {squared: math.exp(-squared / (2 * sigma**2)) for squared in sorted(members)}
     total = sum(bare[squared] * number for squared, number in members.items())
@@ -423,15 +303,10 @@ def _shells(patch: Sequence[int], sigma: float) -> tuple[tuple[int, ...], tuple[
     return tuple(bare), weights, max(members.values())
 
 
-def _layout(shape: tuple[int, ...], stride: tuple[int, ...]) -> torch.memory_format | None:
+def _layout(logits: Tensor) -> torch.memory_format | None:
     """Contiguous or channels last, or None for any other order in memory."""
-    axes = tuple(range(len(shape)))
-    last = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
-    for layout, order in ((torch.contiguous_format, axes), (last, (0, *axes[2:], 1))):
-        expected, dense = 1, True
-        for axis in reversed(order):
-            dense = dense and (shape[axis] == 1 or stride[axis] == expected)
-            expected *= shape[axis]
-        if dense:
+    last = torch.channels_last if logits.ndim == 4 else torch.channels_last_3d
+    for layout in (torch.contiguous_format, last):
+        if logits.is_contiguous(memory_format=layout):
             return layout
     return None

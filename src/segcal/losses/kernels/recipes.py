@@ -17,31 +17,20 @@ from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 
 HAS_TRITON = find_spec("triton") is not None
 # A subclass that overrides one of these computes something else than the kernel of its base class.
-_FORMULA = ("terms", "pixel_terms", "pixel_penalty")
+_FORMULA = ("terms", "pixel_terms", "pixel_penalty", "reduce_classes")
 
 
 class Recipe(NamedTuple):
-    """What to compute. Hashable, because it is part of the key of a `Plan`.
+    """What to compute. Hashable, because it is part of the key of a `Plan`."""
 
-    Attributes:
-        kind: the formula; a key of `KINDS` in pixel_loss.
-        terms: names of the terms.
-        parameter: γ of focal, α of LS or m of MbLS.
-        penalty_weight: λ.
-        class_reduction: "mean" or "sum" of the penalty over the classes.
-        prior: τ of SVLS and NACL.
-        square: whether the penalty is quadratic.
-        softmax: whether the penalty is on the softmax instead of the logits.
-    """
-
-    kind: str
+    kind: str  # the formula; a key of `KINDS` in pixel_loss
     terms: tuple[str, ...] = ("ce", "penalty")
-    parameter: float = 0.0
+    parameter: float = 0.0  # γ of focal, α of LS or m of MbLS
     penalty_weight: float = 0.0
     class_reduction: str = "mean"
     prior: Prior | None = None
-    square: bool = False
-    softmax: bool = False
+    square: bool = False  # whether the penalty is quadratic
+    softmax: bool = False  # whether the penalty is on the softmax instead of the logits
 
 
 def supports(loss: nn.Module) -> bool:
@@ -60,45 +49,35 @@ def supports(loss: nn.Module) -> bool:
 def recipe_of(loss: nn.Module) -> Recipe | None:
     """The recipe for this loss with its current settings, or None if there is no kernel for it."""
     kind = type(loss)
-    write = _RECIPES.get(kind)
-    if write is None:
-        base = next((parent for parent in kind.__mro__ if parent in _RECIPES), None)
-        if base is None:
-            return None
+    base = next((parent for parent in kind.__mro__ if parent in _RECIPES), None)
+    if base is None:
+        return None
+    if base is not kind:
         for name in _FORMULA:
             if getattr(kind, name, None) is not getattr(base, name, None):
                 return None
-        write = _RECIPES[base]
-    return write(loss)
+    recipe = _RECIPES[base](loss)
+    own_prior = recipe.prior is not None and type(recipe.prior) is not Prior
+    return None if own_prior else recipe
 
 
 def _penalized(kind: str, loss: PenalizedLoss, **options: Any) -> Recipe:
     if loss.penalty_weight == 0:
         return Recipe("ce")
-    return Recipe(
-        kind,
-        penalty_weight=loss.penalty_weight,
-        class_reduction=loss.class_reduction,
-        **options,
-    )
+    weight, reduction = loss.penalty_weight, loss.class_reduction
+    return Recipe(kind, penalty_weight=weight, class_reduction=reduction, **options)
 
 
-def _nacl(loss: NACLLoss) -> Recipe | None:
+def _nacl(loss: NACLLoss) -> Recipe:
     square, softmax = loss.penalty == "l2", loss.constrain == "softmax"
-    recipe = _penalized("nacl", loss, prior=loss.prior, square=square, softmax=softmax)
-    return _with_prior(loss.prior, recipe)
+    return _penalized("nacl", loss, prior=loss.prior, square=square, softmax=softmax)
 
 
-def _with_prior(prior: object, recipe: Recipe) -> Recipe | None:
-    """The recipe, or None for a prior that the kernels do not know."""
-    return recipe if type(prior) is Prior else None
-
-
-_RECIPES: dict[type[nn.Module], Callable[[Any], Recipe | None]] = {
+_RECIPES: dict[type[nn.Module], Callable[[Any], Recipe]] = {
     CrossEntropyLoss: lambda loss: Recipe("ce", ("ce",)),
     FocalLoss: lambda loss: Recipe("focal" if loss.gamma else "ce", ("focal",), loss.gamma),
     LabelSmoothingLoss: lambda loss: Recipe("ls" if loss.alpha else "ce", ("ls",), loss.alpha),
-    SVLSLoss: lambda loss: _with_prior(loss.prior, Recipe("svls", ("svls",), prior=loss.prior)),
+    SVLSLoss: lambda loss: Recipe("svls", ("svls",), prior=loss.prior),
     ECPLoss: lambda loss: _penalized("ecp", loss),
     MbLSLoss: lambda loss: _penalized("mbls", loss, parameter=loss.margin),
     NACLLoss: _nacl,
