@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.metric_samples import brier, nll, random_case, random_probs
-from segcal.metrics import (
-    CalibrationBins,
-    ProperScores,
-    adaptive_ece,
-    brier_parts,
-)
+from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier_parts
 from segcal.metrics._chunks import Chunk
 from segcal.metrics.scores import _score_numpy, _score_torch
 

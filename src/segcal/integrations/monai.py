@@ -21,13 +21,7 @@ from segcal.integrations._count import (
     count_image,
     empty_statistics,
 )
-from segcal.metrics import (
-    DEFAULT_REGION,
-    REGIONS,
-    CalibrationBins,
-    ProperScores,
-    VoxelStatistics,
-)
+from segcal.metrics import DEFAULT_REGION, REGIONS, CalibrationBins, ProperScores, VoxelStatistics
 
 require("monai")
 from monai.metrics.metric import CumulativeIterationMetric  # noqa: E402

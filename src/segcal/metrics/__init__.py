@@ -17,14 +17,7 @@ from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
-from segcal.metrics.regions import (
-    DEFAULT_REGION,
-    REGIONS,
-    all_voxels,
-    boundary,
-    foreground,
-    union,
-)
+from segcal.metrics.regions import DEFAULT_REGION, REGIONS, all_voxels, boundary, foreground, union
 from segcal.metrics.registry import (
     METRICS,
     Metric,

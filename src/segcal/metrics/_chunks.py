@@ -64,11 +64,7 @@ def _layouts(probs: Array, target: Array, num_classes: int) -> list[bool]:
     if (
         len(shape) >= 3
         and shape[1] == num_classes
-        and target_shape
-        in (
-            shape,
-            shape[:1] + shape[2:],
-        )
+        and target_shape in (shape, shape[:1] + shape[2:])
     ):
         fits.append(True)
     return fits

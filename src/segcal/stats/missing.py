@@ -28,11 +28,7 @@ class Cells:
 
 
 def resolve_missing(
-    part: "pd.DataFrame",
-    overlap: "pd.DataFrame",
-    dataset: str,
-    methods: list[str],
-    missing: str,
+    part: "pd.DataFrame", overlap: "pd.DataFrame", dataset: str, methods: list[str], missing: str
 ) -> Cells:
     """Apply a policy of `collect` to one dataset of the long table.
 

@@ -17,12 +17,7 @@ from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, is_whole_image, rank
 from segcal.stats.long_table import check_filled, check_table, map_names
 from segcal.stats.missing import check_duplicates
 from segcal.stats.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
-from segcal.stats.significance import (
-    holm_by_hypothesis,
-    hypothesis_ids,
-    method_pairs,
-    preferred,
-)
+from segcal.stats.significance import holm_by_hypothesis, hypothesis_ids, method_pairs, preferred
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,13 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_int, check_number
-from segcal.stats.ranking import (
-    CaseScores,
-    Floats,
-    case_ranks,
-    mean_costs,
-    rank,
-)
+from segcal.stats.ranking import CaseScores, Floats, case_ranks, mean_costs, rank
 
 if TYPE_CHECKING:
     import pandas as pd
