@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, is_tensor, to_numpy
-from segcal.metrics._binning import empty_tables, tally, top_label, top_of
-from segcal.metrics._chunks import iter_chunks, native_array
+from segcal.metrics._binning import Tables, add_tables
+from segcal.metrics._chunks import iter_chunks, native_array, top_label
 from segcal.metrics._geometry import LabelMap, Mask, check_labels, check_spacing
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion
 from segcal.metrics.regions import REGIONS
-from segcal.metrics.scores import CLIP, ProperScores, ScoreSums, equal_mass_error, score_sums
+from segcal.metrics.scores import ProperScores, equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
 from segcal.metrics.voxel_statistics import VoxelStatistics
 
@@ -237,28 +237,24 @@ def count_regions(case: CaseData) -> RegionCounts:
     for bit, name in enumerate(regions):
         code |= case.masks[name].astype(np.uint8) << np.uint8(bit)
     codes = 1 << len(regions)
-    tables = empty_tables(codes, num_classes, num_bins)
-    sums = ScoreSums(np.zeros((num_classes, codes)), np.zeros(codes), np.zeros(codes, np.int64))
-    seen, confidence, correct, bits = Inspector(num_classes), [], [], []
+    bins, scores = CalibrationBins(num_classes, num_bins), ProperScores(num_classes)
+    tables: Tables = {}
+    confidence, correct, bits = [], [], []
     for chunk in iter_chunks(
         case.probs, case.target, num_classes, group=code, label=case.labels,
-        ignore_index=case.ignore_index, batched=False, seen=seen,
+        ignore_index=case.ignore_index, batched=False, seen=Inspector(num_classes),
     ):  # fmt: skip
-        tables += tally(chunk, num_bins, codes)
-        sums += score_sums(chunk, codes, CLIP)
-        top, label = top_of(chunk)
+        tables = add_tables(tables, bins.tally(chunk, codes) | scores.tally(chunk, codes))
+        top, label = chunk.top
         confidence.append(to_numpy(top))
         correct.append(to_numpy(label == chunk.target))
         bits.append(to_numpy(chunk.group).astype(np.uint8))
-    seen.warn_of_second_softmax()
-    statistics = {}
-    for bit, name in enumerate(regions):
-        bins, scores = CalibrationBins(num_classes, num_bins), ProperScores(num_classes, CLIP)
+    statistics = {name: VoxelStatistics(bins.empty(), scores.empty()) for name in regions}
+    for bit, found in enumerate(statistics.values() if tables else ()):
         for group in range(codes):
             if group >> bit & 1:
-                bins.merge(CalibrationBins.from_tables(tables, group))
-                scores.add_sums(sums, group)
-        statistics[name] = VoxelStatistics(bins, scores)
+                found.bins.add(tables, group)
+                found.scores.add(tables, group)
     if not confidence:
         return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
     everything = np.concatenate(confidence)

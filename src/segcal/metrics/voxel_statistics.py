@@ -53,13 +53,10 @@ def voxel_statistics(
         (0.2, 0.223)
     """
     found = VoxelStatistics(CalibrationBins(num_classes, num_bins), ProperScores(num_classes, clip))
-    seen = Inspector(num_classes)
     for chunk in iter_chunks(
-        probs, target, num_classes,
-        mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
+        probs, target, num_classes, mask=mask, ignore_index=ignore_index, batched=batched,
+        seen=Inspector(num_classes),
     ):  # fmt: skip
-        found.bins.count(chunk)
-        found.scores.count(chunk)
-    if mask is None:
-        seen.warn_of_second_softmax()
+        found.bins.add(found.bins.tally(chunk))
+        found.scores.add(found.scores.tally(chunk))
     return found
