@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segcal.metrics import POOLED, better_direction, is_whole_image
+from segcal.metrics import POOLED, find_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,12 +77,12 @@ def find_eligible(
     rows = rows[rows["method"].isin(methods) & rows["dataset"].isin(datasets)]
     known = rows[rows["value"].notna()].groupby(["metric", "region"], observed=True)["dataset"]
     count = known.nunique()
-    rankable = [
-        m
-        for m in metrics
-        if better_direction(m)
-        and int(count.get((m, "all" if is_whole_image(m) else region), 0)) == len(datasets) > 0
-    ]
+    rankable = []
+    for name in metrics:
+        metric = find_metric(name)
+        where = "all" if metric.whole_image else region
+        if metric.better and int(count.get((name, where), 0)) == len(datasets) > 0:
+            rankable.append(name)
     incomplete = [m for m in candidates if m not in methods]
     unpaired = [d for d in existing if d not in datasets]
     return Eligible(methods, incomplete, datasets, unpaired, rankable)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segcal.metrics import COLUMNS, Row, is_whole_image
+from segcal.metrics import COLUMNS, Row, find_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,5 +97,5 @@ def in_region(table: "pd.DataFrame", region: str) -> "pd.DataFrame":
     """The rows of a region, and those of metrics of the whole image."""
     if "region" not in table.columns:
         return table
-    whole = map_names(table["metric"], is_whole_image).astype(bool)
+    whole = map_names(table["metric"], lambda name: find_metric(name).whole_image).astype(bool)
     return table[(table["region"] == region) & ~whole | (table["region"] == "all") & whole]

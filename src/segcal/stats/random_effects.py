@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_number
-from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, is_whole_image, ranking_direction
+from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, find_metric, ranking_direction
 from segcal.stats.long_table import check_filled, check_table, map_names
 from segcal.stats.missing import check_duplicates
 from segcal.stats.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
@@ -204,7 +204,7 @@ def compare_with_random_effects(
             found = _comparison(d, pair, str(metric), confidence, strict)
             found["left_out"] = left_out
             comparisons.append((str(dataset), str(metric), d))
-            where = "all" if is_whole_image(str(metric)) else region
+            where = "all" if find_metric(str(metric)).whole_image else region
             out.append({"dataset": dataset, "metric": metric, **found, "region": where})
     ids = hypothesis_ids(comparisons)
     result = pd.DataFrame(out, columns=list(_COLUMNS)).assign(hypothesis=ids)
