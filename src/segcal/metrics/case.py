@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from segcal.core.arrays import Array
+from segcal.metrics._chunks import native_array
+from segcal.metrics._geometry import check_labels, check_spacing
 from segcal.metrics.calibration import CalibrationBins
-from segcal.metrics.case_data import CaseData, RegionData, StructureData, make_case_data
+from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
 from segcal.metrics.options import CaseOptions
+from segcal.metrics.overlap import check_groups
 from segcal.metrics.registry import Metric, default_metrics, get_metric
 from segcal.metrics.rows import POOLED, Row
 from segcal.metrics.voxel_statistics import VoxelStatistics
@@ -77,9 +80,19 @@ def evaluate_case(
         [0.425]
     """
     options = CaseOptions() if options is None else options
-    data = make_case_data(
-        probs, target, spacing_mm, groups=groups, options=options,
-        ignore_index=ignore_index, logits=logits, true_probs=true_probs,
+    truth, probs = check_labels("target", target), native_array("probs", probs)
+    for name, array in {"probs": probs, "logits": logits, "true_probs": true_probs}.items():
+        if array is not None and tuple(native_array(name, array).shape) != (
+            len(probs),
+            *truth.shape,
+        ):
+            raise ValueError(
+                f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
+                f"shape of `target`, but got {tuple(array.shape)}."
+            )
+    data = CaseData(
+        probs, truth, predicted_labels(probs), check_spacing(spacing_mm, truth.ndim),
+        check_groups(groups, len(probs)), options, ignore_index, logits, true_probs,
     )  # fmt: skip
     new_row = partial(Row, run, method, seed, dataset, case)
     rows = []

@@ -1,6 +1,5 @@
 """One case as metrics see it: its arrays, and what several metrics share, computed once."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,14 +9,14 @@ import numpy.typing as npt
 
 from segcal.core.arrays import Array, is_tensor, to_numpy
 from segcal.metrics._binning import Tables, add_tables
-from segcal.metrics._chunks import iter_chunks, native_array, top_label
-from segcal.metrics._geometry import LabelMap, Mask, check_labels, check_spacing
+from segcal.metrics._chunks import iter_chunks, top_label
+from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.options import CaseOptions
-from segcal.metrics.overlap import check_groups, confusion
+from segcal.metrics.overlap import confusion
 from segcal.metrics.regions import REGIONS
-from segcal.metrics.scores import ProperScores, equal_mass_error
+from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
 from segcal.metrics.voxel_statistics import VoxelStatistics
 
@@ -172,36 +171,6 @@ class StructureData:
         return self.case.surface_distances[self.name]
 
 
-def make_case_data(
-    probs: Array,
-    target: Array,
-    spacing_mm: float | Sequence[float],
-    *,
-    groups: Mapping[str, Sequence[int]] | None = None,
-    options: CaseOptions,
-    ignore_index: int = -100,
-    logits: Array | None = None,
-    true_probs: Array | None = None,
-) -> CaseData:
-    """Check the arguments of `evaluate_case` and predict the labels."""
-    truth = check_labels("target", target)
-    spacing = check_spacing(spacing_mm, truth.ndim)
-    for name, array in {"probs": probs, "logits": logits, "true_probs": true_probs}.items():
-        if array is None and name != "probs":
-            continue
-        checked = native_array(name, array)
-        if tuple(checked.shape[1:]) != truth.shape or len(checked) != len(probs):
-            raise ValueError(
-                f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
-                f"shape of `target`, but got {tuple(checked.shape)}."
-            )
-    probs = native_array("probs", probs)
-    return CaseData(
-        probs, truth, predicted_labels(probs), spacing, check_groups(groups, int(probs.shape[0])),
-        options, ignore_index, logits, true_probs,
-    )  # fmt: skip
-
-
 def predicted_labels(probs: Array) -> npt.NDArray[Any]:
     """The class with the largest probability, (K, *S) -> (*S); ties go to the smaller class."""
     if getattr(probs, "is_cuda", False):
@@ -237,24 +206,22 @@ def count_regions(case: CaseData) -> RegionCounts:
     for bit, name in enumerate(regions):
         code |= case.masks[name].astype(np.uint8) << np.uint8(bit)
     codes = 1 << len(regions)
-    bins, scores = CalibrationBins(num_classes, num_bins), ProperScores(num_classes)
-    tables: Tables = {}
+    statistics = {name: VoxelStatistics.empty(num_classes, num_bins) for name in regions}
+    counter, tables = VoxelStatistics.empty(num_classes, num_bins), Tables()
     confidence, correct, bits = [], [], []
     for chunk in iter_chunks(
         case.probs, case.target, num_classes, group=code, label=case.labels,
         ignore_index=case.ignore_index, batched=False, seen=Inspector(num_classes),
     ):  # fmt: skip
-        tables = add_tables(tables, bins.tally(chunk, codes) | scores.tally(chunk, codes))
+        tables = add_tables(tables, counter.tally(chunk, codes))
         top, label = chunk.top
         confidence.append(to_numpy(top))
         correct.append(to_numpy(label == chunk.target))
         bits.append(to_numpy(chunk.group).astype(np.uint8))
-    statistics = {name: VoxelStatistics(bins.empty(), scores.empty()) for name in regions}
     for bit, found in enumerate(statistics.values() if tables else ()):
         for group in range(codes):
             if group >> bit & 1:
-                found.bins.add(tables, group)
-                found.scores.add(tables, group)
+                found.add(tables, group)
     if not confidence:
         return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
     everything = np.concatenate(confidence)

@@ -134,23 +134,8 @@ def surface_distances(
     for name, mask in zip(("labels", "target"), masks, strict=True):
         if mask.dtype != bool:
             raise TypeError(f"Expected argument `{name}` to be boolean, but got {mask.dtype}.")
-        if not 1 <= mask.ndim <= 3:
-            raise ValueError(
-                f"Expected argument `{name}` to be the mask of one case, with 1 to 3 axes, "
-                f"but got shape {mask.shape}."
-            )
-    if masks[0].shape != masks[1].shape:
-        raise ValueError(
-            f"Expected argument `labels` to have the shape of `target`, {masks[1].shape}, "
-            f"but got {masks[0].shape}."
-        )
-    scale = _scale(spacing_mm, units, masks[0].ndim)
-    check_choice("empty", empty, get_args(EmptyPolicy))
-    boxes = [bounding_box(mask) for mask in masks]
-    points = [
-        _surface_points(m if b is None else m[b], b) for m, b in zip(masks, boxes, strict=True)
-    ]
-    return _distances(points[0], points[1], masks[0].shape, scale, empty)
+    maps = [mask.astype(np.uint8) for mask in masks]
+    return all_surface_distances(*maps, 2, spacing_mm, units=units, empty=empty)["1"]
 
 
 def all_surface_distances(
