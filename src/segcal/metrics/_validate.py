@@ -72,9 +72,7 @@ class Inspector:
     def warn_of_second_softmax(self) -> None:
         """Warn once if all probabilities are in the range of a softmax of probabilities.
 
-        That range is [1/(e+K−1), e/(e+K−1)]. A very uncertain network could give such a map, so
-        this is not an error. Over many voxels it is unlikely: a trained network is confident in
-        some background.
+        A very uncertain network could give such a map, so this is not an error.
         """
         if self.warned:
             return

@@ -148,7 +148,7 @@ class CalibrationBins(AdditiveStatistics):
         return tally(chunk, self.num_bins, groups)
 
     @property
-    def voxels(self) -> int:  # type: ignore[override]
+    def voxels(self) -> int:
         """Number of voxels counted."""
         return int(self.top_count.sum())
 

@@ -109,14 +109,7 @@ class CaseData:
 
 @dataclass(frozen=True)
 class RegionData(VoxelStatistics):
-    """One region of a case, the argument of a metric with the scope "region".
-
-    Attributes:
-        bins: calibration statistics of the region.
-        scores: sums of the Brier score and the negative log-likelihood.
-        name: name of the region.
-        case: the case.
-    """
+    """One region of a case (`bins`, `scores`), the argument of a metric with the scope "region"."""
 
     name: str
     case: CaseData
@@ -137,13 +130,7 @@ class RegionData(VoxelStatistics):
 
 @dataclass(frozen=True)
 class StructureData:
-    """One structure of a case, the argument of a metric with the scope "structure".
-
-    Attributes:
-        name: name of the structure.
-        labels: the labels that form it.
-        case: the case.
-    """
+    """One structure of a case, formed by `labels`: the argument of metrics of scope "structure"."""
 
     name: str
     labels: tuple[int, ...]
@@ -180,19 +167,12 @@ def predicted_labels(probs: Array) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class RegionCounts:
-    """Statistics of each region, and the voxels sorted by confidence.
-
-    Attributes:
-        statistics: bins and scores by region.
-        confidence: (n,) largest probability of each voxel, in ascending order.
-        correct: (n,) whether the predicted class of the voxel is true.
-        region_bits: (n,) bit i is set if the voxel is in region i.
-    """
+    """Statistics of each region, and the n voxels sorted by confidence."""
 
     statistics: dict[str, VoxelStatistics]
     confidence: npt.NDArray[Any]
     correct: npt.NDArray[np.bool_]
-    region_bits: npt.NDArray[np.uint8]
+    region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
 
 
 def count_regions(case: CaseData) -> RegionCounts:

@@ -1,18 +1,8 @@
 """Metrics by name: what each measures, which direction is better, how it is read off a case.
 
 Rankings, `--fail-if`, tables, reports and the wrappers for torchmetrics and MONAI take these facts
-from the registry `METRICS`. A metric is one function and one `Metric` object:
-
-    def false_negatives(structure: StructureData) -> float:
-        missed = structure.target & ~structure.predicted
-        return float(missed.sum()) / max(int(structure.target.sum()), 1)
-
-    METRICS.register(
-        "fnr", Metric("fnr", "false negatives", false_negatives, "lower", "structure")
-    )
-
-A metric of another package is registered through the entry point group `segcal.metrics`, or is
-requested by its import path `package.module:Object`.
+from the registry `METRICS`. A metric of another package is registered through the entry point group
+`segcal.metrics`, or is requested by its import path `package.module:Object`.
 """
 
 import re
@@ -32,7 +22,9 @@ Requirement = Literal["logits", "true_probs"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a case.
+    """A metric of a case: a function, and the facts about it.
+
+    `METRICS.register("fnr", Metric("fnr", "missed share", missed_share, "lower", "structure"))`
 
     Attributes:
         key: its name in rows, in options and on the command line, such as "ece".

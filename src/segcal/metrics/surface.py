@@ -134,8 +134,8 @@ def surface_distances(
     for name, mask in zip(("labels", "target"), masks, strict=True):
         if mask.dtype != bool:
             raise TypeError(f"Expected argument `{name}` to be boolean, but got {mask.dtype}.")
-    maps = [mask.astype(np.uint8) for mask in masks]
-    return all_surface_distances(*maps, 2, spacing_mm, units=units, empty=empty)["1"]
+    predicted, truth = (mask.astype(np.uint8) for mask in masks)
+    return all_surface_distances(predicted, truth, 2, spacing_mm, units=units, empty=empty)["1"]
 
 
 def all_surface_distances(

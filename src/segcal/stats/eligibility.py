@@ -18,21 +18,13 @@ _VARIANTS = ("ablation", "prior", "posthoc")
 
 @dataclass(frozen=True)
 class Eligible:
-    """What can be ranked.
+    """What can be ranked."""
 
-    Attributes:
-        methods: methods with rows of every dataset, in the order of the study.
-        incomplete: methods that lack rows of a dataset.
-        datasets: datasets with a case that all methods were evaluated on.
-        unpaired: datasets without such a case.
-        metrics: metrics with a direction and with values on every dataset.
-    """
-
-    methods: list[str]
-    incomplete: list[str]
-    datasets: list[str]
-    unpaired: list[str]
-    metrics: list[str]
+    methods: list[str]  # with rows of every dataset, in the order of the study
+    incomplete: list[str]  # methods that lack rows of a dataset
+    datasets: list[str]  # with a case that all methods were evaluated on
+    unpaired: list[str]  # datasets without such a case
+    metrics: list[str]  # with a direction, and with values on every dataset
 
     def __bool__(self) -> bool:
         """Whether there is a ranking: at least two methods and one metric."""
@@ -56,14 +48,7 @@ def ranked_methods(groups: Mapping[str, str]) -> list[str]:
 def find_eligible(
     table: "pd.DataFrame", candidates: Sequence[str], metrics: Sequence[str], region: str
 ) -> Eligible:
-    """The methods, datasets and metrics of a long table that can be ranked.
-
-    Args:
-        table: the long table.
-        candidates: names of methods, see `ranked_methods`.
-        metrics: names of metrics as in the table.
-        region: where calibration was measured.
-    """
+    """What can be ranked in a long table, for calibration in `region`; see `ranked_methods`."""
     rows = table[(table["case"] != POOLED) & table["method"].isin(candidates)]
     cases: dict[tuple[str, str], set[str]] = {}
     keys = rows[["dataset", "method", "case"]].drop_duplicates()

@@ -24,15 +24,11 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
 
 
 def check_table(table: "pd.DataFrame", source: Path | str = "table") -> "pd.DataFrame":
-    """A copy with names as strings and values as floats; an error names the column at fault.
+    """A copy with names as strings and values as floats; an error names `source` and the column.
 
     The columns `run`, `seed`, `label` and `region` are optional. Without them the table has one
     run per method and one value per case for all labels, and any region may be requested. Infinite
     values, which other libraries write for a missed structure, become NaN.
-
-    Args:
-        table: the long table.
-        source: what an error calls the table, such as its path.
     """
     import pandas as pd
 

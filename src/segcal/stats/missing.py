@@ -30,13 +30,9 @@ class Cells:
 def resolve_missing(
     part: "pd.DataFrame", overlap: "pd.DataFrame", dataset: str, methods: list[str], missing: str
 ) -> Cells:
-    """Apply a policy of `collect` to one dataset of the long table.
+    """Apply the policy `missing` of `collect` to `part`, the rows of one dataset to rank.
 
-    Args:
-        part: the rows to rank.
-        overlap: the DSC rows of the dataset, which show whether an empty mask is correct.
-        dataset, methods: names.
-        missing: the policy.
+    `overlap` are the DSC rows of the dataset, which show whether an empty mask is correct.
     """
     rows = _with_costs(part.assign(label=part.get("label", "all")))
     runs = [name for name in ("run", "seed") if name in rows.columns]

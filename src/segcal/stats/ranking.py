@@ -108,16 +108,13 @@ def collect(
         raise ValueError(f"the table has only rows of case {POOLED!r}, and none of single cases")
     names = resolve_metrics(metrics, list(dict.fromkeys(table["metric"])))
     chosen = select_rows(table, names, region)
-    scores = CaseScores(
-        list(dict.fromkeys(chosen["method"])), names, {}, {}, {}, {}, region, missing
-    )
+    methods = list(dict.fromkeys(chosen["method"]))
+    scores = CaseScores(methods, names, {}, {}, {}, {}, region, missing)
     overlap = table[table["metric"] == "dsc"]
     for dataset, part in chosen.groupby("dataset", sort=False):
         key = str(dataset)
-        _check_complete(part, key, scores.methods, names)
-        cells = resolve_missing(
-            part, overlap[overlap["dataset"] == key], key, scores.methods, missing
-        )
+        _check_complete(part, key, methods, names)
+        cells = resolve_missing(part, overlap[overlap["dataset"] == key], key, methods, missing)
         cases = list(dict.fromkeys(cells.costs.index.get_level_values("case")))
 
         def stack(each: "pd.DataFrame", cases: list[str] = cases) -> Floats:
