@@ -101,8 +101,7 @@ METRICS: Registry[Metric] = Registry(
     "metric", "segcal.metrics", lambda thing: isinstance(thing, Metric), "a segcal.metrics.Metric"
 )
 
-_WITH_UNIT = re.compile(r"(\w+)_(mm|voxel)")
-_WITH_TOLERANCE = re.compile(r"(\w+)_(\d+(?:\.\d+)?(?:mm|voxel))")
+_WITH_SUFFIX = re.compile(r"(\w+)_(\d+(?:\.\d+)?)?(mm|voxel)")  # key, tolerance, unit
 _UNIT_TITLES = {"mm": "mm", "voxel": "voxels"}
 
 
@@ -119,13 +118,13 @@ def find_metric(name: str) -> Metric:
     """
     if name in METRICS:
         return METRICS.get(name)
-    match = _WITH_UNIT.fullmatch(name)
-    if match and match[1] in METRICS and METRICS.get(match[1]).suffix == "unit":
-        return replace(METRICS.get(match[1]), unit=_UNIT_TITLES[match[2]])
-    match = _WITH_TOLERANCE.fullmatch(name)
-    if match and match[1] in METRICS and METRICS.get(match[1]).suffix == "tolerance":
-        metric = METRICS.get(match[1])
-        return replace(metric, title=f"{metric.title} {match[2]}")
+    match = _WITH_SUFFIX.fullmatch(name)
+    if match and match[1] in METRICS:
+        metric, tolerance, unit = METRICS.get(match[1]), match[2], match[3]
+        if metric.suffix == "unit" and not tolerance:
+            return replace(metric, unit=_UNIT_TITLES[unit])
+        if metric.suffix == "tolerance" and tolerance:
+            return replace(metric, title=f"{metric.title} {tolerance}{unit}")
     return Metric(name, name, float, None, "region", registered=False)
 
 
