@@ -262,9 +262,7 @@ def test_wrong_masks_are_refused() -> None:
         surface_distances(EMPTY.astype(np.int64), EMPTY)
     with pytest.raises(ValueError, match="`labels` to have the shape"):
         surface_distances(EMPTY[1:], EMPTY)
-    with pytest.raises(
-        ValueError, match=r"`labels` to be the label map of one case, .* \(1, 1, 6, 8\)"
-    ):
+    with pytest.raises(ValueError, match=r"to be the label map of one case, .* \(1, 1, 6, 8\)"):
         surface_distances(EMPTY[None, None], EMPTY[None, None])
     with pytest.raises(ValueError, match="`units` to be one of 'mm', 'voxel'"):
         surface_distances(EMPTY, EMPTY, units="cm")

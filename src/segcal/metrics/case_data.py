@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array, is_tensor, to_numpy
+from segcal.core.arrays import Array, to_numpy
 from segcal.metrics._binning import Tables, add_tables
 from segcal.metrics._chunks import iter_chunks, top_label
 from segcal.metrics._geometry import LabelMap, Mask
@@ -19,6 +19,16 @@ from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
 from segcal.metrics.voxel_statistics import VoxelStatistics
+
+
+@dataclass(frozen=True)
+class RegionCounts:
+    """Statistics of each region, and the n voxels sorted by confidence."""
+
+    statistics: dict[str, VoxelStatistics]
+    confidence: npt.NDArray[Any]
+    correct: npt.NDArray[np.bool_]
+    region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
 
 
 @dataclass(frozen=True)
@@ -75,30 +85,53 @@ class CaseData:
         }
         return {
             name: REGIONS[name](
-                self.target,
-                labels=self.labels,
-                spacing_mm=self.spacing_mm,
-                ignore_index=self.ignore_index,
-                **settings.get(name, {}),
+                self.target, labels=self.labels, spacing_mm=self.spacing_mm,
+                ignore_index=self.ignore_index, **settings.get(name, {}),
             )
             for name in self.options.regions
-        }
+        }  # fmt: skip
 
     @cached_property
-    def counts(self) -> "RegionCounts":
-        """Statistics of all regions, from one pass over the probabilities."""
-        return count_regions(self)
+    def counts(self) -> RegionCounts:
+        """Statistics of all regions, from one pass over the probabilities.
+
+        Each voxel has a code, the set of regions that contain it. Voxels are counted by code, and
+        a region adds up the codes that contain it.
+        """
+        num_classes, regions = self.num_classes, self.options.regions
+        code = np.zeros(self.target.shape, np.uint8)
+        for bit, name in enumerate(regions):
+            code |= self.masks[name].astype(np.uint8) << np.uint8(bit)
+        codes = 1 << len(regions)
+        sizes, tables = (num_classes, self.options.num_bins), Tables()
+        statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
+        counter = VoxelStatistics.empty(*sizes)
+        confidence, correct, bits = [], [], []
+        for chunk in iter_chunks(
+            self.probs, self.target, num_classes, group=code, label=self.labels,
+            ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
+        ):  # fmt: skip
+            tables = add_tables(tables, counter.tally(chunk, codes))
+            top, label = chunk.top
+            confidence.append(to_numpy(top))
+            correct.append(to_numpy(label == chunk.target))
+            bits.append(to_numpy(chunk.group).astype(np.uint8))
+        for bit, found in enumerate(statistics.values() if tables else ()):
+            for group in range(codes):
+                if group >> bit & 1:
+                    found.add(tables, group)
+        if not confidence:
+            return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+        everything = np.concatenate(confidence)
+        order = np.argsort(everything)
+        parts = (everything, np.concatenate(correct), np.concatenate(bits))
+        return RegionCounts(statistics, *(part[order] for part in parts))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
         """Calibration against the true probabilities, over all voxels."""
-        soft: Array = self.normalized_true_probs
-        if is_tensor(self.probs):
-            import torch
-
-            soft = torch.from_numpy(soft).to(self.probs.device)
         bins = CalibrationBins(self.num_classes, self.options.num_bins)
-        return bins.update(self.probs, soft, batched=False)
+        return bins.update(self.probs, self.normalized_true_probs, batched=False)
 
     @cached_property
     def normalized_true_probs(self) -> npt.NDArray[np.float32]:
@@ -163,48 +196,3 @@ def predicted_labels(probs: Array) -> npt.NDArray[Any]:
     if getattr(probs, "is_cuda", False):
         return to_numpy(probs.max(dim=0)[1])
     return top_label(to_numpy(probs))[1]
-
-
-@dataclass(frozen=True)
-class RegionCounts:
-    """Statistics of each region, and the n voxels sorted by confidence."""
-
-    statistics: dict[str, VoxelStatistics]
-    confidence: npt.NDArray[Any]
-    correct: npt.NDArray[np.bool_]
-    region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
-
-
-def count_regions(case: CaseData) -> RegionCounts:
-    """One pass over the probabilities for all regions.
-
-    Each voxel has a code, the set of regions that contain it. Voxels are counted by code, and a
-    region adds up the codes that contain it.
-    """
-    num_classes, num_bins, regions = case.num_classes, case.options.num_bins, case.options.regions
-    code = np.zeros(case.target.shape, np.uint8)
-    for bit, name in enumerate(regions):
-        code |= case.masks[name].astype(np.uint8) << np.uint8(bit)
-    codes = 1 << len(regions)
-    statistics = {name: VoxelStatistics.empty(num_classes, num_bins) for name in regions}
-    counter, tables = VoxelStatistics.empty(num_classes, num_bins), Tables()
-    confidence, correct, bits = [], [], []
-    for chunk in iter_chunks(
-        case.probs, case.target, num_classes, group=code, label=case.labels,
-        ignore_index=case.ignore_index, batched=False, seen=Inspector(num_classes),
-    ):  # fmt: skip
-        tables = add_tables(tables, counter.tally(chunk, codes))
-        top, label = chunk.top
-        confidence.append(to_numpy(top))
-        correct.append(to_numpy(label == chunk.target))
-        bits.append(to_numpy(chunk.group).astype(np.uint8))
-    for bit, found in enumerate(statistics.values() if tables else ()):
-        for group in range(codes):
-            if group >> bit & 1:
-                found.add(tables, group)
-    if not confidence:
-        return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
-    everything = np.concatenate(confidence)
-    order = np.argsort(everything)
-    parts = (everything, np.concatenate(correct), np.concatenate(bits))
-    return RegionCounts(statistics, *(part[order] for part in parts))
