@@ -27,7 +27,7 @@ from segcal.metrics.registry import (
 from segcal.metrics.rows import COLUMNS, POOLED, Row
 from segcal.metrics.scores import ProperScores, adaptive_ece, brier_parts
 from segcal.metrics.surface import all_surface_distances, surface_distances
-from segcal.metrics.voxel_statistics import VoxelStatistics, voxel_statistics
+from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 __all__ = [
     "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "METRICS", "POOLED", "REGIONS", "CalibrationBins",

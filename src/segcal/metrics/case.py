@@ -16,7 +16,7 @@ from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups
 from segcal.metrics.registry import Metric, default_metrics, get_metric
 from segcal.metrics.rows import POOLED, Row
-from segcal.metrics.voxel_statistics import VoxelStatistics
+from segcal.metrics.voxel_sums import VoxelStatistics
 
 
 @dataclass

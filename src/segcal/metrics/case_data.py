@@ -18,7 +18,7 @@ from segcal.metrics.overlap import confusion
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
-from segcal.metrics.voxel_statistics import VoxelStatistics
+from segcal.metrics.voxel_sums import VoxelStatistics
 
 
 @dataclass(frozen=True)
