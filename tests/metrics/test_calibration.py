@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.metric_samples import random_case, random_probs
 from segcal.metrics import REGIONS, CalibrationBins
-from segcal.metrics._binning import _tally_numpy, _tally_torch, bin_index
+from segcal.metrics._binning import bin_index, tally
 from segcal.metrics._chunks import Chunk
 
 QUICK = settings(max_examples=25, deadline=None)
@@ -199,11 +199,11 @@ def test_the_two_kernels_count_alike(soft: bool, groups: int) -> None:
     probs = probs.astype(np.float32)
     labels = random_probs(rng, 5, 4000) if soft else target
     group = rng.integers(0, groups, 4000) if groups > 1 else None
-    ours = _tally_numpy(Chunk(probs, labels, group), 15, groups)
+    ours = tally(Chunk(probs, labels, group), 15, groups)
     tensors = [None if a is None else torch.from_numpy(a) for a in (probs, labels, group)]
-    theirs = _tally_torch(Chunk(*tensors), 15, groups)
-    for name, table in vars(ours).items():
-        other = getattr(theirs, name)
+    theirs = tally(Chunk(*tensors), 15, groups)
+    for name, table in ours.items():
+        other = theirs[name]
         assert table.dtype == other.dtype
         np.testing.assert_allclose(table, other, rtol=0, atol=0 if "count" in name else 1e-9)
 

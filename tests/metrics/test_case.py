@@ -15,11 +15,11 @@ from segcal.metrics import (
     ProperScores,
     adaptive_ece,
     all_surface_distances,
-    base_metric,
     brier_parts,
     default_metrics,
     dsc,
     evaluate_case,
+    find_metric,
     pool_cases,
 )
 from segcal.stats import summarize, to_frame
@@ -91,7 +91,7 @@ def test_the_table_is_long_and_complete() -> None:
         assert (table[name] == wanted).all()
     # The others need logits or true probabilities.
     possible = {metric.key for metric in default_metrics() if metric.requires is None}
-    assert set(table["metric"].map(base_metric)) == possible
+    assert set(table["metric"].map(lambda name: find_metric(name).key)) == possible
     assert set(table["region"]) == set(REGIONS)
     assert not table.duplicated(list(COLUMNS[:-1])).any()
     assert result.undefined == 0

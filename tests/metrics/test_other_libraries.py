@@ -5,12 +5,7 @@ import pytest
 import torch
 
 from helpers.metric_samples import brier, ellipsoid, nll, random_case
-from segcal.metrics import (
-    CalibrationBins,
-    all_surface_distances,
-    dsc,
-    surface_distances,
-)
+from segcal.metrics import CalibrationBins, all_surface_distances, dsc, surface_distances
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,15 +12,10 @@ from segcal.metrics import (
     Metric,
     RegionData,
     StructureData,
-    base_metric,
     default_metrics,
     evaluate_case,
     find_metric,
     get_metric,
-    is_per_structure,
-    is_whole_image,
-    metric_title,
-    metric_unit,
     pool_cases,
     ranking_direction,
 )
@@ -139,16 +134,17 @@ def test_names_of_rows_follow_the_options() -> None:
     ],
 )
 def test_facts_of_a_name(name: str, key: str, title: str, unit: str) -> None:
-    assert (base_metric(name), metric_title(name), metric_unit(name)) == (key, title, unit)
+    metric = find_metric(name)
+    assert (metric.key, metric.title, metric.unit) == (key, title, unit)
 
 
 def test_scopes_and_directions() -> None:
-    assert is_per_structure("nsd_2mm")
-    assert is_whole_image("truth_kl")
-    assert not is_per_structure("truth_kl")
-    assert not is_whole_image("ece")
-    assert find_metric("nothing") is None
-    assert len(default_metrics()) == len(METRICS)
+    assert find_metric("nsd_2mm").per_structure
+    assert find_metric("truth_kl").whole_image
+    assert not find_metric("truth_kl").per_structure
+    assert not find_metric("ece").whole_image
+    assert not find_metric("nothing").registered
+    assert set(default_metrics()) <= {METRICS.get(name) for name in METRICS}
     with pytest.raises(ValueError, match="mean_confidence is descriptive"):
         ranking_direction("mean_confidence")
     with pytest.raises(ValueError, match="Did you mean 'ece'"):

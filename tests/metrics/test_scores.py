@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.metric_samples import brier, nll, random_case, random_probs
-from segcal.metrics import (
-    CalibrationBins,
-    ProperScores,
-    adaptive_ece,
-    brier_parts,
-)
+from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier_parts
 from segcal.metrics._chunks import Chunk
 from segcal.metrics.scores import _score_numpy, _score_torch
 
@@ -68,7 +63,7 @@ def test_the_two_kernels_agree(soft: bool, groups: int) -> None:
     ours = _score_numpy(Chunk(probs, labels, group), groups, 1e-12)
     theirs = _score_torch(Chunk(*tensors), groups, 1e-12)
     for name in ("squared_error", "log_loss", "voxels"):
-        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-12)
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-12)
 
 
 @settings(max_examples=20, deadline=None)
@@ -125,7 +120,7 @@ def test_state_round_trip_and_refusals(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             ProperScores.from_state({**state, **change})
     del state["clip"]
-    with pytest.raises(ValueError, match="`clip`"):
+    with pytest.raises(ValueError, match="'clip'"):
         ProperScores.from_state(state)
 
 

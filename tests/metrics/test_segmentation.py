@@ -231,8 +231,8 @@ def test_label_maps_and_groups_equal_their_masks() -> None:
     found = all_surface_distances(labels, target, 5, spacing, groups=groups)
     for name, members in groups.items():
         mask = surface_distances(np.isin(labels, members), np.isin(target, members), spacing)
-        assert np.array_equal(found[name].to_target, mask.to_target)
-        assert np.array_equal(found[name].to_labels, mask.to_labels)
+        np.testing.assert_allclose(found[name].to_target, mask.to_target, rtol=1e-12)
+        np.testing.assert_allclose(found[name].to_labels, mask.to_labels, rtol=1e-12)
     assert list(all_surface_distances(labels, target, 5)) == ["1", "2", "3", "4"]
     tensor = all_surface_distances(torch.from_numpy(labels), torch.from_numpy(target), 5, spacing)
     assert tensor["2"].hd95() == pytest.approx(found["2"].hd95())
@@ -262,7 +262,7 @@ def test_wrong_masks_are_refused() -> None:
         surface_distances(EMPTY.astype(np.int64), EMPTY)
     with pytest.raises(ValueError, match="`labels` to have the shape"):
         surface_distances(EMPTY[1:], EMPTY)
-    with pytest.raises(ValueError, match=r"`labels` to be the mask of one case, .* \(1, 1, 6, 8\)"):
+    with pytest.raises(ValueError, match=r"to be the label map of one case, .* \(1, 1, 6, 8\)"):
         surface_distances(EMPTY[None, None], EMPTY[None, None])
     with pytest.raises(ValueError, match="`units` to be one of 'mm', 'voxel'"):
         surface_distances(EMPTY, EMPTY, units="cm")

@@ -7,7 +7,7 @@ from scipy.stats import wilcoxon
 
 from segcal import stats
 from segcal.metrics import METRICS as REGISTRY
-from segcal.metrics import Metric, better_direction, ranking_direction
+from segcal.metrics import Metric, find_metric, ranking_direction
 from segcal.stats import check_table, collect, holm, summarize
 from segcal.stats.significance import preferred
 
@@ -99,7 +99,7 @@ def test_ranks_by_hand_with_ties() -> None:
 
 @pytest.mark.parametrize(
     "metric",
-    [m for m in REGISTRY if better_direction(m)]
+    [m for m in REGISTRY if find_metric(m).better]
     + ["hd95_mm", "hd95_voxel", "hd95_max_mm", "hd_mm", "assd_voxel", "nsd_2mm", "nsd_1.5voxel"],
 )
 def test_the_direction_of_every_metric(metric: str) -> None:

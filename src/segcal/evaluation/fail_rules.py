@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from segcal.core.checks import check_choice
-from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, base_metric, get_metric, is_whole_image
+from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, find_metric, get_metric
 from segcal.study import Evaluation
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class Rule:
     @property
     def subject(self) -> str:
         """The metric, and its region if it has one."""
-        return self.metric if is_whole_image(self.metric) else f"{self.metric} ({self.region})"
+        whole = find_metric(self.metric).whole_image
+        return self.metric if whole else f"{self.metric} ({self.region})"
 
 
 def parse_rule(text: str) -> Rule:
@@ -61,7 +62,7 @@ def parse_rule(text: str) -> Rule:
     region, metric = match[1] or DEFAULT_REGION, match[2]
     check_choice("--fail-if", region, REGIONS)
     get_metric(metric)
-    if match[1] and is_whole_image(metric):
+    if match[1] and find_metric(metric).whole_image:
         raise ValueError(f"--fail-if {text!r}: {metric} has no region; omit {match[1]}:")
     return Rule(text, region, metric, match[3], limit)
 
@@ -78,14 +79,15 @@ def check_rules(networks: Mapping[str, Evaluation], rules: Sequence[Rule]) -> li
 def _violation(table: pd.DataFrame, rule: Rule) -> str:
     """Why a network fails a rule; "" if it passes."""
     measured = [str(name) for name in table["metric"].unique()]
-    names = [name for name in measured if rule.metric in (name, base_metric(name))]
+    names = [name for name in measured if rule.metric in (name, find_metric(name).key)]
     if len(names) != 1:
-        similar = [name for name in measured if base_metric(name) == base_metric(rule.metric)]
+        key = find_metric(rule.metric).key
+        similar = [name for name in measured if find_metric(name).key == key]
         return (
             f"--fail-if {rule.text!r} cannot be checked: measured was "
             f"{', '.join(similar) or 'no such metric'}"
         )
-    whole = is_whole_image(rule.metric)
+    whole = find_metric(rule.metric).whole_image
     region = "all" if whole else rule.region
     rows = table[(table["case"] != POOLED) & (table["metric"] == names[0])]
     values = rows.loc[rows["region"] == region, "value"]

@@ -1,4 +1,4 @@
-"""Additive statistics of a batch, shared by the metrics for torchmetrics and MONAI."""
+"""Additive statistics of images, shared by the metrics for torchmetrics and MONAI."""
 
 from __future__ import annotations
 
@@ -7,72 +7,68 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from segcal.metrics import (
-    METRICS,
-    REGIONS,
-    CalibrationBins,
-    Metric,
-    ProperScores,
-    VoxelStatistics,
-    get_metric,
-    voxel_statistics,
-)
+from segcal.core.checks import check_choice, check_int
+from segcal.metrics import METRICS, REGIONS, Metric, VoxelStatistics, get_metric, voxel_statistics
 
 Spacing = float | Sequence[float]
 # Regions that are defined by a distance in millimeters.
 _REGIONS_IN_MM = ("union", "boundary")
 
 
-def additive_metrics(names: Sequence[str]) -> dict[str, Metric]:
-    """The metrics with these names, by key; each must be additive."""
-    if not names:
-        raise ValueError("Expected argument `metrics` to name at least one metric, but got none.")
-    found = {metric.key: metric for metric in map(get_metric, names)}
-    for key, metric in found.items():
-        if not metric.additive:
-            additive = [name for name in METRICS if METRICS.get(name).additive]
+class ImageCounter:
+    """Counts single images in one region; its arguments are those of both metrics."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        metrics: str | Sequence[str],
+        *,
+        region: str,
+        num_bins: int,
+        ignore_index: int,
+    ) -> None:
+        check_choice("region", region, REGIONS)
+        self.region = region
+        self.ignore_index = check_int("ignore_index", ignore_index)
+        self.empty = VoxelStatistics.empty(num_classes, num_bins)
+        self.names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        if not self.names:
+            raise ValueError("Expected argument `metrics` to name at least one metric.")
+        refused = [key for key, metric in self.metrics.items() if not metric.additive]
+        if refused:
+            additive = ", ".join(name for name in METRICS if METRICS.get(name).additive)
             raise ValueError(
-                f"Expected argument `metrics` to name additive metrics ({', '.join(additive)}), "
-                f"but got {key!r}, which cannot be summed over batches."
+                f"Expected argument `metrics` to name additive metrics ({additive}), but got "
+                f"{refused[0]!r}, which cannot be summed over batches."
             )
-    return found
 
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics by key; looked up by name, because a function may not be pickled."""
+        return {metric.key: metric for metric in map(get_metric, self.names)}
 
-def empty_statistics(num_classes: int, num_bins: int) -> VoxelStatistics:
-    """Statistics without any voxel."""
-    return VoxelStatistics(CalibrationBins(num_classes, num_bins), ProperScores(num_classes))
-
-
-def count_image(
-    probs: Tensor,
-    target: Tensor,
-    num_classes: int,
-    *,
-    num_bins: int,
-    region: str,
-    spacing_mm: Spacing | None,
-    ignore_index: int,
-) -> VoxelStatistics:
-    """The statistics of one image: `probs` (K, *S), `target` (*S) labels or (K, *S) soft."""
-    mask = None
-    if region != "all":
-        if spacing_mm is None and region in _REGIONS_IN_MM:
-            raise ValueError(
-                f"Expected argument `spacing_mm` to be the voxel size, which the region {region!r} "
-                "needs, but got None."
+    def count(self, probs: Tensor, target: Tensor, spacing_mm: Spacing | None) -> VoxelStatistics:
+        """The statistics of one image: `probs` (K, *S), `target` (*S) labels or (K, *S) soft."""
+        mask = None
+        if self.region != "all":
+            if spacing_mm is None and self.region in _REGIONS_IN_MM:
+                raise ValueError(
+                    "Expected argument `spacing_mm` to be the voxel size, which the region "
+                    f"{self.region!r} needs, but got None."
+                )
+            truth = target if target.ndim == probs.ndim - 1 else target.argmax(0)
+            inside = REGIONS[self.region](
+                truth.detach().cpu().numpy(),
+                labels=probs.detach().argmax(0).cpu().numpy(),
+                spacing_mm=1.0 if spacing_mm is None else spacing_mm,
+                ignore_index=self.ignore_index,
             )
-        truth = target if target.ndim == probs.ndim - 1 else target.argmax(0)
-        inside = REGIONS[region](
-            truth.detach().cpu().numpy(),
-            labels=probs.detach().argmax(0).cpu().numpy(),
-            spacing_mm=1.0 if spacing_mm is None else spacing_mm,
-            ignore_index=ignore_index,
-        )
-        mask = torch.as_tensor(inside, device=probs.device)
-    return voxel_statistics(
-        probs, target, num_classes, mask,
-        num_bins=num_bins, ignore_index=ignore_index, batched=False,
-    )  # fmt: skip
+            mask = torch.as_tensor(inside, device=probs.device)
+        bins = self.empty.bins
+        return voxel_statistics(
+            probs, target, bins.num_classes, mask,
+            num_bins=bins.num_bins, ignore_index=self.ignore_index, batched=False,
+        )  # fmt: skip
 
 
 def as_target(target: Tensor, probs: Tensor) -> Tensor:

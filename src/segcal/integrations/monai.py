@@ -13,21 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.core.checks import check_choice, check_int, require
-from segcal.integrations._count import (
-    Spacing,
-    additive_metrics,
-    as_target,
-    count_image,
-    empty_statistics,
-)
-from segcal.metrics import (
-    DEFAULT_REGION,
-    REGIONS,
-    CalibrationBins,
-    ProperScores,
-    VoxelStatistics,
-)
+from segcal.core.checks import check_choice, require
+from segcal.integrations._count import ImageCounter, Spacing, as_target
+from segcal.metrics import DEFAULT_REGION, VoxelStatistics
 
 require("monai")
 from monai.metrics.metric import CumulativeIterationMetric  # noqa: E402
@@ -81,15 +69,11 @@ class CalibrationMetric(CumulativeIterationMetric):
         ignore_index: int = -100,
     ) -> None:
         super().__init__()
-        check_choice("region", region, REGIONS)
         check_choice("average", average, get_args(Average))
-        self.num_classes = check_int("num_classes", num_classes, low=1)
-        self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
-        self.ignore_index = check_int("ignore_index", ignore_index)
+        self.counter = ImageCounter(
+            num_classes, metrics, region=region, num_bins=num_bins, ignore_index=ignore_index
+        )
         self.single = isinstance(metrics, str)
-        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        additive_metrics(self.metrics)
-        self.region = region
         self.average = average
         self.softmax = softmax
         self.spacing_mm = spacing_mm
@@ -107,15 +91,9 @@ class CalibrationMetric(CumulativeIterationMetric):
             probs = torch.softmax(probs.float(), 1)
         target = as_target(target, probs)
         rows = [
-            _pack(
-                count_image(
-                    one, truth.to(one.device), self.num_classes,
-                    num_bins=self.num_bins, region=self.region,
-                    spacing_mm=sizes, ignore_index=self.ignore_index,
-                )
-            )
+            _pack(self.counter.count(one, truth.to(one.device), sizes))
             for one, truth in zip(probs, target, strict=True)
-        ]  # fmt: skip
+        ]
         return torch.from_numpy(np.stack(rows)).to(probs.device)
 
     def aggregate(self, average: Average | None = None) -> Tensor | dict[str, Tensor]:
@@ -127,12 +105,12 @@ class CalibrationMetric(CumulativeIterationMetric):
         average = self.average if average is None else average
         check_choice("average", average, get_args(Average))
         images = self.statistics()
-        groups = [sum(images, empty_statistics(self.num_classes, self.num_bins))]
+        groups = [sum(images, self.counter.empty)]
         if average == "cases":
             groups = [image for image in images if image.bins.voxels] or groups
         values = {
             key: torch.as_tensor(np.mean([metric.read(group) for group in groups], axis=0))
-            for key, metric in additive_metrics(self.metrics).items()
+            for key, metric in self.counter.metrics.items()
         }
         return next(iter(values.values())) if self.single else values
 
@@ -141,13 +119,13 @@ class CalibrationMetric(CumulativeIterationMetric):
         buffer = self.get_buffer()
         if buffer is None:
             return []
-        return [_unpack(row, self.num_classes, self.num_bins) for row in buffer.cpu().numpy()]
+        return [_unpack(row, self.counter.empty) for row in buffer.cpu().numpy()]
 
     def _sync(self) -> None:
         """A process without an image takes part with a row of zeros, so that others do not wait."""
         if self._buffers is None and torch.distributed.is_initialized():
             on_gpu = torch.distributed.get_backend() == "nccl"
-            row = torch.from_numpy(_pack(empty_statistics(self.num_classes, self.num_bins)))
+            row = torch.from_numpy(_pack(self.counter.empty))
             self._buffers = [[row.cuda() if on_gpu else row]]
         super()._sync()
 
@@ -180,23 +158,17 @@ def _spacing_of(*arrays: Any) -> tuple[float, ...] | None:
 
 def _pack(statistics: VoxelStatistics) -> np.ndarray[Any, Any]:
     """All counts and sums as one row of float64."""
-    bins, scores = statistics.bins.state(), statistics.scores
-    parts = [*bins.values(), scores.squared_error, [scores.voxels, scores.log_loss]]
-    return np.concatenate([np.asarray(part, dtype=np.float64).ravel() for part in parts])
+    return np.concatenate([part.astype(np.float64).ravel() for part in statistics.state().values()])
 
 
-def _unpack(row: np.ndarray[Any, Any], num_classes: int, num_bins: int) -> VoxelStatistics:
-    """The inverse of `_pack`."""
-    template = CalibrationBins(num_classes, num_bins).state()
+def _unpack(row: np.ndarray[Any, Any], empty: VoxelStatistics) -> VoxelStatistics:
+    """The inverse of `_pack`; `empty` has the shapes and dtypes."""
     state, start = {}, 0
-    for name, array in template.items():
+    for name, array in empty.state().items():
         part = row[start : start + array.size].reshape(array.shape)
         state[name] = part.round().astype(np.int64) if array.dtype.kind == "i" else part
         start += array.size
-    scores = ProperScores(num_classes)
-    scores.squared_error = row[start : start + num_classes].copy()
-    scores.voxels, scores.log_loss = round(row[-2]), float(row[-1])
-    return VoxelStatistics(CalibrationBins.from_state(state), scores)
+    return VoxelStatistics.from_state(state)
 
 
 __all__ = ["CalibrationMetric"]

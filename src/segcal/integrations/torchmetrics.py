@@ -5,32 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from segcal.core.checks import check_choice, check_int, require
-from segcal.integrations._count import (
-    Spacing,
-    additive_metrics,
-    as_target,
-    count_image,
-    empty_statistics,
-)
-from segcal.metrics import (
-    DEFAULT_REGION,
-    REGIONS,
-    CalibrationBins,
-    ProperScores,
-    Reliability,
-    VoxelStatistics,
-)
+from segcal.core.checks import require
+from segcal.integrations._count import ImageCounter, Spacing, as_target
+from segcal.metrics import DEFAULT_REGION, Reliability, VoxelStatistics
 
 require("torchmetrics")
 from torchmetrics import Metric  # noqa: E402
 
-_BINS = tuple(CalibrationBins(1, 1).state())
-_SCORES = ("voxels", "squared_error", "log_loss")
+# The sums that are states; `clip` is a setting.
+_SUMS = tuple(name for name in VoxelStatistics.empty(1, 1).state() if name != "clip")
 
 
 class CalibrationMetrics(Metric):
@@ -67,7 +53,7 @@ class CalibrationMetrics(Metric):
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
         """The direction that all metrics share; None if they differ."""
-        directions = {metric.better for metric in additive_metrics(self.metrics).values()}
+        directions = {metric.better for metric in self.counter.metrics.values()}
         if directions == {"higher"}:
             return True
         return False if directions == {"lower"} else None
@@ -83,49 +69,39 @@ class CalibrationMetrics(Metric):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        check_choice("region", region, REGIONS)
-        self.num_classes = check_int("num_classes", num_classes, low=1)
-        self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
-        self.ignore_index = check_int("ignore_index", ignore_index)
-        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        additive_metrics(self.metrics)
-        self.region = region
-        for name, array in _arrays(empty_statistics(self.num_classes, self.num_bins)).items():
-            self.add_state(name, torch.as_tensor(array), dist_reduce_fx="sum")
+        self.counter = ImageCounter(
+            num_classes, metrics, region=region, num_bins=num_bins, ignore_index=ignore_index
+        )
+        for name, array in self.counter.empty.state().items():
+            if name in _SUMS:
+                self.add_state(name, torch.as_tensor(array), dist_reduce_fx="sum")
         # A MetricCollection lets metrics share their states if names and values are equal after the
         # first batch. A first batch may be all foreground, so the name tells the regions apart.
-        counted = f"counted_{region}_{self.ignore_index}".replace("-", "minus")
+        counted = f"counted_{region}_{ignore_index}".replace("-", "minus")
         self.add_state(counted, torch.zeros(1, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, probs: Tensor, target: Tensor, spacing_mm: Spacing | None = None) -> None:
         """Count a batch; `spacing_mm` is needed for the regions in millimeters."""
         target = as_target(target, probs)
-        batch = empty_statistics(self.num_classes, self.num_bins)
+        batch = self.counter.empty
         for one, truth in zip(probs, target, strict=True):
-            batch += count_image(
-                one, truth, self.num_classes,
-                num_bins=self.num_bins, region=self.region,
-                spacing_mm=spacing_mm, ignore_index=self.ignore_index,
-            )  # fmt: skip
-        for name, array in _arrays(batch).items():
-            state = getattr(self, name)
-            setattr(self, name, state + torch.as_tensor(array).to(state.device))
+            batch += self.counter.count(one, truth, spacing_mm)
+        for name, array in batch.state().items():
+            if name in _SUMS:
+                state = getattr(self, name)
+                setattr(self, name, state + torch.as_tensor(array).to(state.device))
 
     def statistics(self) -> VoxelStatistics:
         """The statistics so far, of this process."""
-        state = {name: getattr(self, name).cpu().numpy() for name in (*_BINS, *_SCORES)}
-        clip = ProperScores(self.num_classes).clip
-        return VoxelStatistics(
-            CalibrationBins.from_state({name: state[name] for name in _BINS}),
-            ProperScores.from_state({**{n: state[n] for n in _SCORES}, "clip": np.array(clip)}),
-        )
+        sums = {name: getattr(self, name).cpu().numpy() for name in _SUMS}
+        return VoxelStatistics.from_state({**self.counter.empty.state(), **sums})
 
     def compute(self) -> Any:
         """The metrics; NaN while nothing has been counted."""
         counted = self.statistics()
         return {
-            key: self._tensor(metric.read(counted))
-            for key, metric in additive_metrics(self.metrics).items()
+            key: torch.as_tensor(metric.read(counted), dtype=torch.float64, device=self.device)
+            for key, metric in self.counter.metrics.items()
         }
 
     def reliability(self, label: int | None = None) -> Reliability:
@@ -136,9 +112,6 @@ class CalibrationMetrics(Metric):
             should_unsync=self._should_unsync,
         ):
             return self.statistics().bins.reliability(label)
-
-    def _tensor(self, value: Any) -> Tensor:
-        return torch.as_tensor(value, dtype=torch.float64, device=self.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Any:
         """Move the states with the module without casting them: float16 sums stop at 2048."""
@@ -192,11 +165,6 @@ class NLL(_One):
     """Negative log-likelihood; options as `CalibrationMetrics`."""
 
     name = "nll"
-
-
-def _arrays(counted: VoxelStatistics) -> dict[str, Any]:
-    scores = counted.scores.state()
-    return {**counted.bins.state(), **{name: scores[name] for name in _SCORES}}
 
 
 __all__ = ["CECE", "ECE", "NLL", "Brier", "CalibrationMetrics"]

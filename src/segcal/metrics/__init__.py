@@ -1,9 +1,7 @@
 """Metrics of segmentations and their probabilities.
 
-evaluate_case(probs, target, spacing_mm)  every metric of a case, as rows
-CalibrationBins, ProperScores             additive statistics of a stream of voxels
-dsc, surface_distances                    segmentation metrics of label maps
-METRICS, Metric                           the registered metrics, and how to add one
+`evaluate_case` computes every metric of a case; `CalibrationBins` and `ProperScores` count a stream
+of voxels; `dsc` and `surface_distances` compare label maps; `METRICS` has the registered metrics.
 """
 
 from segcal.metrics import catalog  # noqa: F401  (registers the metrics of segcal)
@@ -17,78 +15,26 @@ from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
-from segcal.metrics.regions import (
-    DEFAULT_REGION,
-    REGIONS,
-    all_voxels,
-    boundary,
-    foreground,
-    union,
-)
+from segcal.metrics.regions import DEFAULT_REGION, REGIONS, all_voxels, boundary, foreground, union
 from segcal.metrics.registry import (
     METRICS,
     Metric,
-    base_metric,
-    better_direction,
     default_metrics,
     find_metric,
     get_metric,
-    is_per_structure,
-    is_whole_image,
-    metric_title,
-    metric_unit,
     ranking_direction,
 )
 from segcal.metrics.rows import COLUMNS, POOLED, Row
-from segcal.metrics.scores import BrierParts, ProperScores, adaptive_ece, brier_parts
-from segcal.metrics.surface import SurfaceDistances, all_surface_distances, surface_distances
-from segcal.metrics.voxel_statistics import VoxelStatistics, voxel_statistics
+from segcal.metrics.scores import ProperScores, adaptive_ece, brier_parts
+from segcal.metrics.surface import all_surface_distances, surface_distances
+from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 __all__ = [
-    "BALANCED_GAP",
-    "COLUMNS",
-    "DEFAULT_REGION",
-    "METRICS",
-    "POOLED",
-    "REGIONS",
-    "BrierParts",
-    "CalibrationBins",
-    "CaseData",
-    "CaseOptions",
-    "CaseResult",
-    "Metric",
-    "ProperScores",
-    "RegionData",
-    "Reliability",
-    "Row",
-    "StructureData",
-    "SurfaceDistances",
-    "VoxelStatistics",
-    "adaptive_ece",
-    "all_surface_distances",
-    "all_voxels",
-    "base_metric",
-    "better_direction",
-    "boundary",
-    "brier_parts",
-    "check_groups",
-    "confidence_verdict",
-    "confusion",
-    "default_metrics",
-    "dsc",
-    "dsc_from_confusion",
-    "evaluate_case",
-    "find_metric",
-    "foreground",
-    "get_metric",
-    "is_per_structure",
-    "is_whole_image",
-    "metric_title",
-    "metric_unit",
-    "pool_cases",
-    "predicted_labels",
-    "ranking_direction",
-    "surface_distances",
-    "union",
-    "voxel_statistics",
-]
+    "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "METRICS", "POOLED", "REGIONS", "CalibrationBins",
+    "CaseData", "CaseOptions", "CaseResult", "Metric", "ProperScores", "RegionData", "Reliability",
+    "Row", "StructureData", "VoxelStatistics", "adaptive_ece", "all_surface_distances",
+    "all_voxels", "boundary", "brier_parts", "check_groups", "confidence_verdict", "confusion",
+    "default_metrics", "dsc", "dsc_from_confusion", "evaluate_case", "find_metric", "foreground",
+    "get_metric", "pool_cases", "predicted_labels", "ranking_direction", "surface_distances",
+    "union", "voxel_statistics",
+]  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array
+from segcal.metrics._binning import Tables
 from segcal.metrics._chunks import Chunk, iter_chunks
 from segcal.metrics._validate import Inspector
 
@@ -15,18 +16,20 @@ from segcal.metrics._validate import Inspector
 class AdditiveStatistics(ABC):
     """Counts and sums over voxels, in constant memory.
 
-    A subclass names its settings (equal in statistics that are merged) and its sums, and adds a
-    chunk of voxels to the sums.
+    A subclass names its settings (equal in statistics that are merged) and its sums, and tallies
+    the sums of a chunk of voxels. `_stored` are the names in a stored state.
     """
 
     _settings: tuple[str, ...]
     _sums: tuple[str, ...]
+    _stored: tuple[str, ...]
     num_classes: int
+    voxels: Any
     _seen: Inspector
 
     @abstractmethod
-    def count(self, chunk: Chunk) -> None:
-        """Add the voxels of a checked chunk."""
+    def tally(self, chunk: Chunk, groups: int = 1) -> Tables:
+        """The sums of the voxels of a checked chunk, for each of their groups."""
 
     @classmethod
     @abstractmethod
@@ -36,6 +39,12 @@ class AdditiveStatistics(ABC):
     def empty(self) -> Self:
         """Statistics of no voxels, with the same settings."""
         return type(self)(*(getattr(self, name) for name in self._settings))
+
+    def add(self, tables: Tables, group: int = 0) -> Self:
+        """Add one group of the result of `tally`."""
+        for name in self._sums:
+            setattr(self, name, getattr(self, name) + tables[name][group])
+        return self
 
     def update(
         self,
@@ -70,13 +79,10 @@ class AdditiveStatistics(ABC):
         new = self.empty()
         for chunk in iter_chunks(
             probs, target, self.num_classes,
-            mask=mask, ignore_index=ignore_index, batched=batched, seen=new._seen,
+            mask=mask, ignore_index=ignore_index, batched=batched, seen=self._seen,
         ):  # fmt: skip
-            new.count(chunk)
-        self.merge(new)
-        if mask is None:
-            self._seen.warn_of_second_softmax()
-        return self
+            new.add(new.tally(chunk))
+        return self.merge(new)
 
     def merge(self, other: Self) -> Self:
         """Add the counts of `other` to these; returns itself."""
@@ -107,17 +113,17 @@ class AdditiveStatistics(ABC):
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """All sums as arrays that `numpy.savez` accepts; `from_state` is the inverse."""
-        return {name: np.array(getattr(self, name)) for name in self._sums}
+        return {name: np.array(getattr(self, name)) for name in self._stored}
 
     @classmethod
     def from_state(cls, state: Mapping[str, npt.ArrayLike]) -> Self:
         """Statistics from the result of `state` (a dict, or an opened npz file)."""
-        missing = sorted(set(cls._sums) - set(state))
+        missing = sorted(set(cls._stored) - set(state))
         if missing:
             raise ValueError(
                 f"Expected argument `state` to hold {missing}, but got {sorted(state)}."
             )
-        arrays = {name: np.asarray(state[name]) for name in state if name in cls._state_names()}
+        arrays = {name: np.asarray(state[name]) for name in cls._stored}
         new = cls._empty_for(arrays)
         for name in cls._sums:
             array, expected = arrays[name], np.asarray(getattr(new, name))
@@ -132,14 +138,9 @@ class AdditiveStatistics(ABC):
                 raise ValueError(
                     f"Expected `state[{name!r}]` to be finite and not negative, but got {array}."
                 )
-            value = array.astype(expected.dtype)
-            setattr(new, name, value if value.ndim else value.item())
+            setattr(new, name, array.astype(expected.dtype)[()])  # [()]: a scalar is no array
         return new
-
-    @classmethod
-    def _state_names(cls) -> set[str]:
-        return {*cls._sums, *cls._settings}
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={getattr(self, name)}" for name in self._settings)
-        return f"{type(self).__name__}({settings}, voxels={getattr(self, 'voxels')})"  # noqa: B009
+        return f"{type(self).__name__}({settings}, voxels={self.voxels})"

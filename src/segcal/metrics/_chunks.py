@@ -7,8 +7,10 @@ reject the same mistakes and need the same bounded memory.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
 from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
@@ -16,6 +18,7 @@ from segcal.metrics._validate import Inspector
 
 # Probabilities in one chunk on a GPU, which needs large ones; on a CPU they are BLOCK_VALUES.
 _CHUNK_GPU = 1 << 25
+_FLOAT = ("float", "bfloat")
 
 
 @dataclass
@@ -35,18 +38,47 @@ class Chunk:
     label: Array | None = None
 
     @cached_property
+    def top(self) -> tuple[Array, Array]:
+        """Confidence and label (int64) of each voxel; ties go to the smaller class."""
+        if self.label is not None:
+            return self.probs.take(self.index_of(self.label)), self.label
+        if is_tensor(self.probs):
+            return tuple(self.probs.max(dim=0))
+        confidence, label = top_label(self.probs)
+        return confidence, label.astype(np.int64)
+
+    @cached_property
     def target_index(self) -> Array:
-        """Index in the flattened probabilities (numpy) of the probability of each true class."""
+        """`index_of` the true labels."""
+        return self.index_of(self.target)
+
+    def index_of(self, label: Array) -> Array:
+        """Index in the flattened probabilities of the class `label` of each voxel."""
         n = self.probs.shape[1]
-        return self.target * n + np.arange(n)
+        return label * n + self.arange(n)
+
+    def arange(self, n: int) -> Array:
+        """The integers below n, of the kind and on the device of `probs`."""
+        if not is_tensor(self.probs):
+            return np.arange(n)
+        import torch
+
+        return torch.arange(n, device=self.probs.device)
 
 
-def _dtype_name(array: Array) -> str:
-    return str(array.dtype).removeprefix("torch.")
+def top_label(probs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Largest probability and its class, (K, …) -> (…) each; ties go to the smaller class.
 
-
-def _is_floating(array: Array) -> bool:
-    return bool(array.is_floating_point()) if is_tensor(array) else array.dtype.kind == "f"
+    One pass over each class. Up to 256 classes the label is a byte, which is several times faster.
+    """
+    confidence = probs[0].copy(order="K")
+    small = np.uint8 if len(probs) <= 256 else np.int64
+    label = np.zeros_like(confidence, dtype=small)
+    for k in range(1, len(probs)):
+        # k is larger than any label so far, so the maximum assigns k where p_k is larger.
+        np.maximum(label, (probs[k] > confidence) * small(k), out=label)
+        np.maximum(confidence, probs[k], out=confidence)
+    return confidence, label
 
 
 def native_array(name: str, value: Array) -> Array:
@@ -55,32 +87,21 @@ def native_array(name: str, value: Array) -> Array:
     return value.detach() if is_tensor(value) else to_numpy(value, widen_half=False)
 
 
-def _layouts(probs: Array, target: Array, num_classes: int) -> list[bool]:
-    """The layouts that the two shapes allow: False for (K, *S), True for (B, K, *S)."""
-    shape, target_shape = tuple(probs.shape), tuple(target.shape)
-    fits = []
-    if len(shape) >= 2 and shape[0] == num_classes and target_shape in (shape, shape[1:]):
-        fits.append(False)
-    if (
-        len(shape) >= 3
-        and shape[1] == num_classes
-        and target_shape
-        in (
-            shape,
-            shape[:1] + shape[2:],
-        )
-    ):
-        fits.append(True)
-    return fits
-
-
 def _is_batched(probs: Array, target: Array, num_classes: int, batched: bool | None) -> bool:
-    fits = _layouts(probs, target, num_classes)
+    """Whether `probs` is (B, K, *S), from the shapes; `batched` decides where both readings fit."""
+    shape, target_shape = tuple(probs.shape), tuple(target.shape)
+    fits = [
+        layout
+        for layout, axis in ((False, 0), (True, 1))
+        if len(shape) >= 2 + axis
+        and shape[axis] == num_classes
+        and target_shape in (shape, shape[:axis] + shape[axis + 1 :])
+    ]
     if batched is not None and batched in fits:
         return batched
     if batched is None and len(fits) == 1:
         return fits[0]
-    shapes = f"`probs` {tuple(probs.shape)} with `target` {tuple(target.shape)}"
+    shapes = f"`probs` {shape} with `target` {target_shape}"
     if batched is None and fits:
         raise ValueError(
             "Expected argument `batched` to be True or False where the shapes allow both (K, *S) "
@@ -93,22 +114,10 @@ def _is_batched(probs: Array, target: Array, num_classes: int, batched: bool | N
     )
 
 
-def _check_kinds(probs: Array, target: Array, mask: Array | None, soft: bool) -> None:
-    if not _is_floating(probs):
-        raise TypeError(
-            f"Expected argument `probs` to be floating point, but got {_dtype_name(probs)}."
-        )
-    if soft and not _is_floating(target):
-        raise TypeError(
-            "Expected argument `target` to be floating point where it is soft (the shape of "
-            f"`probs`), but got {_dtype_name(target)}."
-        )
-    if not soft and not _dtype_name(target).startswith(("int", "uint")):
-        raise TypeError(
-            f"Expected argument `target` to hold integer labels, but got {_dtype_name(target)}."
-        )
-    if mask is not None and _dtype_name(mask) != "bool":
-        raise TypeError(f"Expected argument `mask` to be boolean, but got {_dtype_name(mask)}.")
+def _check_kind(name: str, array: Array, kinds: str | tuple[str, ...], expected: str) -> None:
+    dtype = str(array.dtype).removeprefix("torch.")
+    if not dtype.startswith(kinds):
+        raise TypeError(f"Expected argument `{name}` to {expected}, but got {dtype}.")
 
 
 def _in_memory_order(probs: Array) -> list[int]:
@@ -144,12 +153,22 @@ def iter_chunks(
     Other voxels are not checked: padding may hold any value. Chunks of a CUDA tensor stay on its
     device. A chunk is checked before it is yielded, so a caller must add to new tables and keep
     them only after the last chunk: an error then leaves no partial update.
+
+    `seen` is the history of earlier calls. With it, and without a mask, which may exclude all
+    confident voxels, a second softmax is warned of after the last chunk.
     """
     probs, target = native_array("probs", probs), native_array("target", target)
     mask = None if mask is None else native_array("mask", mask)
     batch = _is_batched(probs, target, num_classes, batched)
     soft = target.ndim == probs.ndim
-    _check_kinds(probs, target, mask, soft)
+    _check_kind("probs", probs, _FLOAT, "be floating point")
+    if soft:
+        where = "where it is soft (the shape of `probs`)"
+        _check_kind("target", target, _FLOAT, f"be floating point {where}")
+    else:
+        _check_kind("target", target, ("int", "uint"), "hold integer labels")
+    if mask is not None:
+        _check_kind("mask", mask, "bool", "be boolean")
     arrays = {"probs": probs, "target": target, "mask": mask, "group": group, "label": label}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     space = tuple(probs.shape[:1] + probs.shape[2:]) if batch else tuple(probs.shape[1:])
@@ -159,10 +178,13 @@ def iter_chunks(
                 f"Expected argument `{name}` to have shape {space}, one value per voxel, "
                 f"but got {tuple(arrays[name].shape)}."
             )
-    seen = Inspector(num_classes) if seen is None else seen
+    checked = Inspector(num_classes)
     on_gpu = is_tensor(probs) and probs.device.type != "cpu"
     step = max((_CHUNK_GPU if on_gpu else BLOCK_VALUES) // num_classes, 1)
-    for volume in _volumes(arrays) if batch else [arrays]:
+    volumes = [arrays]
+    if batch:
+        volumes = [{n: array[i] for n, array in arrays.items()} for i in range(len(probs))]
+    for volume in volumes:
         order = _in_memory_order(volume["probs"])
         volume = {name: _permute(array, order) for name, array in volume.items()}
         for cut in iter_blocks(tuple(volume["probs"].shape[1:]), step):
@@ -170,16 +192,15 @@ def iter_chunks(
             block = (_on_gpu if on_gpu else _on_cpu)(block)
             block = _keep_counted(block, None if soft else ignore_index)
             if block["probs"].shape[1]:
-                seen.check(block["probs"], block["target"])
+                checked.check(block["probs"], block["target"])
                 yield Chunk(**block)
+    if seen is not None:
+        seen.merge(checked)
+        if mask is None:
+            seen.warn_of_second_softmax()
 
 
 Block = dict[str, Array]  # arrays by name: "probs" and "target", and "mask", "group", "label"
-
-
-def _volumes(arrays: Block) -> Iterator[Block]:
-    for i in range(arrays["probs"].shape[0]):
-        yield {name: array[i] for name, array in arrays.items()}
 
 
 def _on_cpu(block: Block) -> Block:

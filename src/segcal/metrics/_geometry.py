@@ -15,8 +15,8 @@ LabelMap = npt.NDArray[Any]
 Box = tuple[slice, ...]
 
 
-def check_labels(name: str, value: Array) -> LabelMap:
-    """An integer label map of one case, 2-D or 3-D (1-D is a single row), as numpy on the CPU."""
+def check_labels(name: str, value: Array, shape: tuple[int, ...] | None = None) -> LabelMap:
+    """An integer label map of one case, 1-D to 3-D, as numpy; `shape` is that of the target."""
     labels = to_numpy(value)
     if labels.dtype.kind not in "iu":
         raise TypeError(
@@ -26,6 +26,11 @@ def check_labels(name: str, value: Array) -> LabelMap:
         raise ValueError(
             f"Expected argument `{name}` to be the label map of one case, with 1 to 3 axes, "
             f"but got shape {labels.shape}."
+        )
+    if shape is not None and labels.shape != shape:
+        raise ValueError(
+            f"Expected argument `{name}` to have the shape of `target`, {shape}, "
+            f"but got {labels.shape}."
         )
     return labels
 

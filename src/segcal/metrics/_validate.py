@@ -48,13 +48,12 @@ class Inspector:
             )
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.voxels += int(probs.shape[1])
-        if target.ndim == 2:
-            self._check_soft(target)
-        else:
-            self._check_labels(target)
-
-    def _check_soft(self, target: Array) -> None:
         low, high = float(target.min()), float(target.max())
+        if target.ndim == 1:
+            if low < 0 or high >= self.num_classes:
+                wrong = np.unique(to_numpy(target[(target < 0) | (target >= self.num_classes)]))
+                raise ValueError(label_message("target", wrong, self.num_classes))
+            return
         off = float(abs(target.sum(0) - 1).max())
         if not (low >= -_RANGE_SLACK and high <= 1 + _RANGE_SLACK and off <= _SUM_SLACK):
             raise ValueError(
@@ -63,18 +62,10 @@ class Inspector:
                 f"differ from 1 by up to {off:.3g}."
             )
 
-    def _check_labels(self, target: Array) -> None:
-        if int(target.min()) >= 0 and int(target.max()) < self.num_classes:
-            return
-        wrong = target[(target < 0) | (target >= self.num_classes)]
-        raise ValueError(label_message("target", np.unique(to_numpy(wrong)), self.num_classes))
-
     def warn_of_second_softmax(self) -> None:
         """Warn once if all probabilities are in the range of a softmax of probabilities.
 
-        That range is [1/(e+K−1), e/(e+K−1)]. A very uncertain network could give such a map, so
-        this is not an error. Over many voxels it is unlikely: a trained network is confident in
-        some background.
+        A very uncertain network could give such a map, so this is not an error.
         """
         if self.warned:
             return

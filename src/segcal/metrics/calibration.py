@@ -10,7 +10,7 @@ import numpy.typing as npt
 from segcal.core.arrays import Array, is_tensor
 from segcal.core.checks import check_choice, check_int
 from segcal.metrics._additive import AdditiveStatistics
-from segcal.metrics._binning import BinTables, Floats, Ints, bin_edges, empty_tables, tally
+from segcal.metrics._binning import Floats, Ints, Tables, add_tables, bin_edges, tally
 from segcal.metrics._chunks import Chunk, iter_chunks, native_array
 from segcal.metrics._validate import Inspector
 
@@ -74,7 +74,7 @@ class CalibrationBins(AdditiveStatistics):
     """
 
     _settings = ("num_classes", "num_bins")
-    _sums = (
+    _sums = _stored = (
         "top_count", "class_count",
         "top_confidence", "top_accuracy", "class_confidence", "class_frequency",
     )  # fmt: skip
@@ -83,23 +83,13 @@ class CalibrationBins(AdditiveStatistics):
         self.num_classes = check_int("num_classes", num_classes, low=1)
         self.num_bins = check_int("num_bins", num_bins, low=1, high=10_000)
         self._seen = Inspector(self.num_classes)
-        self._set(empty_tables(1, self.num_classes, self.num_bins), 0)
-
-    def _set(self, tables: BinTables, group: int) -> None:
-        self.top_count: Ints = tables.top_count[group]
-        self.top_confidence: Floats = tables.top_confidence[group]
-        self.top_accuracy: Floats = tables.top_accuracy[group]
-        self.class_count: Ints = tables.class_count[group]
-        self.class_confidence: Floats = tables.class_confidence[group]
-        self.class_frequency: Floats = tables.class_frequency[group]
-
-    @classmethod
-    def from_tables(cls, tables: BinTables, group: int) -> "CalibrationBins":
-        """The statistics of one group of voxels that was counted together with others."""
-        _, num_classes, num_bins = tables.class_count.shape
-        new = cls(num_classes, num_bins)
-        new._set(tables, group)
-        return new
+        shape = (self.num_classes, self.num_bins)
+        self.top_count: Ints = np.zeros(self.num_bins, np.int64)
+        self.top_confidence: Floats = np.zeros(self.num_bins)
+        self.top_accuracy: Floats = np.zeros(self.num_bins)
+        self.class_count: Ints = np.zeros(shape, np.int64)
+        self.class_confidence: Floats = np.zeros(shape)
+        self.class_frequency: Floats = np.zeros(shape)
 
     @classmethod
     def per_volume(
@@ -138,13 +128,13 @@ class CalibrationBins(AdditiveStatistics):
                 f"of `probs`, but got {sum(each)}."
             )
         num_classes = int(probs.shape[0])
-        tables = empty_tables(len(each), num_classes, check_int("num_bins", num_bins, low=1))
-        volume = _volume_of_voxels(probs, each)
+        found = [cls(num_classes, num_bins) for _ in each]
+        tables: Tables = {}
         for chunk in iter_chunks(
-            probs, target, num_classes, mask=mask, group=volume, batched=False
+            probs, target, num_classes, mask=mask, group=_volumes(probs, each), batched=False
         ):
-            tables += tally(chunk, num_bins, len(each))
-        return [cls.from_tables(tables, index) for index in range(len(each))]
+            tables = add_tables(tables, tally(chunk, num_bins, len(each)))
+        return [bins.add(tables, i) for i, bins in enumerate(found)] if tables else found
 
     @classmethod
     def _empty_for(cls, state: Mapping[str, npt.NDArray[Any]]) -> "CalibrationBins":
@@ -153,11 +143,9 @@ class CalibrationBins(AdditiveStatistics):
             raise ValueError(f"Expected `state['class_count']` to be (K, M), but got {shape}.")
         return cls(*shape)
 
-    def count(self, chunk: Chunk) -> None:
-        """Add the voxels of a checked chunk."""
-        tables = tally(chunk, self.num_bins)
-        for name in self._sums:
-            setattr(self, name, getattr(self, name) + getattr(tables, name)[0])
+    def tally(self, chunk: Chunk, groups: int = 1) -> Tables:
+        """The sums of the voxels of a checked chunk, for each of their groups."""
+        return tally(chunk, self.num_bins, groups)
 
     @property
     def voxels(self) -> int:
@@ -230,7 +218,7 @@ class CalibrationBins(AdditiveStatistics):
         )
 
 
-def _volume_of_voxels(probs: Array, lengths: list[int]) -> Array:
+def _volumes(probs: Array, lengths: list[int]) -> Array:
     """The index of the volume of each voxel: a view of shape (Z, …) on Z stored values."""
     space = tuple(probs.shape[1:])
     index = np.repeat(np.arange(len(lengths)), lengths).reshape(-1, *[1] * (len(space) - 1))

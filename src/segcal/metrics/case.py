@@ -8,27 +8,24 @@ from typing import Any
 import numpy as np
 
 from segcal.core.arrays import Array
+from segcal.metrics._chunks import native_array
+from segcal.metrics._geometry import check_labels, check_spacing
 from segcal.metrics.calibration import CalibrationBins
-from segcal.metrics.case_data import CaseData, RegionData, StructureData, make_case_data
+from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
 from segcal.metrics.options import CaseOptions
+from segcal.metrics.overlap import check_groups
 from segcal.metrics.registry import Metric, default_metrics, get_metric
 from segcal.metrics.rows import POOLED, Row
-from segcal.metrics.voxel_statistics import VoxelStatistics
+from segcal.metrics.voxel_sums import VoxelStatistics
 
 
 @dataclass
 class CaseResult:
-    """The rows of one case, and the additive statistics to pool cases by.
-
-    Attributes:
-        rows: one row per value.
-        statistics: bins and scores of each region.
-        true_bins: bins against the true probabilities, if these are known.
-    """
+    """The rows of one case, and the additive statistics of its regions to pool cases by."""
 
     rows: list[Row]
     statistics: dict[str, VoxelStatistics]
-    true_bins: CalibrationBins | None = None
+    true_bins: CalibrationBins | None = None  # against the true probabilities, if these are known
 
     @property
     def undefined(self) -> int:
@@ -77,26 +74,31 @@ def evaluate_case(
         [0.425]
     """
     options = CaseOptions() if options is None else options
-    data = make_case_data(
-        probs, target, spacing_mm, groups=groups, options=options,
-        ignore_index=ignore_index, logits=logits, true_probs=true_probs,
+    truth, probs = check_labels("target", target), native_array("probs", probs)
+    for name, array in {"probs": probs, "logits": logits, "true_probs": true_probs}.items():
+        if array is None:
+            continue
+        if tuple(native_array(name, array).shape) != (len(probs), *truth.shape):
+            raise ValueError(
+                f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
+                f"shape of `target`, but got {tuple(array.shape)}."
+            )
+    data = CaseData(
+        probs, truth, predicted_labels(probs), check_spacing(spacing_mm, truth.ndim),
+        check_groups(groups, len(probs)), options, ignore_index, logits, true_probs,
     )  # fmt: skip
     new_row = partial(Row, run, method, seed, dataset, case)
     rows = []
-    for metric in _metrics(options):
-        if metric.requires is not None and getattr(data, metric.requires) is None:
+    chosen = {m.key: m for m in [*default_metrics(), *map(get_metric, options.metrics)]}
+    for metric in chosen.values():
+        lacking = metric.requires is not None and getattr(data, metric.requires) is None
+        if lacking or not metric.is_measured(options):
             continue
         name = metric.row_name(options)
         for label, region, value in _values(metric, data):
             rows.append(new_row(label, region, name, value))
     true_bins = None if true_probs is None else data.true_bins
     return CaseResult(rows, data.counts.statistics, true_bins)
-
-
-def _metrics(options: CaseOptions) -> list[Metric]:
-    """The default and the requested metrics that the options allow, each once."""
-    chosen = {m.key: m for m in [*default_metrics(), *map(get_metric, options.metrics)]}
-    return [metric for metric in chosen.values() if metric.is_measured(options)]
 
 
 def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:

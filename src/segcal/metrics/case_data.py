@@ -1,6 +1,5 @@
 """One case as metrics see it: its arrays, and what several metrics share, computed once."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,18 +7,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array, is_tensor, to_numpy
-from segcal.metrics._binning import empty_tables, tally, top_label, top_of
-from segcal.metrics._chunks import iter_chunks, native_array
-from segcal.metrics._geometry import LabelMap, Mask, check_labels, check_spacing
+from segcal.core.arrays import Array, to_numpy
+from segcal.metrics._binning import Tables, add_tables
+from segcal.metrics._chunks import iter_chunks, top_label
+from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.options import CaseOptions
-from segcal.metrics.overlap import check_groups, confusion
+from segcal.metrics.overlap import confusion
 from segcal.metrics.regions import REGIONS
-from segcal.metrics.scores import CLIP, ProperScores, ScoreSums, equal_mass_error, score_sums
+from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
-from segcal.metrics.voxel_statistics import VoxelStatistics
+from segcal.metrics.voxel_sums import VoxelStatistics
+
+
+@dataclass(frozen=True)
+class RegionCounts:
+    """Statistics of each region, and the n voxels sorted by confidence."""
+
+    statistics: dict[str, VoxelStatistics]
+    confidence: npt.NDArray[Any]
+    correct: npt.NDArray[np.bool_]
+    region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
 
 
 @dataclass(frozen=True)
@@ -76,30 +85,53 @@ class CaseData:
         }
         return {
             name: REGIONS[name](
-                self.target,
-                labels=self.labels,
-                spacing_mm=self.spacing_mm,
-                ignore_index=self.ignore_index,
-                **settings.get(name, {}),
+                self.target, labels=self.labels, spacing_mm=self.spacing_mm,
+                ignore_index=self.ignore_index, **settings.get(name, {}),
             )
             for name in self.options.regions
-        }
+        }  # fmt: skip
 
     @cached_property
-    def counts(self) -> "RegionCounts":
-        """Statistics of all regions, from one pass over the probabilities."""
-        return count_regions(self)
+    def counts(self) -> RegionCounts:
+        """Statistics of all regions, from one pass over the probabilities.
+
+        Each voxel has a code, the set of regions that contain it. Voxels are counted by code, and
+        a region adds up the codes that contain it.
+        """
+        num_classes, regions = self.num_classes, self.options.regions
+        code = np.zeros(self.target.shape, np.uint8)
+        for bit, name in enumerate(regions):
+            code |= self.masks[name].astype(np.uint8) << np.uint8(bit)
+        codes = 1 << len(regions)
+        sizes, tables = (num_classes, self.options.num_bins), Tables()
+        statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
+        counter = VoxelStatistics.empty(*sizes)
+        confidence, correct, bits = [], [], []
+        for chunk in iter_chunks(
+            self.probs, self.target, num_classes, group=code, label=self.labels,
+            ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
+        ):  # fmt: skip
+            tables = add_tables(tables, counter.tally(chunk, codes))
+            top, label = chunk.top
+            confidence.append(to_numpy(top))
+            correct.append(to_numpy(label == chunk.target))
+            bits.append(to_numpy(chunk.group).astype(np.uint8))
+        for bit, found in enumerate(statistics.values() if tables else ()):
+            for group in range(codes):
+                if group >> bit & 1:
+                    found.add(tables, group)
+        if not confidence:
+            return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+        everything = np.concatenate(confidence)
+        order = np.argsort(everything)
+        parts = (everything, np.concatenate(correct), np.concatenate(bits))
+        return RegionCounts(statistics, *(part[order] for part in parts))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
         """Calibration against the true probabilities, over all voxels."""
-        soft: Array = self.normalized_true_probs
-        if is_tensor(self.probs):
-            import torch
-
-            soft = torch.from_numpy(soft).to(self.probs.device)
         bins = CalibrationBins(self.num_classes, self.options.num_bins)
-        return bins.update(self.probs, soft, batched=False)
+        return bins.update(self.probs, self.normalized_true_probs, batched=False)
 
     @cached_property
     def normalized_true_probs(self) -> npt.NDArray[np.float32]:
@@ -110,14 +142,7 @@ class CaseData:
 
 @dataclass(frozen=True)
 class RegionData(VoxelStatistics):
-    """One region of a case, the argument of a metric with the scope "region".
-
-    Attributes:
-        bins: calibration statistics of the region.
-        scores: sums of the Brier score and the negative log-likelihood.
-        name: name of the region.
-        case: the case.
-    """
+    """One region of a case (`bins`, `scores`), the argument of a metric with the scope "region"."""
 
     name: str
     case: CaseData
@@ -138,13 +163,7 @@ class RegionData(VoxelStatistics):
 
 @dataclass(frozen=True)
 class StructureData:
-    """One structure of a case, the argument of a metric with the scope "structure".
-
-    Attributes:
-        name: name of the structure.
-        labels: the labels that form it.
-        case: the case.
-    """
+    """One structure of a case, formed by `labels`: the argument of metrics of scope "structure"."""
 
     name: str
     labels: tuple[int, ...]
@@ -172,96 +191,8 @@ class StructureData:
         return self.case.surface_distances[self.name]
 
 
-def make_case_data(
-    probs: Array,
-    target: Array,
-    spacing_mm: float | Sequence[float],
-    *,
-    groups: Mapping[str, Sequence[int]] | None = None,
-    options: CaseOptions,
-    ignore_index: int = -100,
-    logits: Array | None = None,
-    true_probs: Array | None = None,
-) -> CaseData:
-    """Check the arguments of `evaluate_case` and predict the labels."""
-    truth = check_labels("target", target)
-    spacing = check_spacing(spacing_mm, truth.ndim)
-    for name, array in {"probs": probs, "logits": logits, "true_probs": true_probs}.items():
-        if array is None and name != "probs":
-            continue
-        checked = native_array(name, array)
-        if tuple(checked.shape[1:]) != truth.shape or len(checked) != len(probs):
-            raise ValueError(
-                f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
-                f"shape of `target`, but got {tuple(checked.shape)}."
-            )
-    probs = native_array("probs", probs)
-    return CaseData(
-        probs, truth, predicted_labels(probs), spacing, check_groups(groups, int(probs.shape[0])),
-        options, ignore_index, logits, true_probs,
-    )  # fmt: skip
-
-
 def predicted_labels(probs: Array) -> npt.NDArray[Any]:
     """The class with the largest probability, (K, *S) -> (*S); ties go to the smaller class."""
     if getattr(probs, "is_cuda", False):
         return to_numpy(probs.max(dim=0)[1])
     return top_label(to_numpy(probs))[1]
-
-
-@dataclass(frozen=True)
-class RegionCounts:
-    """Statistics of each region, and the voxels sorted by confidence.
-
-    Attributes:
-        statistics: bins and scores by region.
-        confidence: (n,) largest probability of each voxel, in ascending order.
-        correct: (n,) whether the predicted class of the voxel is true.
-        region_bits: (n,) bit i is set if the voxel is in region i.
-    """
-
-    statistics: dict[str, VoxelStatistics]
-    confidence: npt.NDArray[Any]
-    correct: npt.NDArray[np.bool_]
-    region_bits: npt.NDArray[np.uint8]
-
-
-def count_regions(case: CaseData) -> RegionCounts:
-    """One pass over the probabilities for all regions.
-
-    Each voxel has a code, the set of regions that contain it. Voxels are counted by code, and a
-    region adds up the codes that contain it.
-    """
-    num_classes, num_bins, regions = case.num_classes, case.options.num_bins, case.options.regions
-    code = np.zeros(case.target.shape, np.uint8)
-    for bit, name in enumerate(regions):
-        code |= case.masks[name].astype(np.uint8) << np.uint8(bit)
-    codes = 1 << len(regions)
-    tables = empty_tables(codes, num_classes, num_bins)
-    sums = ScoreSums(np.zeros((num_classes, codes)), np.zeros(codes), np.zeros(codes, np.int64))
-    seen, confidence, correct, bits = Inspector(num_classes), [], [], []
-    for chunk in iter_chunks(
-        case.probs, case.target, num_classes, group=code, label=case.labels,
-        ignore_index=case.ignore_index, batched=False, seen=seen,
-    ):  # fmt: skip
-        tables += tally(chunk, num_bins, codes)
-        sums += score_sums(chunk, codes, CLIP)
-        top, label = top_of(chunk)
-        confidence.append(to_numpy(top))
-        correct.append(to_numpy(label == chunk.target))
-        bits.append(to_numpy(chunk.group).astype(np.uint8))
-    seen.warn_of_second_softmax()
-    statistics = {}
-    for bit, name in enumerate(regions):
-        bins, scores = CalibrationBins(num_classes, num_bins), ProperScores(num_classes, CLIP)
-        for group in range(codes):
-            if group >> bit & 1:
-                bins.merge(CalibrationBins.from_tables(tables, group))
-                scores.add_sums(sums, group)
-        statistics[name] = VoxelStatistics(bins, scores)
-    if not confidence:
-        return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
-    everything = np.concatenate(confidence)
-    order = np.argsort(everything)
-    parts = (everything, np.concatenate(correct), np.concatenate(bits))
-    return RegionCounts(statistics, *(part[order] for part in parts))

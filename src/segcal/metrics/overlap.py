@@ -19,12 +19,8 @@ def check_pair(
 ) -> tuple[LabelMap, LabelMap]:
     """Both label maps as numpy, of one shape, with labels in 0..K-1 (or ignored in `target`)."""
     check_int("num_classes", num_classes, low=1)
-    predicted, truth = check_labels("labels", labels), check_labels("target", target)
-    if predicted.shape != truth.shape:
-        raise ValueError(
-            f"Expected argument `labels` to have the shape of `target`, {truth.shape}, "
-            f"but got {predicted.shape}."
-        )
+    truth = check_labels("target", target)
+    predicted = check_labels("labels", labels, truth.shape)
     for name, array, allowed in (("labels", predicted, None), ("target", truth, ignore_index)):
         if array.size and (array.min() < 0 or array.max() >= num_classes):
             found = [v for v in np.unique(array) if v != allowed and not 0 <= v < num_classes]

@@ -82,12 +82,7 @@ def union(
     truth, spacing = _checked(target, spacing_mm)
     if labels is None:
         raise ValueError("Expected argument `labels` to be the predicted label map, but got None.")
-    predicted = check_labels("labels", labels)
-    if predicted.shape != truth.shape:
-        raise ValueError(
-            f"Expected argument `labels` to have the shape of `target`, {truth.shape}, "
-            f"but got {predicted.shape}."
-        )
+    predicted = check_labels("labels", labels, truth.shape)
     margin = check_number("dilate_mm", dilate_mm, low=0)
     valid = truth != ignore_index
     core = valid & ((truth != 0) | (predicted != 0))

@@ -1,23 +1,13 @@
 """Metrics by name: what each measures, which direction is better, how it is read off a case.
 
 Rankings, `--fail-if`, tables, reports and the wrappers for torchmetrics and MONAI take these facts
-from the registry `METRICS`. A metric is one function and one `Metric` object:
-
-    def false_negatives(structure: StructureData) -> float:
-        missed = structure.target & ~structure.predicted
-        return float(missed.sum()) / max(int(structure.target.sum()), 1)
-
-    METRICS.register(
-        "fnr", Metric("fnr", "false negatives", false_negatives, "lower", "structure")
-    )
-
-A metric of another package is registered through the entry point group `segcal.metrics`, or is
-requested by its import path `package.module:Object`.
+from the registry `METRICS`. A metric of another package is registered through the entry point group
+`segcal.metrics`, or is requested by its import path `package.module:Object`.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from segcal.core.checks import check_choice
@@ -32,7 +22,9 @@ Requirement = Literal["logits", "true_probs"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of a case.
+    """A metric of a case: a function, and the facts about it.
+
+    `METRICS.register("fnr", Metric("fnr", "missed share", missed_share, "lower", "structure"))`
 
     Attributes:
         key: its name in rows, in options and on the command line, such as "ece".
@@ -51,6 +43,7 @@ class Metric:
             pooled over cases, and is available in torchmetrics and MONAI.
         requires: an input without which the metric is skipped.
         default: whether it is computed without being requested in `CaseOptions.metrics`.
+        registered: False for the result of `find_metric` for an unknown name.
     """
 
     key: str
@@ -63,9 +56,10 @@ class Metric:
     additive: bool = False
     requires: Requirement | None = None
     default: bool = False
+    registered: bool = True
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"\w+", self.key):
+        if self.registered and not re.fullmatch(r"\w+", self.key):
             raise ValueError(
                 "Expected argument `key` to consist of letters, digits and underscores, "
                 f"but got {self.key!r}."
@@ -76,6 +70,16 @@ class Metric:
             check_choice("better", self.better, get_args(Better))
         if self.additive and self.scope != "region":
             raise ValueError("Expected argument `scope` to be 'region' for an additive metric.")
+
+    @property
+    def whole_image(self) -> bool:
+        """Whether it is of the whole image, so that its rows have the region "all"."""
+        return self.scope != "region"
+
+    @property
+    def per_structure(self) -> bool:
+        """Whether it has a value for each structure, as DSC and distances have."""
+        return self.scope == "structure"
 
     def row_name(self, options: CaseOptions) -> str:
         """Its name in rows.
@@ -97,31 +101,31 @@ METRICS: Registry[Metric] = Registry(
     "metric", "segcal.metrics", lambda thing: isinstance(thing, Metric), "a segcal.metrics.Metric"
 )
 
-_WITH_UNIT = re.compile(r"(\w+)_(mm|voxel)")
-_WITH_TOLERANCE = re.compile(r"(\w+)_(\d+(?:\.\d+)?(?:mm|voxel))")
+_WITH_SUFFIX = re.compile(r"(\w+)_(\d+(?:\.\d+)?)?(mm|voxel)")  # key, tolerance, unit
 _UNIT_TITLES = {"mm": "mm", "voxel": "voxels"}
 
 
-def find_metric(name: str) -> Metric | None:
-    """The registered metric of a row's name, with or without unit or tolerance; None if unknown.
+def find_metric(name: str) -> Metric:
+    """The metric of a row's name, with the title and the unit that belong to this name.
+
+    A name that is not registered (in a table of another tool) gives a metric that only describes:
+    `registered` is False, its key and title are the name.
 
     Example:
-        >>> [find_metric(name).key for name in ("hd95_mm", "nsd_1.5mm", "ece")]
-        ['hd95', 'nsd', 'ece']
+        >>> nsd, hd95, other = map(find_metric, ("nsd_1.5mm", "hd95_voxel", "unknown"))
+        >>> (nsd.key, nsd.title, nsd.unit), (hd95.key, hd95.title, hd95.unit), other.title
+        (('nsd', 'NSD 1.5mm', ''), ('hd95', 'HD95', 'voxels'), 'unknown')
     """
-    return _split(name)[0]
-
-
-def _split(name: str) -> tuple[Metric | None, str]:
-    """The metric and the suffix of a row's name."""
     if name in METRICS:
-        return METRICS.get(name), ""
-    patterns: dict[Suffix, re.Pattern[str]] = {"unit": _WITH_UNIT, "tolerance": _WITH_TOLERANCE}
-    for suffix, pattern in patterns.items():
-        match = pattern.fullmatch(name)
-        if match and match[1] in METRICS and METRICS.get(match[1]).suffix == suffix:
-            return METRICS.get(match[1]), match[2]
-    return None, ""
+        return METRICS.get(name)
+    match = _WITH_SUFFIX.fullmatch(name)
+    if match and match[1] in METRICS:
+        metric, tolerance, unit = METRICS.get(match[1]), match[2], match[3]
+        if metric.suffix == "unit" and not tolerance:
+            return replace(metric, unit=_UNIT_TITLES[unit])
+        if metric.suffix == "tolerance" and tolerance:
+            return replace(metric, title=f"{metric.title} {tolerance}{unit}")
+    return Metric(name, name, float, None, "region", registered=False)
 
 
 def get_metric(name: str) -> Metric:
@@ -131,7 +135,7 @@ def get_metric(name: str) -> Metric:
         ValueError: there is no such metric; the message gives the nearest name.
     """
     found = find_metric(name)
-    if found is None:
+    if not found.registered:
         found = METRICS.get(name)
         METRICS.register(found.key, found)
     return found
@@ -140,28 +144,6 @@ def get_metric(name: str) -> Metric:
 def default_metrics() -> list[Metric]:
     """The metrics that are computed without being requested, in the order of registration."""
     return [metric for metric in map(METRICS.get, METRICS) if metric.default]
-
-
-def base_metric(name: str) -> str:
-    """The key of a row's name; the name itself if the metric is not registered.
-
-    Example:
-        >>> base_metric("hd95_mm"), base_metric("nsd_1.5mm"), base_metric("unknown_mm")
-        ('hd95', 'nsd', 'unknown_mm')
-    """
-    found = find_metric(name)
-    return found.key if found else name
-
-
-def better_direction(name: str) -> Better | None:
-    """Which values are better; None for a descriptive metric and for one not registered.
-
-    Example:
-        >>> better_direction("nsd_2mm"), better_direction("mean_confidence")
-        ('higher', None)
-    """
-    found = find_metric(name)
-    return found.better if found else None
 
 
 def ranking_direction(name: str) -> Better:
@@ -174,44 +156,3 @@ def ranking_direction(name: str) -> Better:
     if better is None:
         raise ValueError(f"{name} is descriptive and cannot be ranked")
     return better
-
-
-def is_whole_image(name: str) -> bool:
-    """Whether a metric is of the whole image, so that its rows have the region "all".
-
-    Example:
-        >>> is_whole_image("hd95_mm"), is_whole_image("truth_ece"), is_whole_image("ece")
-        (True, True, False)
-    """
-    found = find_metric(name)
-    return found is not None and found.scope != "region"
-
-
-def is_per_structure(name: str) -> bool:
-    """Whether a metric has a value for each structure, as DSC and distances have."""
-    found = find_metric(name)
-    return found is not None and found.scope == "structure"
-
-
-def metric_title(name: str) -> str:
-    """The name of a metric in tables and figures.
-
-    Example:
-        >>> metric_title("nsd_2mm"), metric_title("hd95_mm"), metric_title("unknown")
-        ('NSD 2mm', 'HD95', 'unknown')
-    """
-    metric, suffix = _split(name)
-    if metric is None:
-        return name
-    return f"{metric.title} {suffix}" if suffix and metric.suffix == "tolerance" else metric.title
-
-
-def metric_unit(name: str) -> str:
-    """The unit of a metric in tables and figures; "" without one.
-
-    Example:
-        >>> metric_unit("hd95_voxel"), metric_unit("nll"), metric_unit("nsd_2mm")
-        ('voxels', 'nats', '')
-    """
-    metric, suffix = _split(name)
-    return _UNIT_TITLES.get(suffix, metric.unit) if metric else ""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from segcal.core.arrays import Array, is_tensor, to_numpy
 from segcal.core.checks import check_int, check_number
 from segcal.metrics._additive import AdditiveStatistics
-from segcal.metrics._binning import Floats, top_of
+from segcal.metrics._binning import Floats, Tables
 from segcal.metrics._chunks import Chunk, iter_chunks
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
@@ -39,6 +39,7 @@ class ProperScores(AdditiveStatistics):
 
     _settings = ("num_classes", "clip")
     _sums = ("voxels", "squared_error", "log_loss")
+    _stored = (*_sums, "clip")
 
     def __init__(self, num_classes: int, clip: float = CLIP) -> None:
         self.num_classes = check_int("num_classes", num_classes, low=1)
@@ -50,26 +51,12 @@ class ProperScores(AdditiveStatistics):
 
     @classmethod
     def _empty_for(cls, state: Mapping[str, npt.NDArray[Any]]) -> "ProperScores":
-        if state["squared_error"].ndim != 1 or "clip" not in state:
-            raise ValueError(
-                "Expected argument `state` to hold one `squared_error` per class and `clip`, but "
-                f"got {sorted(state)}."
-            )
-        return cls(len(state["squared_error"]), float(state["clip"]))
+        return cls(state["squared_error"].size, float(state["clip"]))
 
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """All sums and `clip` as arrays that `numpy.savez` accepts."""
-        return {**super().state(), "clip": np.array(self.clip)}
-
-    def count(self, chunk: Chunk) -> None:
-        """Add the voxels of a checked chunk."""
-        self.add_sums(score_sums(chunk, 1, self.clip), 0)
-
-    def add_sums(self, sums: "ScoreSums", group: int) -> None:
-        """Add the sums of one group of voxels."""
-        self.voxels += int(sums.voxels[group])
-        self.squared_error = self.squared_error + sums.squared_error[:, group]
-        self.log_loss += float(sums.log_loss[group])
+    def tally(self, chunk: Chunk, groups: int = 1) -> Tables:
+        """The sums of the voxels of a checked chunk, for each of their groups."""
+        sums = _score_torch if is_tensor(chunk.probs) else _score_numpy
+        return sums(chunk, groups, self.clip)
 
     def brier(self) -> float:
         """Mean over voxels of Σ_k (p_k − t_k)², in [0, 2]. NaN without voxels."""
@@ -83,31 +70,10 @@ class ProperScores(AdditiveStatistics):
 
     def nll(self) -> float:
         """Mean over voxels of −Σ_k t_k log p_k, natural logarithm, clipped. NaN without voxels."""
-        return self.log_loss / self.voxels if self.voxels else float("nan")
+        return float(self.log_loss / self.voxels) if self.voxels else float("nan")
 
 
-@dataclass
-class ScoreSums:
-    """Sums over G groups of voxels: `squared_error` (K, G), `log_loss` (G,) and `voxels` (G,)."""
-
-    squared_error: npt.NDArray[Any]
-    log_loss: npt.NDArray[Any]
-    voxels: npt.NDArray[Any]
-
-    def __iadd__(self, other: "ScoreSums") -> "ScoreSums":
-        self.squared_error = self.squared_error + other.squared_error
-        self.log_loss = self.log_loss + other.log_loss
-        self.voxels = self.voxels + other.voxels
-        return self
-
-
-def score_sums(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
-    """The sums of one chunk, for each group of its voxels."""
-    sums = _score_torch if is_tensor(chunk.probs) else _score_numpy
-    return sums(chunk, groups, clip)
-
-
-def _score_numpy(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
+def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Tables:
     """With hard labels Σ(p − y)² = Σp² − 2 Σp_y + n_y, so p − y is not stored."""
     probs, target = chunk.probs.astype(np.float64), chunk.target
     num_classes, n = probs.shape
@@ -132,10 +98,10 @@ def _score_numpy(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
             num_classes, groups
         )
         squared = np.maximum(squared, 0.0)  # rounding may leave -1e-17 of perfect voxels
-    return ScoreSums(squared, sums, count)
+    return {"squared_error": squared.T, "log_loss": sums, "voxels": count}
 
 
-def _score_torch(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
+def _score_torch(chunk: Chunk, groups: int, clip: float) -> Tables:
     import torch
 
     probs, target = chunk.probs.double(), chunk.target
@@ -151,7 +117,8 @@ def _score_torch(chunk: Chunk, groups: int, clip: float) -> ScoreSums:
     else:
         sums = rows.new_zeros(rows.shape[0], groups).index_add_(1, chunk.group, rows)
     out = to_numpy(sums)
-    return ScoreSums(out[:-2], out[-2], out[-1])
+    voxels = out[-1].astype(np.int64)
+    return {"squared_error": out[:-2].T, "log_loss": out[-2], "voxels": voxels}
 
 
 @dataclass(frozen=True)
@@ -224,21 +191,21 @@ def adaptive_ece(
     if label is not None:
         check_int("label", label, low=0, high=num_classes - 1)
     confidences, outcomes = [], []
-    seen = Inspector(num_classes)
     for chunk in iter_chunks(
-        probs, target, num_classes,
-        mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
+        probs, target, num_classes, mask=mask, ignore_index=ignore_index, batched=batched,
+        seen=Inspector(num_classes),
     ):  # fmt: skip
-        p, t = to_numpy(chunk.probs), to_numpy(chunk.target)
+        hard = chunk.target.ndim == 1
         if label is None:
-            confidence, predicted = top_of(Chunk(p, t))
-            hit = predicted == t if t.ndim == 1 else np.take_along_axis(t, predicted[None], 0)[0]
+            confidence, predicted = chunk.top
+            hit = (
+                predicted == chunk.target if hard else chunk.target.take(chunk.index_of(predicted))
+            )
         else:
-            confidence, hit = p[label], t == label if t.ndim == 1 else t[label]
-        confidences.append(confidence.copy())
-        outcomes.append(hit.astype(np.float32))
-    if mask is None:
-        seen.warn_of_second_softmax()
+            confidence = chunk.probs[label]
+            hit = chunk.target == label if hard else chunk.target[label]
+        confidences.append(to_numpy(confidence).copy())
+        outcomes.append(to_numpy(hit).astype(np.float32))
     if not confidences:
         return float("nan")
     confidence, outcome = np.concatenate(confidences), np.concatenate(outcomes)

@@ -7,6 +7,7 @@ outside, so a structure cut by the border has a surface there. Distances are bet
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, get_args
 
 import numpy as np
@@ -130,27 +131,12 @@ def surface_distances(
         >>> surface_distances(a, b, spacing_mm=(2.0, 0.5)).hausdorff()
         1.5
     """
-    masks = [to_numpy(labels), to_numpy(target)]
-    for name, mask in zip(("labels", "target"), masks, strict=True):
+    predicted, truth = to_numpy(labels), to_numpy(target)
+    for name, mask in (("labels", predicted), ("target", truth)):
         if mask.dtype != bool:
             raise TypeError(f"Expected argument `{name}` to be boolean, but got {mask.dtype}.")
-        if not 1 <= mask.ndim <= 3:
-            raise ValueError(
-                f"Expected argument `{name}` to be the mask of one case, with 1 to 3 axes, "
-                f"but got shape {mask.shape}."
-            )
-    if masks[0].shape != masks[1].shape:
-        raise ValueError(
-            f"Expected argument `labels` to have the shape of `target`, {masks[1].shape}, "
-            f"but got {masks[0].shape}."
-        )
-    scale = _scale(spacing_mm, units, masks[0].ndim)
-    check_choice("empty", empty, get_args(EmptyPolicy))
-    boxes = [bounding_box(mask) for mask in masks]
-    points = [
-        _surface_points(m if b is None else m[b], b) for m, b in zip(masks, boxes, strict=True)
-    ]
-    return _distances(points[0], points[1], masks[0].shape, scale, empty)
+    predicted, truth = predicted.view(np.uint8), truth.view(np.uint8)
+    return all_surface_distances(predicted, truth, 2, spacing_mm, units=units, empty=empty)["1"]
 
 
 def all_surface_distances(
@@ -171,11 +157,14 @@ def all_surface_distances(
     `surface_distances`.
     """
     check_choice("empty", empty, get_args(EmptyPolicy))
+    check_choice("units", units, get_args(Units))
     named = check_groups(groups, num_classes)
-    predicted = narrow(check_labels("labels", labels))
     truth = narrow(check_labels("target", target))
-    scale, shape = _scale(spacing_mm, units, truth.ndim), truth.shape
-    if predicted.shape == shape and not any(0 in members for members in named.values()):
+    shape = truth.shape
+    predicted = narrow(check_labels("labels", labels, shape))
+    scale = check_spacing(spacing_mm, len(shape))
+    scale = scale if units == "mm" else (1.0,) * len(shape)
+    if not any(0 in members for members in named.values()):
         # Outside this box both maps are background, which changes no distance.
         box = join(bounding_box(predicted != 0), bounding_box(truth != 0))
         box = box or tuple(slice(0, 0) for _ in shape)
@@ -187,22 +176,16 @@ def all_surface_distances(
         predicted = np.where(ignored, num_classes, predicted)
         truth = np.where(ignored, num_classes, truth)
     boxes = [_boxes(array, num_classes) for array in (predicted, truth)]
+    diagonal = math.sqrt(sum((n * s) ** 2 for n, s in zip(shape, scale, strict=True)))
     out = {}
     for name, members in named.items():
-        points = []
-        for array, box_of in zip((predicted, truth), boxes, strict=True):
-            own: Box | None = None
-            for k in members:
-                own = join(own, box_of[k])
-            points.append(_surface_points(_members(array, members, own), own))
-        out[name] = _distances(points[0], points[1], shape, scale, empty)
+        points, others = (
+            _surface_points(array, members, reduce(join, (box_of[k] for k in members)))
+            for array, box_of in zip((predicted, truth), boxes, strict=True)
+        )
+        to_target, to_labels = nearest(points, others, scale), nearest(others, points, scale)
+        out[name] = SurfaceDistances(to_target, to_labels, diagonal, empty)
     return out
-
-
-def _scale(spacing_mm: float | Sequence[float], units: Units, axes: int) -> tuple[float, ...]:
-    check_choice("units", units, get_args(Units))
-    spacing = check_spacing(spacing_mm, axes)
-    return spacing if units == "mm" else (1.0,) * axes
 
 
 def _boxes(array: LabelMap, num_classes: int) -> list[Box | None]:
@@ -215,23 +198,14 @@ def _boxes(array: LabelMap, num_classes: int) -> list[Box | None]:
     return boxes + [None] * (num_classes - len(boxes))
 
 
-def _members(array: LabelMap, members: Sequence[int], box: Box | None) -> Mask:
+def _surface_points(array: LabelMap, members: Sequence[int], box: Box | None) -> Points:
+    """(n, axes) indices of the surface of a structure, which does not extend beyond its box."""
     if box is None:
-        return np.zeros((0,) * array.ndim, dtype=bool)
+        return np.zeros((0, array.ndim), dtype=np.int64)
     crop = array[box]
-    mask: Mask = crop == members[0]
+    inside: Mask = crop == members[0]
     for k in members[1:]:
-        mask |= crop == k
-    return mask
-
-
-def _surface_points(inside: Mask, box: Box | None) -> Points:
-    """(n, axes) indices in the image of the surface of a mask that was cropped to `box`.
-
-    The mask does not extend beyond its box, so everything beyond the box is outside.
-    """
-    if box is None:
-        return np.zeros((0, inside.ndim), dtype=np.int64)
+        inside |= crop == k
     core = inside.copy()
     for axis in range(inside.ndim):
         ahead, behind = np.moveaxis(core, axis, 0), np.moveaxis(inside, axis, 0)
@@ -242,21 +216,3 @@ def _surface_points(inside: Mask, box: Box | None) -> Points:
     places = np.unravel_index(np.flatnonzero(inside & ~core), inside.shape)
     origin = np.array([s.start for s in box])
     return np.asarray(np.stack(places, axis=1) + origin)
-
-
-def _distances(
-    labels: Points,
-    target: Points,
-    shape: tuple[int, ...],
-    scale: tuple[float, ...],
-    empty: EmptyPolicy,
-) -> SurfaceDistances:
-    diagonal = math.sqrt(sum((n * s) ** 2 for n, s in zip(shape, scale, strict=True)))
-    if len(labels) == 0 or len(target) == 0:
-        # One distance per surface voxel, so that the sizes show which mask is empty.
-        return SurfaceDistances(
-            np.full(len(labels), np.inf), np.full(len(target), np.inf), diagonal, empty
-        )
-    return SurfaceDistances(
-        nearest(labels, target, scale), nearest(target, labels, scale), diagonal, empty
-    )

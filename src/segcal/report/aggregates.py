@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segcal.metrics import POOLED, is_whole_image
+from segcal.metrics import POOLED, find_metric
 from segcal.stats import means_over_seeds
 from segcal.study import Study
 
@@ -105,7 +105,7 @@ class Aggregates:
 
     def region_of(self, metric: str, region: str | None = None) -> str:
         """The region in the rows of a metric; "all" for metrics of the whole image."""
-        return "all" if is_whole_image(metric) else region or self.study.region
+        return "all" if find_metric(metric).whole_image else region or self.study.region
 
     def cases(self, dataset: str, metric: str, region: str | None = None) -> "pd.DataFrame":
         """Cases × methods of one metric, seeds averaged; methods in the order of the study."""

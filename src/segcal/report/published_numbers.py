@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal.core.errors import PathError
-from segcal.metrics import base_metric, is_whole_image
+from segcal.metrics import find_metric
 from segcal.study import Dataset, Method, Study
 
 SHIPPED = Path(__file__).parent / "published"
@@ -33,15 +33,15 @@ class PublishedNumbers(BaseModel):
 
     def value(self, method: Method, dataset: Dataset, metric: str, region: str) -> float | None:
         """The published value; None without one for this method, dataset, metric and region."""
-        if method.paper is None or not (is_whole_image(metric) or region == self.region):
+        if method.paper is None or not (find_metric(metric).whole_image or region == self.region):
             return None
         datasets = self.methods[method.paper]
         values = datasets.get(dataset.source) or datasets.get(dataset.name) or {}
-        return values.get(metric, values.get(base_metric(metric)))
+        return values.get(metric, values.get(find_metric(metric).key))
 
     def other_unit(self, metric: str) -> str:
         """The published unit of a metric, if the study uses another one."""
-        unit = self.units.get(base_metric(metric), "")
+        unit = self.units.get(find_metric(metric).key, "")
         return unit if unit and not metric.endswith(unit) else ""
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from segcal.metrics import better_direction, is_per_structure, metric_title, metric_unit
+from segcal.metrics import find_metric
 from segcal.report.aggregates import Number
 
 ARROWS = {"higher": "↑", "lower": "↓"}
@@ -166,11 +166,11 @@ def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str
         >>> metric_column("hd95_mm").heading, metric_column("ece").heading
         ('HD95 (mm) ↓', 'ECE ↓')
     """
-    unit = metric_unit(metric)
-    distance = is_per_structure(metric) and unit in ("mm", "voxels")
+    found = find_metric(metric)
+    distance = found.per_structure and found.unit in ("mm", "voxels")
     return Column(
-        key=metric, title=title or metric_title(metric), unit=unit,
-        better=better_direction(metric), digits=2 if distance else 3, group=group, dataset=dataset,
+        key=metric, title=title or found.title, unit=found.unit,
+        better=found.better, digits=2 if distance else 3, group=group, dataset=dataset,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from segcal.core.checks import require_app
 
 require_app(__name__)
 
-from segcal.stats.eligibility import Eligible, find_eligible, ranked_methods
+from segcal.stats.eligibility import find_eligible, ranked_methods
 from segcal.stats.long_table import REQUIRED_COLUMNS, check_cells, check_table, to_frame
 from segcal.stats.method_ranking import Ranking, rank_methods
 from segcal.stats.patients import by_patient, patients_of
@@ -31,32 +31,9 @@ from segcal.stats.significance import (
 from segcal.stats.summary import means_over_seeds, method_means, summarize
 
 __all__ = [
-    "PAPER_METRICS",
-    "REQUIRED_COLUMNS",
-    "CaseScores",
-    "Eligible",
-    "Missing",
-    "RandomEffectsTest",
-    "Ranking",
-    "bootstrap_means",
-    "bootstrap_ranks",
-    "by_patient",
-    "check_cells",
-    "check_table",
-    "collect",
-    "compare",
-    "compare_with_random_effects",
-    "distinct_hypotheses",
-    "find_eligible",
-    "holm",
-    "mean_case_rank",
-    "means_over_seeds",
-    "method_means",
-    "patients_of",
-    "rank_methods",
-    "ranked_methods",
-    "sum_rank",
-    "summarize",
-    "to_frame",
-    "two_way_random_effects",
-]
+    "PAPER_METRICS", "REQUIRED_COLUMNS", "CaseScores", "Missing", "RandomEffectsTest", "Ranking",
+    "bootstrap_means", "bootstrap_ranks", "by_patient", "check_cells", "check_table", "collect",
+    "compare", "compare_with_random_effects", "distinct_hypotheses", "find_eligible", "holm",
+    "mean_case_rank", "means_over_seeds", "method_means", "patients_of", "rank_methods",
+    "ranked_methods", "sum_rank", "summarize", "to_frame", "two_way_random_effects",
+]  # fmt: skip

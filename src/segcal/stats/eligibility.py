@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segcal.metrics import POOLED, better_direction, is_whole_image
+from segcal.metrics import POOLED, find_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,21 +18,13 @@ _VARIANTS = ("ablation", "prior", "posthoc")
 
 @dataclass(frozen=True)
 class Eligible:
-    """What can be ranked.
+    """What can be ranked."""
 
-    Attributes:
-        methods: methods with rows of every dataset, in the order of the study.
-        incomplete: methods that lack rows of a dataset.
-        datasets: datasets with a case that all methods were evaluated on.
-        unpaired: datasets without such a case.
-        metrics: metrics with a direction and with values on every dataset.
-    """
-
-    methods: list[str]
-    incomplete: list[str]
-    datasets: list[str]
-    unpaired: list[str]
-    metrics: list[str]
+    methods: list[str]  # with rows of every dataset, in the order of the study
+    incomplete: list[str]  # methods that lack rows of a dataset
+    datasets: list[str]  # with a case that all methods were evaluated on
+    unpaired: list[str]  # datasets without such a case
+    metrics: list[str]  # with a direction, and with values on every dataset
 
     def __bool__(self) -> bool:
         """Whether there is a ranking: at least two methods and one metric."""
@@ -56,14 +48,7 @@ def ranked_methods(groups: Mapping[str, str]) -> list[str]:
 def find_eligible(
     table: "pd.DataFrame", candidates: Sequence[str], metrics: Sequence[str], region: str
 ) -> Eligible:
-    """The methods, datasets and metrics of a long table that can be ranked.
-
-    Args:
-        table: the long table.
-        candidates: names of methods, see `ranked_methods`.
-        metrics: names of metrics as in the table.
-        region: where calibration was measured.
-    """
+    """What can be ranked in a long table, for calibration in `region`; see `ranked_methods`."""
     rows = table[(table["case"] != POOLED) & table["method"].isin(candidates)]
     cases: dict[tuple[str, str], set[str]] = {}
     keys = rows[["dataset", "method", "case"]].drop_duplicates()
@@ -77,12 +62,12 @@ def find_eligible(
     rows = rows[rows["method"].isin(methods) & rows["dataset"].isin(datasets)]
     known = rows[rows["value"].notna()].groupby(["metric", "region"], observed=True)["dataset"]
     count = known.nunique()
-    rankable = [
-        m
-        for m in metrics
-        if better_direction(m)
-        and int(count.get((m, "all" if is_whole_image(m) else region), 0)) == len(datasets) > 0
-    ]
+    rankable = []
+    for name in metrics:
+        metric = find_metric(name)
+        where = "all" if metric.whole_image else region
+        if metric.better and int(count.get((name, where), 0)) == len(datasets) > 0:
+            rankable.append(name)
     incomplete = [m for m in candidates if m not in methods]
     unpaired = [d for d in existing if d not in datasets]
     return Eligible(methods, incomplete, datasets, unpaired, rankable)

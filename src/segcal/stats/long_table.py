@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segcal.metrics import COLUMNS, Row, is_whole_image
+from segcal.metrics import COLUMNS, Row, find_metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,15 +24,11 @@ def to_frame(rows: Iterable[Row]) -> "pd.DataFrame":
 
 
 def check_table(table: "pd.DataFrame", source: Path | str = "table") -> "pd.DataFrame":
-    """A copy with names as strings and values as floats; an error names the column at fault.
+    """A copy with names as strings and values as floats; an error names `source` and the column.
 
     The columns `run`, `seed`, `label` and `region` are optional. Without them the table has one
     run per method and one value per case for all labels, and any region may be requested. Infinite
     values, which other libraries write for a missed structure, become NaN.
-
-    Args:
-        table: the long table.
-        source: what an error calls the table, such as its path.
     """
     import pandas as pd
 
@@ -97,5 +93,5 @@ def in_region(table: "pd.DataFrame", region: str) -> "pd.DataFrame":
     """The rows of a region, and those of metrics of the whole image."""
     if "region" not in table.columns:
         return table
-    whole = map_names(table["metric"], is_whole_image).astype(bool)
+    whole = map_names(table["metric"], lambda name: find_metric(name).whole_image).astype(bool)
     return table[(table["region"] == region) & ~whole | (table["region"] == "all") & whole]

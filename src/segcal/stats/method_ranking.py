@@ -23,23 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The tables of a ranking, best method first.
-
-    Attributes:
-        scores: the values that are ranked.
-        ranks: sum-rank and mean-case-rank with intervals, see `bootstrap_ranks`.
-        sum_rank: the rank on each dataset and metric, see `sum_rank`.
-        mean_case_rank: the mean rank in single cases, see `mean_case_rank`.
-        means: means with intervals, see `bootstrap_means`.
-        comparisons: tests of the best method against the others, see `compare`.
-    """
+    """The values that are ranked, and the tables of a ranking, best method first."""
 
     scores: CaseScores
-    ranks: "pd.DataFrame"
+    ranks: "pd.DataFrame"  # sum-rank and mean-case-rank with intervals: `bootstrap_ranks`
     sum_rank: "pd.DataFrame"
     mean_case_rank: "pd.DataFrame"
-    means: "pd.DataFrame"
-    comparisons: "pd.DataFrame"
+    means: "pd.DataFrame"  # with intervals: `bootstrap_means`
+    comparisons: "pd.DataFrame"  # of the best method with the others: `compare`
 
     @property
     def best(self) -> str:
@@ -97,11 +88,6 @@ def rank_methods(
         patients = {name: patients_of(cases, patient) for name, cases in scores.cases.items()}
         scores = by_patient(scores, patients)
     ranks = bootstrap_ranks(scores, resamples, seed=seed)
-    return Ranking(
-        scores,
-        ranks,
-        sum_rank(scores),
-        mean_case_rank(scores),
-        bootstrap_means(scores, resamples, seed=seed),
-        compare(scores, reference=str(ranks["method"].iloc[0])),
-    )
+    means = bootstrap_means(scores, resamples, seed=seed)
+    comparisons = compare(scores, reference=str(ranks["method"].iloc[0]))
+    return Ranking(scores, ranks, sum_rank(scores), mean_case_rank(scores), means, comparisons)

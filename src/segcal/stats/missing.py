@@ -28,19 +28,11 @@ class Cells:
 
 
 def resolve_missing(
-    part: "pd.DataFrame",
-    overlap: "pd.DataFrame",
-    dataset: str,
-    methods: list[str],
-    missing: str,
+    part: "pd.DataFrame", overlap: "pd.DataFrame", dataset: str, methods: list[str], missing: str
 ) -> Cells:
-    """Apply a policy of `collect` to one dataset of the long table.
+    """Apply the policy `missing` of `collect` to `part`, the rows of one dataset to rank.
 
-    Args:
-        part: the rows to rank.
-        overlap: the DSC rows of the dataset, which show whether an empty mask is correct.
-        dataset, methods: names.
-        missing: the policy.
+    `overlap` are the DSC rows of the dataset, which show whether an empty mask is correct.
     """
     rows = _with_costs(part.assign(label=part.get("label", "all")))
     runs = [name for name in ("run", "seed") if name in rows.columns]
@@ -132,7 +124,8 @@ def _fill_rows(rows: "pd.DataFrame", overlap: "pd.DataFrame", runs: list[str]) -
     keys = ["method", *runs, "case", "label"]
     dsc = rows[keys].merge(overlap[[*keys, "value"]], "left", on=keys)["value"]
     correctly_empty = nan.to_numpy() & (dsc == 1).to_numpy()
-    surface = map_names(rows["metric"], _is_surface_metric)
+    # Metrics of surfaces are undefined for an empty mask; their names have a unit or a tolerance.
+    surface = map_names(rows["metric"], lambda name: find_metric(name).suffix != "none")
     defined = rows.groupby(_CELL)["cost"].transform("count") > 0
     mistakes = (~nan | ~correctly_empty).groupby([rows[k] for k in _CELL]).transform("any")
     span = rows.groupby(["metric", "label"])["cost"]
@@ -143,12 +136,6 @@ def _fill_rows(rows: "pd.DataFrame", overlap: "pd.DataFrame", runs: list[str]) -
     # Rows of a label that has no value in the dataset are skipped: there is no worst value.
     kept = (defined | (surface & mistakes)) & costs.notna()
     return rows.assign(cost=costs, value=values)[kept]
-
-
-def _is_surface_metric(name: str) -> bool:
-    """Whether a metric is computed from surfaces, so that it is undefined for an empty mask."""
-    metric = find_metric(name)
-    return metric is not None and metric.suffix != "none"
 
 
 def _to_cases(

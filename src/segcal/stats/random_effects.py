@@ -7,22 +7,17 @@ concerns networks that are trained again: seeds and cases are crossed random eff
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_number
-from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, is_whole_image, ranking_direction
+from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, find_metric, ranking_direction
 from segcal.stats.long_table import check_filled, check_table, map_names
 from segcal.stats.missing import check_duplicates
 from segcal.stats.ranking import PAPER_METRICS, Floats, resolve_metrics, select_rows
-from segcal.stats.significance import (
-    holm_by_hypothesis,
-    hypothesis_ids,
-    method_pairs,
-    preferred,
-)
+from segcal.stats.significance import holm_by_hypothesis, hypothesis_ids, method_pairs, preferred
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -206,11 +201,19 @@ def compare_with_random_effects(
         wide = cells.mean().unstack(["method", "seed"])
         for pair in pairs:
             d, left_out = _differences(wide, *pair)
-            found = _comparison(d, pair, str(metric), confidence, strict)
-            found["left_out"] = left_out
             comparisons.append((str(dataset), str(metric), d))
-            where = "all" if is_whole_image(str(metric)) else region
-            out.append({"dataset": dataset, "metric": metric, **found, "region": where})
+            both = two_way_random_effects(d, confidence=confidence, strict=strict)
+            alone = two_way_random_effects(d.mean(axis=0)[None], confidence=confidence)
+            sign = -1 if ranking_direction(str(metric)) == "higher" else 1
+            out.append({
+                "dataset": dataset, "metric": metric, "method": pair[0], "other": pair[1],
+                "mean_difference": both.mean, "low": both.low, "high": both.high,
+                "better": preferred(*pair, sign * both.mean), "p_value": both.p,
+                "seeds": both.seeds if d.size else 0, "cases": both.cases, "left_out": left_out,
+                "seed_share": both.seed_share, "low_cases": alone.low, "high_cases": alone.high,
+                "p_cases": alone.p,
+                "region": "all" if find_metric(str(metric)).whole_image else region,
+            })  # fmt: skip
     ids = hypothesis_ids(comparisons)
     result = pd.DataFrame(out, columns=list(_COLUMNS)).assign(hypothesis=ids)
     result["p_holm"] = holm_by_hypothesis(result["p_value"].where(result["seeds"] > 1), ids)
@@ -250,29 +253,6 @@ def _rows(
         check_duplicates(part, runs, str(dataset))
     better = map_names(rows["metric"], ranking_direction)
     return rows.assign(value=rows["value"].where(better != "zero", rows["value"].abs()))
-
-
-def _comparison(
-    d: Floats, pair: tuple[str, str], metric: str, confidence: float, strict: bool
-) -> dict[str, Any]:
-    both = two_way_random_effects(d, confidence=confidence, strict=strict)
-    alone = two_way_random_effects(d.mean(axis=0)[None], confidence=confidence)
-    sign = -1 if ranking_direction(metric) == "higher" else 1
-    return {
-        "method": pair[0],
-        "other": pair[1],
-        "mean_difference": both.mean,
-        "low": both.low,
-        "high": both.high,
-        "better": preferred(*pair, sign * both.mean),
-        "p_value": both.p,
-        "seeds": both.seeds if d.size else 0,
-        "cases": both.cases,
-        "seed_share": both.seed_share,
-        "low_cases": alone.low,
-        "high_cases": alone.high,
-        "p_cases": alone.p,
-    }
 
 
 def _differences(wide: "pd.DataFrame", method: str, other: str) -> tuple[Floats, int]:

@@ -12,10 +12,8 @@ from segcal.metrics import (
     DEFAULT_REGION,
     POOLED,
     REGIONS,
-    base_metric,
     find_metric,
     get_metric,
-    is_whole_image,
     ranking_direction,
 )
 from segcal.stats.long_table import check_table, in_region
@@ -59,7 +57,7 @@ class CaseScores:
 
     def region_of(self, metric: str) -> str:
         """The region of a metric; "all" for metrics of the whole image."""
-        return "all" if is_whole_image(metric) else self.region
+        return "all" if find_metric(metric).whole_image else self.region
 
     def source_columns(self) -> dict[str, Any]:
         """Columns of a table with one row per method that describe where its values come from."""
@@ -110,16 +108,13 @@ def collect(
         raise ValueError(f"the table has only rows of case {POOLED!r}, and none of single cases")
     names = resolve_metrics(metrics, list(dict.fromkeys(table["metric"])))
     chosen = select_rows(table, names, region)
-    scores = CaseScores(
-        list(dict.fromkeys(chosen["method"])), names, {}, {}, {}, {}, region, missing
-    )
+    methods = list(dict.fromkeys(chosen["method"]))
+    scores = CaseScores(methods, names, {}, {}, {}, {}, region, missing)
     overlap = table[table["metric"] == "dsc"]
     for dataset, part in chosen.groupby("dataset", sort=False):
         key = str(dataset)
-        _check_complete(part, key, scores.methods, names)
-        cells = resolve_missing(
-            part, overlap[overlap["dataset"] == key], key, scores.methods, missing
-        )
+        _check_complete(part, key, methods, names)
+        cells = resolve_missing(part, overlap[overlap["dataset"] == key], key, methods, missing)
         cases = list(dict.fromkeys(cells.costs.index.get_level_values("case")))
 
         def stack(each: "pd.DataFrame", cases: list[str] = cases) -> Floats:
@@ -140,7 +135,7 @@ def resolve_metrics(metrics: Sequence[str] | str, existing: list[str]) -> list[s
         raise ValueError("Expected argument `metrics` to name at least one metric, but got none.")
     out = []
     for name in requested:
-        if name in existing and find_metric(name) is None:
+        if name in existing and not find_metric(name).registered:
             raise ValueError(
                 f"metric {name!r} cannot be ranked: it is not registered, so it is unknown whether "
                 "higher or lower is better; register it, or pass its import path "
@@ -148,7 +143,7 @@ def resolve_metrics(metrics: Sequence[str] | str, existing: list[str]) -> list[s
             )
         key = get_metric(name).key if ":" in name else name
         ranking_direction(key)
-        found = [m for m in existing if base_metric(m) == key]
+        found = [m for m in existing if find_metric(m).key == key]
         if len(found) > 1:
             raise ValueError(
                 f"metric {name!r} is ambiguous: the table contains {', '.join(found)}; name one"
@@ -166,7 +161,7 @@ def select_rows(table: "pd.DataFrame", metrics: list[str], region: str) -> "pd.D
     existing = set(table["metric"])
     for metric in metrics:
         if metric not in existing:
-            where = "" if is_whole_image(metric) else f" in region {region!r}"
+            where = "" if find_metric(metric).whole_image else f" in region {region!r}"
             raise ValueError(f"the table has no rows of metric {metric!r}{where}")
     return table
 

@@ -9,13 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_int, check_number
-from segcal.stats.ranking import (
-    CaseScores,
-    Floats,
-    case_ranks,
-    mean_costs,
-    rank,
-)
+from segcal.stats.ranking import CaseScores, Floats, case_ranks, mean_costs, rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,19 +123,13 @@ def _comparison(
     kept = ~np.isnan(costs).any(axis=1)
     difference = costs[kept, 0] - costs[kept, 1]
     return {
-        "dataset": dataset,
-        "metric": scores.metrics[i],
-        "method": method,
-        "other": other,
+        "dataset": dataset, "metric": scores.metrics[i], "method": method, "other": other,
         "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
         "better": preferred(method, other, _mean(difference)),
-        "p_value": _wilcoxon(difference),
-        "differences": difference,
-        "cases": int(kept.sum()),
-        "region": scores.region_of(scores.metrics[i]),
-        "missing": scores.missing,
+        "p_value": _wilcoxon(difference), "differences": difference, "cases": int(kept.sum()),
+        "region": scores.region_of(scores.metrics[i]), "missing": scores.missing,
         "undefined": int(scores.undefined[dataset][pair, i].sum()),
-    }
+    }  # fmt: skip
 
 
 def _mean(values: Floats) -> float:
@@ -192,16 +180,10 @@ def bootstrap_means(
             for j, method in enumerate(scores.methods):
                 known = count[j, i] > 1
                 rows.append({
-                    "dataset": dataset,
-                    "metric": metric,
-                    "method": method,
-                    "mean": mean[j, i],
-                    "low": low[j, i] if known else np.nan,
-                    "high": high[j, i] if known else np.nan,
-                    "cases": int(count[j, i]),
-                    "region": scores.region_of(metric),
-                    "missing": scores.missing,
-                    "undefined": int(scores.undefined[dataset][j, i]),
+                    "dataset": dataset, "metric": metric, "method": method, "mean": mean[j, i],
+                    "low": low[j, i] if known else np.nan, "high": high[j, i] if known else np.nan,
+                    "cases": int(count[j, i]), "region": scores.region_of(metric),
+                    "missing": scores.missing, "undefined": int(scores.undefined[dataset][j, i]),
                 })  # fmt: skip
     return pd.DataFrame(rows)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from segcal.core.checks import check_choice
-from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, base_metric
+from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, find_metric
 from segcal.stats.long_table import check_table, in_region, map_names
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def method_means(
     table = table[table["case"] != POOLED]
     if metrics is not None:
         requested = {metrics} if isinstance(metrics, str) else set(metrics)
-        base = map_names(table["metric"], base_metric)
+        base = map_names(table["metric"], lambda name: find_metric(name).key)
         table = table[table["metric"].isin(requested) | base.isin(requested)]
     return means_over_seeds(in_region(table, region), ["dataset", "method", "metric"]).reset_index()
 

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, file_sha256, write_json
-from segcal.metrics import DEFAULT_REGION, POOLED, Row, is_whole_image
+from segcal.metrics import DEFAULT_REGION, POOLED, Row, find_metric
 from segcal.stats import to_frame
 from segcal.study.cases_table import read_cases_table, write_cases_table
 
@@ -126,7 +126,7 @@ class Evaluation:
         """Mean over cases and structures of each metric; undefined values are left out."""
         table = self.table()
         cases = table[(table["case"] != POOLED) & table["label"].isin(["all", *self.structures])]
-        whole = {metric for metric in set(cases["metric"]) if is_whole_image(metric)}
+        whole = {metric for metric in set(cases["metric"]) if find_metric(metric).whole_image}
         chosen = cases[(cases["region"] == region) | cases["metric"].isin(whole)]
         found = chosen.groupby("metric", sort=False, observed=True)["value"].mean()
         return {str(metric): float(value) for metric, value in found.items()}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.metrics import REGIONS, base_metric
+from segcal.metrics import REGIONS, find_metric
 from segcal.stats import ranked_methods
 from segcal.study.cases_table import empty_cases_table, read_cases_table
 from segcal.study.evaluation_files import CASES, file_of_split
@@ -192,7 +192,8 @@ def _row_metrics(metrics: tuple[str, ...], present: set[str]) -> tuple[str, ...]
     """The metrics as the rows name them ("hd95" → "hd95_voxel"); absent ones are left out."""
     out: list[str] = []
     for metric in metrics:
-        same = [name for name in sorted(present) if base_metric(name) == base_metric(metric)]
+        key = find_metric(metric).key
+        same = [name for name in sorted(present) if find_metric(name).key == key]
         found = metric if metric in present else (same[0] if same else None)
         if found is not None and found not in out:
             out.append(found)

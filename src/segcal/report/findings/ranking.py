@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from segcal.metrics import base_metric, better_direction, is_per_structure
+from segcal.metrics import find_metric
 from segcal.report.context import Context
 from segcal.report.rankings import ALPHA, Rankings
 from segcal.report.seed_comparisons import seed_count, significant, significant_over_cases_only
@@ -49,7 +49,7 @@ def best_of_datasets(context: Context) -> list[str]:
     for dataset in context.datasets:
         parts = []
         for metric in context.study.metrics:
-            if base_metric(metric) not in ("dsc", "ece"):
+            if find_metric(metric).key not in ("dsc", "ece"):
                 continue
             digits = metric_column(metric).digits
             means = {
@@ -67,9 +67,9 @@ def best_of_datasets(context: Context) -> list[str]:
 def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
     """The best and the worst of the printed values; equal ones are named together."""
     name, digits = metric_column(metric).title, metric_column(metric).digits
-    if not is_per_structure(metric):
+    if not find_metric(metric).per_structure:
         name += f" in region “{context.region}”"
-    pick = (max, min) if better_direction(metric) == "higher" else (min, max)
+    pick = (max, min) if find_metric(metric).better == "higher" else (min, max)
     best, worst = (choose(values.values()) for choose in pick)
     if best == worst:
         who = (

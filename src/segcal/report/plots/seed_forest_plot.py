@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from segcal.metrics import better_direction
+from segcal.metrics import find_metric
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
 from segcal.report.plots.ranks import short_titles
@@ -31,7 +31,7 @@ def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: st
         _panel(axes, context, shown[shown["metric"] == metric], methods)
         axes.set_title(metric_column(metric).heading, loc="left")
         sides = ["others", shorten(reference, 12)]
-        left, right = sides if better_direction(metric) == "higher" else sides[::-1]
+        left, right = sides if find_metric(metric).better == "higher" else sides[::-1]
         axes.set_xlabel(f"← {left} better · {right} better →", fontsize=7, color=MUTED)
     for axes in grid.flat[len(metrics) :]:
         axes.set_visible(False)

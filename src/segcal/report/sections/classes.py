@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from segcal.metrics import is_per_structure
+from segcal.metrics import find_metric
 from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
@@ -24,7 +24,7 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
     """Methods × (structure and metric, class ECE of each class)."""
     methods, rows = context.methods_of(dataset.name), context.aggregates.rows
     here = rows[rows["dataset"] == dataset.name]
-    segmentation = [m for m in context.study.metrics if is_per_structure(m)]
+    segmentation = [m for m in context.study.metrics if find_metric(m).per_structure]
     found = list(dict.fromkeys(here.loc[here["metric"].isin(segmentation), "label"].astype(str)))
     structures = [s for s in dataset.structures if s in found] or found
     classes = list(dict.fromkeys(here.loc[here["metric"] == "class_ece", "label"].astype(str)))

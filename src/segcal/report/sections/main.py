@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 
-from segcal.metrics import is_per_structure, is_whole_image
+from segcal.metrics import find_metric
 from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
@@ -77,7 +77,7 @@ def _cell(context: Context, column: Column, method: str, region: str, ranked: bo
         dataset = study.datasets[column.dataset]
         value = context.published.value(study.methods[method], dataset, metric, region)
         cell = replace(cell, published=value)
-    if ranked and rankings and (is_whole_image(metric) or region == rankings.region):
+    if ranked and rankings and (find_metric(metric).whole_image or region == rankings.region):
         value = rankings.ranked_value(column.dataset, method, metric)
         cell = replace(cell, ranked=value)
     return cell
@@ -94,7 +94,7 @@ def _runs_note(context: Context, method: str) -> str:
 
 def caption(context: Context, region: str) -> str:
     """Where and over what the numbers of a table are means."""
-    kinds = {is_per_structure(metric) for metric in context.study.metrics}
+    kinds = {find_metric(metric).per_structure for metric in context.study.metrics}
     parts = []
     if True in kinds:
         parts.append("Segmentation metrics are measured on the whole volume.")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
 
 from segcal.core.arrays import Array
-from segcal.metrics._chunks import iter_chunks
+from segcal.metrics._binning import Tables
+from segcal.metrics._chunks import Chunk, iter_chunks
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.scores import CLIP, ProperScores
@@ -20,6 +25,29 @@ class VoxelStatistics:
 
     bins: CalibrationBins
     scores: ProperScores
+
+    @classmethod
+    def empty(cls, num_classes: int, num_bins: int = 15, clip: float = CLIP) -> VoxelStatistics:
+        """Statistics of no voxels."""
+        return cls(CalibrationBins(num_classes, num_bins), ProperScores(num_classes, clip))
+
+    def add(self, tables: Tables, group: int = 0) -> None:
+        """Add one group of the result of `tally`."""
+        self.bins.add(tables, group)
+        self.scores.add(tables, group)
+
+    def tally(self, chunk: Chunk, groups: int = 1) -> Tables:
+        """All sums of the voxels of a checked chunk, for each of their groups."""
+        return self.bins.tally(chunk, groups) | self.scores.tally(chunk, groups)
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """All sums as arrays; `from_state` is the inverse."""
+        return self.bins.state() | self.scores.state()
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, npt.ArrayLike]) -> VoxelStatistics:
+        """Statistics from the result of `state`."""
+        return cls(CalibrationBins.from_state(state), ProperScores.from_state(state))
 
     def __add__(self, other: VoxelStatistics) -> VoxelStatistics:
         if not isinstance(other, VoxelStatistics):
@@ -52,14 +80,10 @@ def voxel_statistics(
         >>> round(found.bins.ece(), 3), round(found.scores.nll(), 3)
         (0.2, 0.223)
     """
-    found = VoxelStatistics(CalibrationBins(num_classes, num_bins), ProperScores(num_classes, clip))
-    seen = Inspector(num_classes)
+    found = VoxelStatistics.empty(num_classes, num_bins, clip)
     for chunk in iter_chunks(
-        probs, target, num_classes,
-        mask=mask, ignore_index=ignore_index, batched=batched, seen=seen,
+        probs, target, num_classes, mask=mask, ignore_index=ignore_index, batched=batched,
+        seen=Inspector(num_classes),
     ):  # fmt: skip
-        found.bins.count(chunk)
-        found.scores.count(chunk)
-    if mask is None:
-        seen.warn_of_second_softmax()
+        found.add(found.tally(chunk))
     return found
