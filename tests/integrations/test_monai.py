@@ -129,7 +129,7 @@ def test_two_processes_agree_with_one() -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_by_class_path_in_a_bundle(name: str) -> None:
     target = LOSSES.get(name)
-    config = {"loss": {"_target_": f"segcal.losses.{target.__name__}", "ignore_index": 1}}
+    config = {"loss": {"_target_": f"{target.__module__}.{target.__name__}", "ignore_index": 1}}
     loss = ConfigParser(config).get_parsed_content("loss")
     assert isinstance(loss, target)
     assert loss.ignore_index == 1
