@@ -8,7 +8,7 @@ import numpy as np
 from markupsafe import Markup
 
 from segcal.report.context import Context
-from segcal.report.curves import FEW_VOXELS, Curve, Floats
+from segcal.report.curves import FEW_VOXELS, Floats
 
 # Limit of numbers for the bins of single cases, about 4 bytes each.
 MOST_NUMBERS = 300_000
@@ -20,78 +20,64 @@ def page_data(context: Context) -> dict[str, Any]:
     If the bins of single cases would make the page too large, only the study's region has them,
     and if need be only some cases, evenly selected; `thinned` is true then.
     """
-    study, bins = context.study, context.bins.values()
-    total = sum(3 * sums[0].size for b in bins for sums in b.regions.values())
-    only = context.region if total > MOST_NUMBERS else None
-    if only:
-        total = sum(3 * b.regions[only][0].size for b in bins if only in b.regions)
-    step = max(1, math.ceil(total / MOST_NUMBERS))
+    study = context.study
+    sizes = {
+        region: sum(b.regions[region].size for b in context.bins.values() if region in b.regions)
+        for region in study.regions
+    }
+    thinned = sum(sizes.values()) > MOST_NUMBERS
+    single = [context.region] if thinned else list(study.regions)
+    step = max(1, math.ceil(sum(sizes.get(region, 0) for region in single) / MOST_NUMBERS))
     return {
         "methods": [
-            {
-                "name": method,
-                "title": context.title(method),
-                "color": context.colors[method],
-                "marker": context.markers[method],
-            }
-            for method in study.methods
+            {"name": m, "title": context.title(m), "color": context.colors[m],
+             "marker": context.markers[m]}
+            for m in study.methods
         ],
         "regions": list(study.regions),
         "region": context.region,
         "few": FEW_VOXELS,
-        "thinned": only is not None,
-        "datasets": [_dataset(context, name, only, step) for name in study.datasets],
-    }
+        "thinned": thinned,
+        "datasets": [_dataset(context, name, single, step) for name in study.datasets],
+    }  # fmt: skip
 
 
-def _dataset(context: Context, name: str, only: str | None, step: int) -> dict[str, Any]:
-    study = context.study
-    dsc = context.aggregates.cases(name, "dsc")
-    cases = [str(case) for case in dsc.index]
-    ece = {region: context.aggregates.cases(name, "ece", region) for region in study.regions}
+def _dataset(context: Context, name: str, single: list[str], step: int) -> dict[str, Any]:
+    study, dsc = context.study, context.aggregates.cases(name, "dsc")
     out: dict[str, Any] = {
         "name": name,
         "title": study.datasets[name].title,
-        "cases": cases,
+        "cases": [str(case) for case in dsc.index],
         "dsc": {m: _rounded(dsc[m].to_numpy()) for m in dsc.columns},
-        "ece": {
-            region: {m: _rounded(table[m].reindex(dsc.index).to_numpy()) for m in table.columns}
-            for region, table in ece.items()
-        },
+        "ece": {},
         "pooled": {},
         "single": {},
     }
-    for method in study.methods:
-        found = context.bins.get((name, method))
-        if found is None:
-            continue
-        index = {case: i for i, case in enumerate(found.cases)}
-        for region, sums in found.regions.items():
-            curve = context.curve(name, method, region)
-            assert curve is not None
-            out["pooled"].setdefault(region, {})[method] = _curve(curve)
-            if only in (None, region):
+    for region in study.regions:
+        ece = context.aggregates.cases(name, "ece", region).reindex(dsc.index)
+        out["ece"][region] = {m: _rounded(ece[m].to_numpy()) for m in ece.columns}
+        for method in study.methods:
+            if (name, method, region) not in context.curves:
+                continue
+            curve, bins = context.curves[name, method, region], context.bins[name, method]
+            # Probabilities in ten-thousandths, which are short in JSON.
+            columns = {"c": curve.confidence, "a": curve.accuracy, "l": curve.low, "h": curve.high}
+            out["pooled"].setdefault(region, {})[method] = {
+                "n": [int(v) for v in curve.count],
+                **{key: _rounded(1e4 * values, None) for key, values in columns.items()},
+            }
+            if region in single:
+                index = {case: i for i, case in enumerate(bins.cases)}
+                sums = bins.regions[region]
                 out["single"].setdefault(region, {})[method] = [
                     _sums(sums[:, index[case]]) if case in index and i % step == 0 else 0
-                    for i, case in enumerate(cases)
+                    for i, case in enumerate(out["cases"])
                 ]
     return out
 
 
-def _rounded(values: Floats, digits: int = 4) -> list[float | None]:
+def _rounded(values: Floats, digits: int | None = 4) -> list[float | None]:
     return [None if math.isnan(v) else round(float(v), digits) for v in values]
-
-
-def _curve(curve: Curve) -> dict[str, Any]:
-    """Probabilities in ten-thousandths, which are short in JSON."""
-    columns = {"c": curve.confidence, "a": curve.accuracy, "l": curve.low, "h": curve.high}
-    return {
-        "n": [int(v) for v in curve.count],
-        **{
-            key: [None if math.isnan(v) else round(1e4 * float(v)) for v in values]
-            for key, values in columns.items()
-        },
-    }
 
 
 def _sums(sums: Floats) -> list[int]:

@@ -4,8 +4,8 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from segcal import __version__
@@ -19,32 +19,15 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 def render(context: Context, sections: Sequence[Section], figures: Mapping[str, Markup]) -> str:
     """The page as one text; `figures` has the SVG element of each figure by name."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined
-    )
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    loader = FileSystemLoader(TEMPLATES)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    css, script = ((TEMPLATES / f"report.{e}").read_text(encoding="utf-8") for e in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    study = context.study
-    values: dict[str, Any] = {
-        "info": study.info,
-        "facts": _facts(context),
-        "sections": sections,
-        "figures": figures,
-        "empty": context.empty,
-        "region": context.region,
-        "regions": study.regions,
-        "methods": list(study.methods.values()),
-        "datasets": context.datasets,
-        "colors": context.colors,
-        "version": __version__,
-        "data": script_json(page_data(context)),
-        "css": Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        "js": Markup(script),
-        "script_hash": f"sha256-{digest}",
-    }
-    return environment.get_template("report.html").render(values)
+    return environment.get_template("report.html").render(
+        context=context, sections=sections, figures=figures, facts=_facts(context),
+        version=__version__, data=script_json(page_data(context)), css=Markup(css),
+        js=Markup(script), script_hash=f"sha256-{digest}",
+    )  # fmt: skip
 
 
 def _facts(context: Context) -> str:

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from segcal.report.context import Context
 from segcal.report.curves import CaseBins, Curve, read_run_bins
@@ -57,7 +60,7 @@ class _Slices:
     run: str
     path: Path
     index: dict[str, int]
-    bins: CaseBins | None
+    bins: CaseBins
 
     def read(self, case: str) -> _Plane:
         names = ("image", "truth", "labels", "confidence", "spacing")
@@ -95,7 +98,7 @@ def _open(context: Context, dataset: str) -> dict[str, _Slices]:
             continue
         with open_arrays(path, "slices") as file:
             index = {str(case): i for i, case in enumerate(file["cases"])}
-        found = read_run_bins(bins[run.run]) if run.run in bins else None
+        found = read_run_bins(bins[run.run]) if run.run in bins else CaseBins([], {})
         out[run.method] = _Slices(run.run, path, index, found)
     return {m: out[m] for m in context.study.methods if m in out}
 
@@ -115,16 +118,16 @@ def _picture(
     methods = []
     for method, plane in planes.items():
         run = slices[method]
-        values = rows[rows["run"] == run.run]
-        ece = (values["metric"] == "ece") & (values["region"] == context.region)
+        values = rows[rows["run"] == run.run].groupby(["metric", "region"], observed=True)["value"]
+        means = values.mean()
         methods.append(
             MethodPicture(
                 method,
                 _overlay(gray, _resized(plane["labels"][window], size), truth),
                 _confidence_map(plane["confidence"][window], size, classes),
-                float(values.loc[values["metric"] == "dsc", "value"].mean()),
-                float(values.loc[ece, "value"].mean()),
-                run.bins.of_case(case, context.region) if run.bins else None,
+                float(means.get(("dsc", "all"), np.nan)),
+                float(means.get(("ece", context.region), np.nan)),
+                run.bins.of_case(case, context.region),
             )
         )
     image = np.repeat(gray[..., None], 3, 2)
@@ -158,8 +161,6 @@ def _size(plane: npt.NDArray[Any], spacing: npt.NDArray[Any]) -> tuple[int, int]
 
 
 def _resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool = False) -> Bytes:
-    from PIL import Image
-
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(plane.astype(np.uint8)).resize(size, how))
 
@@ -168,26 +169,24 @@ def _overlay(gray: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
     """Classes in color on the image, the outline of the truth in white."""
     out = np.repeat(gray[..., None].astype(np.float64) * 0.85, 3, axis=2)
     for value in np.unique(labels[labels > 0]):
-        color = CLASS_COLORS[(int(value) - 1) % len(CLASS_COLORS)]
-        rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)], float)
+        rgb = 255 * np.array(to_rgb(class_color(int(value))))
         inside = labels == value
-        out[inside] = 0.5 * out[inside] + 0.5 * rgb
-    out[_outline(truth)] = 255
+        out[inside] = 0.5 * out[inside] + 0.5 * rgb.round()
+    # Pixels whose right or lower neighbor has another label.
+    edge = np.zeros(truth.shape, bool)
+    edge[:-1] |= truth[:-1] != truth[1:]
+    edge[:, :-1] |= truth[:, :-1] != truth[:, 1:]
+    out[edge] = 255
     return out.astype(np.uint8)
 
 
-def _outline(labels: Bytes) -> npt.NDArray[np.bool_]:
-    """Pixels whose right or lower neighbor has another label."""
-    edge = np.zeros(labels.shape, bool)
-    edge[:-1] |= labels[:-1] != labels[1:]
-    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
-    return edge
+def class_color(label: int) -> str:
+    """The color of a class in masks and legends."""
+    return CLASS_COLORS[(label - 1) % len(CLASS_COLORS)]
 
 
 def _confidence_map(plane: npt.NDArray[Any], size: tuple[int, int], classes: int) -> Bytes:
     """Confidence from 1/K (dark) to 1 (bright)."""
-    from matplotlib import colormaps
-
     low = 1 / max(classes, 2)
     values = (_resized(plane, size) / 255 - low) / (1 - low)
     return np.asarray(colormaps["cividis"](np.clip(values, 0, 1), bytes=True))[..., :3]
@@ -195,8 +194,6 @@ def _confidence_map(plane: npt.NDArray[Any], size: tuple[int, int], classes: int
 
 def data_uri(picture: Bytes) -> str:
     """A picture as a WebP image inside the page."""
-    from PIL import Image
-
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "WEBP", quality=82, method=4)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

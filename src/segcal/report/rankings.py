@@ -1,9 +1,9 @@
 """Rankings and paired tests of the study, over the methods and metrics that every dataset has."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from segcal.report.aggregates import Aggregates
 from segcal.stats import (
@@ -17,9 +17,6 @@ from segcal.stats import (
     mean_case_rank,
     sum_rank,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # An undefined value becomes the worst of any method: a missed organ must not improve a rank.
 MISSING: Missing = "worst"
@@ -45,10 +42,10 @@ class Rankings:
     """
 
     scores: CaseScores
-    sums: "pd.DataFrame"
-    cases: "pd.DataFrame"
-    intervals: "pd.DataFrame"
-    tests: "pd.DataFrame"
+    sums: pd.DataFrame
+    cases: pd.DataFrame
+    intervals: pd.DataFrame
+    tests: pd.DataFrame
     region: str
     left_out: tuple[str, ...]
     unpaired: tuple[str, ...] = ()
@@ -80,13 +77,11 @@ class Rankings:
     def ranked_value(self, dataset: str, method: str, metric: str) -> float:
         """The mean that is ranked where values are undefined or missing, and replaced; else NaN."""
         scores = self.scores
-        known = dataset in scores.values and method in scores.methods and metric in scores.metrics
-        if not known:
-            return float("nan")
-        i, j = scores.methods.index(method), scores.metrics.index(metric)
-        if not scores.undefined[dataset][i, j]:
-            return float("nan")
-        return float(np.nanmean(scores.values[dataset][:, i, j]))
+        if dataset in scores.values and method in scores.methods and metric in scores.metrics:
+            i, j = scores.methods.index(method), scores.metrics.index(metric)
+            if scores.undefined[dataset][i, j]:
+                return float(np.nanmean(scores.values[dataset][:, i, j]))
+        return float("nan")
 
     def least_p(self, dataset: str) -> float:
         """The smallest p-value of Wilcoxon's exact test with the cases of a dataset: 2/2^n."""
@@ -94,15 +89,9 @@ class Rankings:
 
     def wins_and_losses(self, method: str, other: str) -> tuple[int, int]:
         """How many tests `method` wins and loses against `other`, after correction."""
-        tests = self.tests
-        pair = tests[
-            ((tests["method"] == method) & (tests["other"] == other))
-            | ((tests["method"] == other) & (tests["other"] == method))
-        ]
-        significant = pair[pair["p_holm"] < ALPHA]
-        return int((significant["better"] == method).sum()), int(
-            (significant["better"] == other).sum()
-        )
+        pair = self.tests[["method", "other"]].isin([method, other]).all(axis=1)
+        better = self.tests.loc[pair & (self.tests["p_holm"] < ALPHA), "better"]
+        return int((better == method).sum()), int((better == other).sum())
 
 
 def compute_rankings(aggregates: Aggregates, region: str) -> Rankings | None:
@@ -115,20 +104,13 @@ def compute_rankings(aggregates: Aggregates, region: str) -> Rankings | None:
     rows = rows[rows["metric"].isin({*chosen.metrics, "dsc"})]
     scores = collect(rows, metrics=chosen.metrics, region=region, missing=MISSING)
     scores = _in_order(scores, chosen.methods)
-    return Rankings(
-        scores, sum_rank(scores), mean_case_rank(scores),
-        _intervals(scores), compare(scores), region,
-        tuple(chosen.incomplete), tuple(chosen.unpaired),
-        study.named.method if study.named is not None else "",
-    )  # fmt: skip
-
-
-def _intervals(scores: CaseScores) -> "pd.DataFrame":
-    out = bootstrap_ranks(scores, RESAMPLES)
+    intervals = bootstrap_ranks(scores, RESAMPLES)
     if min(map(len, scores.cases.values())) < FEW_CASES:
-        ends = [name for name in out.columns if name.endswith(("_low", "_high"))]
-        out[ends] = float("nan")
-    return out
+        intervals.loc[:, intervals.columns.str.endswith(("_low", "_high"))] = np.nan
+    return Rankings(
+        scores, sum_rank(scores), mean_case_rank(scores), intervals, compare(scores), region,
+        tuple(chosen.incomplete), tuple(chosen.unpaired), study.named.method if study.named else "",
+    )  # fmt: skip
 
 
 def _in_order(scores: CaseScores, methods: list[str]) -> CaseScores:

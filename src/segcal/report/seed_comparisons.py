@@ -1,33 +1,30 @@
 """Comparisons of the reference with every other method, with seeds and cases both random."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.rankings import ALPHA, FEW_CASES, Rankings
 from segcal.stats import compare_with_random_effects, distinct_hypotheses
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
 class SeedComparisons:
     """The rows of `segcal.stats.compare_with_random_effects` in one region.
 
-    False if no pair of methods has two seeds in common and enough cases.
-
-    Attributes:
-        by_patient: datasets in which a patient has several cases; these are averaged first.
+    False if no pair of methods has two seeds in common and enough cases. `by_patient` has the
+    datasets in which a patient has several cases; these are averaged first.
     """
 
-    rows: "pd.DataFrame"
+    rows: pd.DataFrame
     reference: str
     region: str
     by_patient: frozenset[str]
 
     @property
-    def judged(self) -> "pd.DataFrame":
+    def judged(self) -> pd.DataFrame:
         """The comparisons with several seeds and enough cases."""
         return self.rows[self.rows["p_holm"].notna() & (self.rows["cases"] >= FEW_CASES)]
 
@@ -51,7 +48,7 @@ class SeedComparisons:
         return not self.judged.empty
 
 
-def seed_count(rows: "pd.DataFrame") -> str:
+def seed_count(rows: pd.DataFrame) -> str:
     """The number of seeds, such as "3 seeds", or "2 to 3 seeds" if comparisons differ."""
     low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
     return f"{low} seeds" if low == high else f"{low} to {high} seeds"
@@ -75,14 +72,13 @@ def compare_over_seeds(aggregates: Aggregates, rankings: Rankings, region: str) 
     Calibration is measured in `region`; Holm's correction is over the comparisons of one region.
     """
     rows, scores, study = aggregates.rows, rankings.scores, aggregates.study
+    datasets = rankings.datasets
     calibrated = [
-        m
-        for m in study.in_group("posthoc")
-        if all((d, m) in study.present for d in rankings.datasets)
+        m for m in study.in_group("posthoc") if all((d, m) in study.present for d in datasets)
     ]
     rows = rows[
         rows["method"].isin([*scores.methods, *calibrated])
-        & rows["dataset"].isin(rankings.datasets)
+        & rows["dataset"].isin(datasets)
         & rows["metric"].isin(scores.metrics)
     ]
     patients = {name: dataset.patients for name, dataset in study.datasets.items()}

@@ -1,9 +1,11 @@
 """Heat maps of ranks, and the matrix of significant differences."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
@@ -11,9 +13,6 @@ from segcal.report.plots.style import INK, MUTED, RULE, new_figure
 from segcal.report.rankings import ALPHA, Rankings
 from segcal.report.table_model import metric_column
 from segcal.report.text import shorten
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 def short_titles(context: Context, methods: Sequence[str], length: int = 26) -> list[str]:
@@ -24,11 +23,8 @@ def short_titles(context: Context, methods: Sequence[str], length: int = 26) -> 
 def draw_rank_maps(context: Context, ranks: Rankings) -> Figure:
     """Sum-rank on each dataset and metric, and mean-case-rank; best method on top."""
     titles = {name: context.study.datasets[name].title for name in ranks.datasets}
-    columns = {
-        f"{d}/{m}": f"{titles[d]}\n{metric_column(m).title}"
-        for d in ranks.datasets
-        for m in ranks.scores.metrics
-    }
+    names = {metric: metric_column(metric).title for metric in ranks.scores.metrics}
+    columns = {f"{d}/{m}": f"{titles[d]}\n{names[m]}" for d in titles for m in names}
     rows = len(ranks.sums)
     width = 4.2 + 0.62 * len(columns) + 0.75 * len(titles)
     figure = new_figure(width, 1.0 + 0.3 * rows)
@@ -36,21 +32,18 @@ def draw_rank_maps(context: Context, ranks: Rankings) -> Figure:
     sums, cases = ranks.sums, ranks.cases
     _heat_map(left, sums[list(columns)].to_numpy(float), sums["sum_rank"], "{:g}")
     left.set_xticks(range(len(columns) + 1), [*columns.values(), "sum"])
-    left.set_yticks(range(rows), short_titles(context, list(sums["method"])))
-    left.set_title("Sum-rank", loc="left", fontweight="bold")
     each = cases[[f"{d}/mean_case_rank" for d in ranks.datasets]].to_numpy(float)
     _heat_map(right, each, cases["mean_case_rank"], "{:.2f}")
     right.set_xticks(range(len(titles) + 1), [*titles.values(), "all"])
-    right.set_yticks(range(rows), short_titles(context, list(cases["method"])))
-    right.set_title("Mean-case-rank", loc="left", fontweight="bold")
+    for axes, table, title in ((left, sums, "Sum-rank"), (right, cases, "Mean-case-rank")):
+        axes.set_yticks(range(rows), short_titles(context, list(table["method"])))
+        axes.set_title(title, loc="left", fontweight="bold")
     alt = f"Heat maps of ranks; the best method by sum-rank is {context.title(ranks.best)}"
     return Figure("ranks", figure, alt)
 
 
-def _heat_map(axes: "Axes", each: Any, total: Any, form: str) -> None:
+def _heat_map(axes: Axes, each: Any, total: Any, form: str) -> None:
     """Cells colored by rank, rank 1 darkest; the total in its own column."""
-    from matplotlib import colormaps
-
     color = colormaps["Blues"]
     methods, columns = each.shape
     axes.set_xlim(-0.5, columns + 0.5)
@@ -79,8 +72,6 @@ def _readable(face: Sequence[float]) -> str:
 
 def draw_significance(context: Context, ranks: Rankings) -> Figure:
     """Tests won and lost by the method in the row against that in the column, after correction."""
-    from matplotlib import colormaps
-
     methods = list(ranks.sums["method"])
     names, n = short_titles(context, methods), len(methods)
     most = max(1, len(ranks.datasets) * len(ranks.scores.metrics))

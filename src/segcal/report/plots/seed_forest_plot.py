@@ -1,19 +1,16 @@
 """Forest plot: the reference minus each method, over seeds and cases and over cases alone."""
 
-from typing import TYPE_CHECKING
+import pandas as pd
+from matplotlib.axes import Axes
 
 from segcal.metrics import better_direction
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
 from segcal.report.plots.ranks import short_titles
-from segcal.report.plots.style import INK, MUTED, WHITE, new_figure
+from segcal.report.plots.style import INK, MUTED, WHITE, panel_grid
 from segcal.report.seed_comparisons import SeedComparisons, significant
 from segcal.report.table_model import metric_column
 from segcal.report.text import shorten
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 
 def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: str) -> Figure:
@@ -22,21 +19,17 @@ def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: st
     metrics = [str(name) for name in dict.fromkeys(rows["metric"])]
     shown = rows[[at not in comparisons.repeated for at in rows.index]]
     methods = [m for m in context.study.methods if m in set(rows["other"])]
-    across = min(4, len(metrics))
-    down = -(-len(metrics) // across)
-    figure = new_figure(1.9 + 2.3 * across, down * (0.95 + 0.26 * len(methods)) + 0.25)
-    grid = figure.subplots(down, across, sharey=True, squeeze=False)
+    size, margins = (2.3, 0.95 + 0.26 * len(methods)), (1.9, 0.25)
+    figure, panels = panel_grid(len(metrics), 4, size, margins, sharex=False)
     reference = context.title(comparisons.reference)
-    for axes, metric in zip(grid.flat, metrics, strict=False):
+    for axes, metric in zip(panels, metrics, strict=True):
         _panel(axes, context, shown[shown["metric"] == metric], methods)
         axes.set_title(metric_column(metric).heading, loc="left")
         sides = ["others", shorten(reference, 12)]
         left, right = sides if better_direction(metric) == "higher" else sides[::-1]
         axes.set_xlabel(f"← {left} better · {right} better →", fontsize=7, color=MUTED)
-    for axes in grid.flat[len(metrics) :]:
-        axes.set_visible(False)
-    grid[0, 0].set_yticks(range(len(methods)), short_titles(context, methods))
-    grid[0, 0].set_ylim(len(methods) - 0.5, -0.5)
+    panels[0].set_yticks(range(len(methods)), short_titles(context, methods))
+    panels[0].set_ylim(len(methods) - 0.5, -0.5)
     title = context.study.datasets[dataset].title
     figure.supxlabel(
         f"{shorten(reference, 30)} minus the method, {title}. 95 % intervals: thin over seeds and "
@@ -50,7 +43,7 @@ def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: st
     return Figure(f"seeds_{dataset}", figure, alt)
 
 
-def _panel(axes: "Axes", context: Context, rows: "pd.DataFrame", methods: list[str]) -> None:
+def _panel(axes: Axes, context: Context, rows: pd.DataFrame, methods: list[str]) -> None:
     axes.tick_params(axis="y", labelcolor=INK, length=0)
     if rows["mean_difference"].isna().all():
         axes.text(0.5, 0.5, "no complete case", transform=axes.transAxes, ha="center", color=MUTED)

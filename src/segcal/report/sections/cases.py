@@ -29,9 +29,7 @@ def draw_cases(context: Context, dataset: Dataset) -> Figure | None:
         return None
     titles = [fold(context.title(m)) for m in methods]
     height = 1.8 if any("\n" in title for title in titles) else 1.65
-    figure, panels = panel_grid(
-        len(methods), most_across=5, width=1.75, height=height, margins=(0.5, 0.35)
-    )
+    figure, panels = panel_grid(len(methods), 5, (1.75, height), (0.5, 0.35))
     every = (dsc[methods].to_numpy().ravel(), ece[methods].to_numpy().ravel())
     for axes, method, title in zip(panels, methods, titles, strict=True):
         # Pixels, because thousands of points make a page slow; this gray fits light and dark.

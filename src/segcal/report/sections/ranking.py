@@ -1,7 +1,6 @@
 """Rankings: ranks with intervals, and paired tests over cases."""
 
 import math
-from typing import Any
 
 from segcal.report.aggregates import Number
 from segcal.report.blocks import DataFile, Group, Section, Text
@@ -18,21 +17,12 @@ def build(context: Context) -> Section | None:
     ranks = context.rankings
     if ranks is None:
         return None
-    tests = Group(
-        [
-            Text(
-                f"{reference_note(context)} All pairs are in tables/comparisons.csv.",
-                "note",
-            ),
-            reference_tests(context, ranks),
-        ],
-        summary=f"p-values of {context.title(ranks.reference)} against the others",
-    )
+    note = Text(f"{reference_note(context)} All pairs are in tables/comparisons.csv.", "note")
+    summary = f"p-values of {context.title(ranks.reference)} against the others"
     explanation = (
-        "Paired Wilcoxon signed-rank tests over cases, Holm correction over all "
-        f"{ranks.family} tests. A cell counts the tests that the row wins and loses against the "
-        "column: purple for more wins, orange for more losses, a dash for no significant "
-        f"difference. {patients_note(context)}"
+        f"Paired Wilcoxon signed-rank tests over cases, Holm correction over all {ranks.family} "
+        "tests. A cell counts the tests that the row wins and loses against the column: purple for "
+        "more wins, orange for more losses, a dash for no significant difference."
     )
     return Section(
         "ranking",
@@ -42,9 +32,9 @@ def build(context: Context) -> Section | None:
             draw_rank_maps(context, ranks),
             rank_table(context, ranks),
             Text("Significant differences", "heading"),
-            Text(explanation.rstrip()),
+            Text(f"{explanation} {patients_note(context)}".rstrip()),
             draw_significance(context, ranks),
-            tests,
+            Group([note, reference_tests(context, ranks)], summary=summary),
             DataFile("comparisons", ranks.tests),
         ],
     )
@@ -52,9 +42,7 @@ def build(context: Context) -> Section | None:
 
 def ranking_note(context: Context, ranks: Rankings) -> str:
     """What the rankings are based on."""
-    out = (
-        f"Calibration in region “{ranks.region}”; seeds averaged per case; lower ranks are better. "
-    )
+    out = f"Calibration in region “{ranks.region}”; seeds averaged per case; low ranks are better. "
     if ranks.scores.total_undefined:
         out += (
             f"{count(ranks.scores.total_undefined, 'undefined value')}: a missed structure gets "
@@ -127,12 +115,22 @@ def reference_tests(context: Context, ranks: Rankings) -> Table:
         Column("p_holm", "p (Holm)", digits=4),
         Column("cases", "Cases", digits=0),
     )
-    reference, rows = ranks.reference, []
-    for _, test in ranks.tests.iterrows():
-        pair = [str(test["method"]), str(test["other"])]
-        if reference in pair:
-            other = pair[1] if pair[0] == reference else pair[0]
-            rows.append(Row(other, context.title(other), _test_cells(context, test, reference)))
+    study, reference, rows = context.study, ranks.reference, []
+    tests = ranks.tests[(ranks.tests[["method", "other"]] == reference).any(axis=1)]
+    for _, test in tests.iterrows():
+        first = test["method"] == reference
+        other, better = str(test["other"] if first else test["method"]), str(test["better"])
+        difference = float(test["mean_difference"])
+        cells = (
+            Cell(text=study.datasets[str(test["dataset"])].title),
+            Cell(text=metric_column(str(test["metric"])).title),
+            Cell(Number(difference if first else -difference), signed=True),
+            Cell(text=context.title(better) if better in study.methods else "–"),
+            Cell(Number(float(test["p_value"])), above_zero=True),
+            Cell(Number(float(test["p_holm"])), above_zero=True),
+            Cell(Number(float(test["cases"]))),
+        )
+        rows.append(Row(other, context.title(other), cells))
     title = context.title(reference)
     caption = (
         f"Difference: mean over cases of {title} minus the method. Calibration in region "
@@ -142,17 +140,3 @@ def reference_tests(context: Context, ranks: Rankings) -> Table:
         "tests", f"Tests of {title}", columns, tuple(rows), caption, region=ranks.region,
         head="Against", saved=False,
     )  # fmt: skip
-
-
-def _test_cells(context: Context, test: Any, reference: str) -> tuple[Cell, ...]:
-    methods, better = context.study.methods, str(test["better"])
-    sign = 1 if test["method"] == reference else -1
-    return (
-        Cell(text=context.study.datasets[str(test["dataset"])].title),
-        Cell(text=metric_column(str(test["metric"])).title),
-        Cell(Number(sign * float(test["mean_difference"])), signed=True),
-        Cell(text=methods[better].title if better in methods else "–"),
-        Cell(Number(float(test["p_value"])), above_zero=True),
-        Cell(Number(float(test["p_holm"])), above_zero=True),
-        Cell(Number(float(test["cases"]))),
-    )

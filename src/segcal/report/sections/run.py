@@ -32,34 +32,17 @@ def build(context: Context) -> Section | None:
         rows = [("", (run.run, run.state, run.error or "unknown")) for run in failed]
         table = text_table("failed", "Failed runs", ("Run", "State", "Reason"), rows)
         blocks += [Text("Runs that did not finish", "heading"), table]
-    blocks += [
-        Text("How the numbers are computed", "heading"),
-        Bullets(_HOW),
-    ]
+    blocks += [Text("How the numbers are computed", "heading"), Bullets(_HOW)]
     if context.study.info.environment:
         blocks.append(Text(f"{options(context.study.info.environment)}.", "note"))
     return Section("run", "What was run", blocks)
 
 
 def _datasets(context: Context) -> Table:
-    counts = (
-        {}
-        if context.empty
-        else {d.name: context.aggregates.case_count(d.name) for d in context.datasets}
-    )
-    rows = [
-        (
-            "",
-            (
-                d.title,
-                d.source,
-                str(counts.get(d.name, 0)),
-                ", ".join(d.labels),
-                d.fingerprint[:12],
-            ),
-        )
-        for d in context.datasets
-    ]
+    rows = []
+    for d in context.datasets:
+        cases = str(context.aggregates.case_count(d.name))
+        rows.append(("", (d.title, d.source, cases, ", ".join(d.labels), d.fingerprint[:12])))
     headings = ("Dataset", "Source", "Cases", "Classes", "Fingerprint")
     return text_table("datasets", "Datasets", headings, rows)
 

@@ -1,9 +1,10 @@
 """Comparisons over seeds and cases: would a difference hold for newly trained networks?"""
 
 import math
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
+
+import pandas as pd
 
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Block, DataFile, Group, Section, Text
@@ -19,9 +20,6 @@ from segcal.report.seed_comparisons import (
 )
 from segcal.report.table_model import Cell, Column, Row, Table, metric_column
 from segcal.report.text import join, signed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # With this many seeds, simulated false positives at p < 0.2 % stay below 1 %.
 _ENOUGH_SEEDS = 5
@@ -39,15 +37,10 @@ def build(context: Context) -> Section | None:
         title = context.study.datasets[dataset].title
         blocks.append(Group([forest, *tables], heading=title, dataset=dataset))
     if own:
-        blocks.append(DataFile("seeds", _all_rows(context)))
+        rows = {region: each.rows for region, each in context.seed_comparisons.items() if each}
+        every = pd.concat(rows, names=["family"]).reset_index("family")
+        blocks.append(DataFile("seeds", every))
     return Section("seeds", "Differences with seed variance", blocks, menu="Seeds")
-
-
-def _all_rows(context: Context) -> "pd.DataFrame":
-    import pandas as pd
-
-    rows = {region: each.rows for region, each in context.seed_comparisons.items() if each}
-    return pd.concat(rows, names=["family"]).reset_index("family")
 
 
 def _table_in_region(context: Context, dataset: str, region: str) -> Table | None:
@@ -94,15 +87,14 @@ def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) ->
     rows = comparisons.rows[comparisons.rows["dataset"] == dataset]
     columns = []
     for metric in dict.fromkeys(map(str, rows["metric"])):
-        first = Column(
-            metric, "difference", digits=_digits(metric), group=metric_column(metric).heading,
-            dataset=dataset,
-        )  # fmt: skip
-        share = replace(first, key=f"{metric}_seed_share", title="seeds", unit="%", digits=0)
-        columns += [first, share]
-    others = set(rows["other"])
+        group = metric_column(metric).heading
+        shared: dict[str, Any] = {"group": group, "dataset": dataset}
+        columns += [
+            Column(metric, "difference", digits=_digits(metric), **shared),
+            Column(f"{metric}_seed_share", "seeds", "%", digits=0, **shared),
+        ]
     body = []
-    for method in (m for m in context.study.methods if m in others):
+    for method in (m for m in context.study.methods if m in set(rows["other"])):
         mine = rows[rows["other"] == method]
         cells = [
             cell
@@ -111,20 +103,10 @@ def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) ->
         ]
         note = "one seed: over cases alone" if (mine["seeds"] == 1).any() else ""
         body.append(Row(method, context.title(method), tuple(cells), note=note))
-    title = context.study.datasets[dataset].title
-    return Table(
-        f"seeds_{dataset}", f"Differences with seed variance: {title}", tuple(columns),
-        tuple(body), _caption(context, comparisons, dataset), _notes(context, rows),
-        comparisons.region,
-    )  # fmt: skip
-
-
-def _caption(context: Context, comparisons: SeedComparisons, dataset: str) -> str:
-    rows = comparisons.rows[comparisons.rows["dataset"] == dataset]
     subjects = f"{int(rows['cases'].max())} cases"
     if dataset in comparisons.by_patient:
         subjects = f"{int(rows['cases'].max())} patients (cases of a patient averaged)"
-    out = (
+    caption = (
         f"{context.title(comparisons.reference)} minus the method with the 95 % interval: "
         f"{seed_count(comparisons.judged)}, {subjects}; calibration in region "
         f"“{comparisons.region}”. Bold: significant after Holm's correction over all differences "
@@ -133,8 +115,12 @@ def _caption(context: Context, comparisons: SeedComparisons, dataset: str) -> st
         "large, more cases do not help."
     )
     if comparisons.repeated:
-        out += " “–”: a calibrator left the masks unchanged."
-    return out
+        caption += " “–”: a calibrator left the masks unchanged."
+    title = f"Differences with seed variance: {context.study.datasets[dataset].title}"
+    return Table(
+        f"seeds_{dataset}", title, tuple(columns), tuple(body), caption, _notes(context, rows),
+        comparisons.region,
+    )  # fmt: skip
 
 
 def _digits(metric: str) -> int:
@@ -150,12 +136,12 @@ def _cells(row: Any) -> tuple[Cell, Cell]:
     if not math.isnan(row["low"]):
         low, high = (signed(row[end], digits) for end in ("low", "high"))
         after = f"[{low}, {high}]" + (" †" if significant_over_cases_only(row) else "")
+    mark: Literal["", "significant"] = "significant" if significant(row) else ""
     share = Number(100 * float(row["seed_share"]))
-    cell = Cell(number, signed=True, after=after)
-    return replace(cell, mark="significant") if significant(row) else cell, Cell(share)
+    return Cell(number, signed=True, after=after, mark=mark), Cell(share)
 
 
-def _notes(context: Context, rows: "pd.DataFrame") -> tuple[str, ...]:
+def _notes(context: Context, rows: pd.DataFrame) -> tuple[str, ...]:
     """Which comparisons lack cases."""
     lost = [
         f"{metric_column(str(row['metric'])).title} against {context.title(str(row['other']))}: "
