@@ -8,7 +8,7 @@ import pytest
 
 from segcal.metrics import CalibrationBins
 from segcal.report import Context
-from segcal.report.curves import TRUTH, curve, read_bins
+from segcal.report.curves import TRUTH, curve
 
 
 def test_the_interval_is_the_bootstrap_over_cases() -> None:
@@ -42,7 +42,7 @@ def test_bins_that_one_case_has_have_no_interval() -> None:
 
 
 def test_pooled_curves_agree_with_the_metrics(study: Path, context: Context) -> None:
-    bins = read_bins(context.study)["acdc", "nacl"]
+    bins = context.bins["acdc", "nacl"]
     found = context.curves["acdc", "nacl", "boundary"]
     total = CalibrationBins(4)
     for seed in (0, 1):

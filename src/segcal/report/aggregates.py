@@ -59,12 +59,15 @@ class Aggregates:
         return self.rows.groupby(keys, observed=True, sort=False)["value"].mean()
 
     @cached_property
-    def _overall(self) -> dict[tuple[str, ...], Number]:
-        return _numbers(means_over_seeds(self.rows, _KEYS, self.by_case))
-
-    @cached_property
-    def _by_label(self) -> dict[tuple[str, ...], Number]:
-        return _numbers(means_over_seeds(self.rows, [*_KEYS, "label"]))
+    def _numbers(self) -> dict[tuple[str, ...], Number]:
+        """(dataset, method, region, metric) or these and a label -> mean."""
+        overall = means_over_seeds(self.rows, _KEYS, self.by_case)
+        by_label = means_over_seeds(self.rows, [*_KEYS, "label"])
+        return {
+            key: Number(float(mean), float(spread), int(undefined), int(seeds), int(cases))
+            for means in (overall, by_label)
+            for key, mean, spread, seeds, cases, undefined in means.itertuples(name=None)
+        }
 
     @cached_property
     def _gaps(self) -> dict[tuple[str, ...], list[float]]:
@@ -81,14 +84,14 @@ class Aggregates:
     def overall(self, dataset: str, method: str, metric: str, region: str | None = None) -> Number:
         """The mean of a metric over all labels."""
         key = (dataset, method, self.region_of(metric, region), metric)
-        return self._overall.get(key, Number())
+        return self._numbers.get(key, Number())
 
     def of_label(
         self, dataset: str, method: str, metric: str, label: str, region: str | None = None
     ) -> Number:
         """The mean of a metric for one label."""
         key = (dataset, method, self.region_of(metric, region), metric, label)
-        return self._by_label.get(key, Number())
+        return self._numbers.get(key, Number())
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
         """The labels that have rows of these metrics."""
@@ -115,7 +118,7 @@ class Aggregates:
     @cached_property
     def seeds(self) -> int:
         """The largest number of seeds of any method."""
-        return max((number.seeds for number in self._overall.values()), default=0)
+        return max((number.seeds for number in self._numbers.values()), default=0)
 
     @cached_property
     def _cases(self) -> dict[tuple[str, str], set[str]]:
@@ -133,11 +136,3 @@ class Aggregates:
     def case_count(self, dataset: str) -> int:
         """How many cases of a dataset have rows."""
         return len(set().union(*(c for (d, _), c in self._cases.items() if d == dataset)))
-
-
-def _numbers(means: pd.DataFrame) -> dict[tuple[str, ...], Number]:
-    columns = [means[name].to_numpy() for name in ("mean", "std", "undefined", "seeds", "cases")]
-    return {
-        tuple(map(str, key)): Number(float(mean), float(spread), int(lost), int(seeds), int(cases))
-        for key, mean, spread, lost, seeds, cases in zip(means.index, *columns, strict=True)
-    }

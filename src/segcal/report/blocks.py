@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pandas as pd
 from markupsafe import Markup
@@ -15,7 +15,6 @@ from segcal.report.table_model import Table
 class Text:
     """A paragraph, a heading or a note in small print."""
 
-    kind: ClassVar[str] = "text"
     text: str
     style: Literal["paragraph", "heading", "note"] = "paragraph"
 
@@ -24,7 +23,6 @@ class Text:
 class Bullets:
     """A list of sentences."""
 
-    kind: ClassVar[str] = "bullets"
     texts: Sequence[str]
 
 
@@ -32,7 +30,6 @@ class Bullets:
 class Figure:
     """A matplotlib figure, saved as figures/NAME.svg and .png; `alt` describes what it shows."""
 
-    kind: ClassVar[str] = "figure"
     name: str
     figure: MatplotlibFigure
     alt: str
@@ -43,7 +40,6 @@ class Figure:
 class DataFile:
     """A data frame that is saved as tables/NAME.csv and not shown."""
 
-    kind: ClassVar[str] = "data"
     name: str
     frame: pd.DataFrame
 
@@ -63,7 +59,6 @@ class Tile:
 class Tiles:
     """Tiles side by side; `legend` has (name, color) of the classes shown."""
 
-    kind: ClassVar[str] = "tiles"
     title: str
     subtitle: str
     tiles: Sequence[Tile]
@@ -82,7 +77,6 @@ class Group:
         live: id of an element in which the page's script draws instead of these blocks.
     """
 
-    kind: ClassVar[str] = "group"
     blocks: Sequence["Block"]
     heading: str = ""
     dataset: str = ""

@@ -5,11 +5,15 @@ from functools import cached_property
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
-from segcal.report.curves import CaseBins, Curve, curve, read_bins
+from segcal.report.curves import CaseBins, Curve, add_bins, curve, read_bins
 from segcal.report.plots.style import MARKERS, method_colors
 from segcal.report.published_numbers import PublishedNumbers, find_published
-from segcal.report.rankings import Rankings, compute_rankings
-from segcal.report.seed_comparisons import SeedComparisons, compare_over_seeds
+from segcal.report.rankings import (
+    Rankings,
+    SeedComparisons,
+    compare_over_seeds,
+    compute_rankings,
+)
 from segcal.report.table_model import Cell, Row, Table
 from segcal.study import Dataset, Study
 
@@ -56,9 +60,18 @@ class Context:
         return out
 
     @cached_property
+    def run_bins(self) -> dict[str, CaseBins]:
+        """Run -> calibration bins."""
+        return {run.run: read_bins(path) for run, path in self.study.files("bins.npz")}
+
+    @cached_property
     def bins(self) -> dict[tuple[str, str], CaseBins]:
-        """(dataset, method) -> calibration bins."""
-        return read_bins(self.study)
+        """(dataset, method) -> calibration bins of all its seeds."""
+        out: dict[tuple[str, str], CaseBins] = {}
+        for run, path in self.study.files("bins.npz"):
+            found, key = self.run_bins[run.run], (run.dataset, run.method)
+            out[key] = add_bins(out[key], found, path) if key in out else found
+        return out
 
     @cached_property
     def curves(self) -> dict[tuple[str, str, str], Curve]:

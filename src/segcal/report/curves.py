@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.errors import PathError
-from segcal.study import Study, open_arrays
+from segcal.study import open_arrays
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
@@ -81,16 +81,7 @@ def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
     return np.asarray(np.divide(total, count, out=out, where=count > 0))
 
 
-def read_bins(study: Study) -> dict[tuple[str, str], CaseBins]:
-    """(dataset, method) -> the bins of all its seeds."""
-    out: dict[tuple[str, str], CaseBins] = {}
-    for run, path in study.files("bins.npz"):
-        found, key = read_run_bins(path), (run.dataset, run.method)
-        out[key] = _add(out[key], found, path) if key in out else found
-    return out
-
-
-def read_run_bins(path: Path) -> CaseBins:
+def read_bins(path: Path) -> CaseBins:
     """The bins of one run; those against true probabilities, if it has some, as region `TRUTH`."""
     regions: dict[str, Floats] = {}
     with open_arrays(path, "calibration bins") as file:
@@ -111,7 +102,7 @@ def read_run_bins(path: Path) -> CaseBins:
     return CaseBins(cases, regions)
 
 
-def _add(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
+def add_bins(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
     """The bins of two seeds: counts of the same case add up, other cases are kept."""
     cases = list(dict.fromkeys([*ours.cases, *theirs.cases]))
     regions = {}

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from segcal.report.context import Context
-from segcal.report.curves import CaseBins, Curve, read_run_bins
+from segcal.report.curves import Curve
 from segcal.report.plots.style import CLASS_COLORS
 from segcal.study import open_arrays
 
@@ -53,19 +53,17 @@ class CasePicture:
         return bool(self.image.any())
 
 
-@dataclass(frozen=True)
-class _Slices:
-    """The slices of the run that is shown for a method: case -> index, and its bins."""
+class _Slices(NamedTuple):
+    """The slices of the first run of a method."""
 
     run: str
     path: Path
-    index: dict[str, int]
-    bins: CaseBins
+    cases: list[str]
 
     def read(self, case: str) -> _Plane:
-        names = ("image", "truth", "labels", "confidence", "spacing")
+        names, index = ("image", "truth", "labels", "confidence", "spacing"), self.cases.index(case)
         with open_arrays(self.path, "slices") as file:
-            return {name: np.asarray(file[f"{name}_{self.index[case]}"]) for name in names}
+            return {name: np.asarray(file[f"{name}_{index}"]) for name in names}
 
 
 def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
@@ -73,8 +71,13 @@ def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
 
     The pictures and numbers of a method are those of its first run.
     """
-    slices = _open(context, dataset)
-    available = {case for each in slices.values() for case in each.index}
+    first: dict[str, _Slices] = {}
+    for run, path in context.study.files("slices.npz"):
+        if run.dataset == dataset and run.method not in first:
+            with open_arrays(path, "slices") as file:
+                first[run.method] = _Slices(run.run, path, [str(case) for case in file["cases"]])
+    slices = {method: first[method] for method in context.study.methods if method in first}
+    available = {case for each in slices.values() for case in each.cases}
     scores = context.aggregates.cases(dataset, "dsc").mean(axis=1)
     scores = scores.dropna().sort_values(kind="stable")
     scores = scores[[case in available for case in scores.index]]
@@ -89,24 +92,10 @@ def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
     return list(out.values())
 
 
-def _open(context: Context, dataset: str) -> dict[str, _Slices]:
-    """Method -> its first run with slices."""
-    out: dict[str, _Slices] = {}
-    bins = {run.run: path for run, path in context.study.files("bins.npz")}
-    for run, path in context.study.files("slices.npz"):
-        if run.dataset != dataset or run.method in out:
-            continue
-        with open_arrays(path, "slices") as file:
-            index = {str(case): i for i, case in enumerate(file["cases"])}
-        found = read_run_bins(bins[run.run]) if run.run in bins else CaseBins([], {})
-        out[run.method] = _Slices(run.run, path, index, found)
-    return {m: out[m] for m in context.study.methods if m in out}
-
-
 def _picture(
     context: Context, dataset: str, case: str, role: str, dsc: float, slices: dict[str, _Slices]
 ) -> CasePicture:
-    planes = {m: each.read(case) for m, each in slices.items() if case in each.index}
+    planes = {m: each.read(case) for m, each in slices.items() if case in each.cases}
     first = next(iter(planes.values()))
     window = _window(planes)
     size = _size(first["image"][window], first["spacing"])
@@ -117,9 +106,9 @@ def _picture(
     rows = rows[rows["case"] == case]
     methods = []
     for method, plane in planes.items():
-        run = slices[method]
-        values = rows[rows["run"] == run.run].groupby(["metric", "region"], observed=True)["value"]
-        means = values.mean()
+        run = slices[method].run
+        values = rows[rows["run"] == run].groupby(["metric", "region"], observed=True)["value"]
+        means, bins = values.mean(), context.run_bins.get(run)
         methods.append(
             MethodPicture(
                 method,
@@ -127,7 +116,7 @@ def _picture(
                 _confidence_map(plane["confidence"][window], size, classes),
                 float(means.get(("dsc", "all"), np.nan)),
                 float(means.get(("ece", context.region), np.nan)),
-                run.bins.of_case(case, context.region),
+                bins.of_case(case, context.region) if bins else None,
             )
         )
     image = np.repeat(gray[..., None], 3, 2)

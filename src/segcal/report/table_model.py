@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from segcal.metrics import better_direction, is_per_structure, metric_title, metric_unit
 from segcal.report.aggregates import Number
@@ -117,7 +117,6 @@ class Table:
         compact: the page shows no standard deviations.
     """
 
-    kind: ClassVar[str] = "table"
     name: str
     title: str
     columns: tuple[Column, ...]

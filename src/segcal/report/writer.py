@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain, count
 from pathlib import Path
 
 from markupsafe import Markup
@@ -102,18 +101,16 @@ def _save_tables(tables: Sequence[Table], folder: Path) -> None:
     """Write each table in all formats.
 
     The first table of a name keeps it; the same table of another region has the region behind the
-    name, and a number if a dataset is named like that.
+    name, and "-2" if a dataset is named like that.
     """
     first: dict[str, Table] = {}
     for table in tables:
         first.setdefault(table.name, table)
-    taken: set[str] = set()
     for table in sorted(tables, key=lambda table: first[table.name] is not table):
         name = safe_name(table.name)
         if first[table.name] is not table:
             name = f"{name}_{table.region}"
-        numbered = (f"{name}-{i}" for i in count(2))
-        name = next(each for each in chain([name], numbered) if each not in taken)
-        taken.add(name)
+        while (folder / f"{name}.csv").exists():
+            name += "-2"
         for ending, convert in FORMATS.items():
             (folder / f"{name}.{ending}").write_text(convert(table), encoding="utf-8")

@@ -6,8 +6,13 @@ import pandas as pd
 
 from segcal.metrics import base_metric, better_direction, is_per_structure
 from segcal.report.context import Context
-from segcal.report.rankings import ALPHA, Rankings
-from segcal.report.seed_comparisons import seed_count, significant, significant_over_cases_only
+from segcal.report.rankings import (
+    ALPHA,
+    Rankings,
+    seed_count,
+    significant,
+    significant_over_cases_only,
+)
 from segcal.report.table_model import metric_column
 from segcal.report.text import count, join
 from segcal.stats import distinct_hypotheses

@@ -11,8 +11,16 @@ from matplotlib.collections import LineCollection
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, TRUTH, Curve, Floats
-from segcal.report.plots.style import INK, MUTED, RULE, inline_svg, new_figure, panel_grid, to_svg
-from segcal.report.text import fold, signed
+from segcal.report.plots.style import (
+    INK,
+    MUTED,
+    RULE,
+    inline_svg,
+    method_panels,
+    new_figure,
+    to_svg,
+)
+from segcal.report.text import signed
 from segcal.study import Dataset
 
 # How many single cases are drawn behind a pooled curve.
@@ -83,17 +91,14 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
     methods = [m for m in context.study.methods if (name, m, of) in context.curves]
     if not methods:
         return None
-    titles = [fold(context.title(method)) for method in methods]
-    height = 2.1 if any("\n" in title for title in titles) else 1.95
-    figure, panels = panel_grid(len(methods), 5, (1.75, height), (0.5, 0.35))
-    for axes, method, title in zip(panels, methods, titles, strict=True):
+    figure, panels = method_panels(map(context.title, methods), 1.95)
+    for axes, method in zip(panels, methods, strict=True):
         curve, cases = context.curves[name, method, of], context.bins[name, method].regions[of]
         label = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
         draw_diagram(axes, curve, context.colors[method], label, cases=cases)
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_ticks([0, 0.5, 1], ["0", "0.5", "1"])
-        axes.set_title(title, loc="left")
     region, outcome = ("all", "true probability") if truth else (of, "accuracy")
     figure.supxlabel(f"confidence ({dataset.title}, region {region})", fontsize=8)
     figure.supylabel(outcome, fontsize=8)

@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
+
+from segcal.report.text import fold, shorten
 
 # Okabe and Ito's colors, then more that color-blind readers can tell apart; markers differ too.
 COLORS = (
@@ -56,6 +58,21 @@ def method_colors(methods: Sequence[str]) -> dict[str, str]:
     own = [m for m in methods if base[m] == m or base[m] not in base]
     colors = {m: COLORS[i % len(COLORS)] for i, m in enumerate(own)}
     return {m: colors[m] if m in colors else colors.get(base[m], COLORS[-1]) for m in methods}
+
+
+def short_titles(titles: Iterable[str]) -> list[str]:
+    """Names of methods, shortened to fit beside an axis."""
+    return [shorten(title, 26) for title in titles]
+
+
+def method_panels(titles: Iterable[str], height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel per method; a title of two lines makes the panels higher."""
+    folded = [fold(title) for title in titles]
+    height += 0.15 * any("\n" in title for title in folded)
+    figure, panels = panel_grid(len(folded), 5, (1.75, height), (0.5, 0.35))
+    for axes, title in zip(panels, folded, strict=True):
+        axes.set_title(title, loc="left")
+    return figure, panels
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from segcal.report.blocks import Figure, Section, Text
 from segcal.report.context import Context
-from segcal.report.plots.ranks import short_titles
-from segcal.report.plots.style import INK, panel_grid
+from segcal.report.plots.style import INK, panel_grid, short_titles
 from segcal.report.text import shorten
 from segcal.study import Dataset
 
@@ -52,7 +51,7 @@ def draw_logits(context: Context, dataset: Dataset) -> Figure | None:
         axes.set_axisbelow(True)
         axes.tick_params(axis="y", labelcolor=INK, length=0)
     first = panels[0]
-    first.set_yticks(range(len(methods)), short_titles(context, methods))
+    first.set_yticks(range(len(methods)), short_titles(map(context.title, methods)))
     first.invert_yaxis()
     if values.max() > _WIDE * values.min() > 0:
         first.set_xscale("log")
