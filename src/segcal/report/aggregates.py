@@ -81,16 +81,11 @@ class Aggregates:
         """Mean confidence minus accuracy, one value per seed."""
         return self._gaps.get((dataset, method, region), [])
 
-    def overall(self, dataset: str, method: str, metric: str, region: str | None = None) -> Number:
-        """The mean of a metric over all labels."""
-        key = (dataset, method, self.region_of(metric, region), metric)
-        return self._numbers.get(key, Number())
-
-    def of_label(
-        self, dataset: str, method: str, metric: str, label: str, region: str | None = None
+    def overall(
+        self, dataset: str, method: str, metric: str, region: str | None = None, *label: str
     ) -> Number:
-        """The mean of a metric for one label."""
-        key = (dataset, method, self.region_of(metric, region), metric, label)
+        """The mean of a metric over all labels, or for one."""
+        key = (dataset, method, self.region_of(metric, region), metric, *label)
         return self._numbers.get(key, Number())
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:

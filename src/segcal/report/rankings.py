@@ -81,10 +81,6 @@ class Rankings:
                 return float(np.nanmean(scores.values[dataset][:, i, j]))
         return float("nan")
 
-    def least_p(self, dataset: str) -> float:
-        """The smallest p-value of Wilcoxon's exact test with the cases of a dataset: 2/2^n."""
-        return min(1.0, 2.0 ** (1 - len(self.scores.cases[dataset])))
-
     def wins_and_losses(self, method: str, other: str) -> tuple[int, int]:
         """How many tests `method` wins and loses against `other`, after correction."""
         pair = self.tests[["method", "other"]].isin([method, other]).all(axis=1)
@@ -198,8 +194,7 @@ def compare_over_seeds(aggregates: Aggregates, rankings: Rankings, region: str) 
     ]
     patients = {name: dataset.patients for name, dataset in study.datasets.items()}
     found = compare_with_random_effects(
-        rows, reference=rankings.reference, metrics=scores.metrics, region=region,
-        patients=patients,
-    )  # fmt: skip
+        rows, reference=rankings.reference, metrics=scores.metrics, region=region, patients=patients
+    )
     shared = frozenset(name for name, of in patients.items() if len(set(of.values())) < len(of))
     return SeedComparisons(found, rankings.reference, region, shared)

@@ -146,12 +146,17 @@ def significance(context: Context) -> list[str]:
 
 
 def _few_cases(context: Context, ranks: Rankings) -> str:
-    """A warning if the number of cases does not allow a significant result."""
-    few = {
-        d: len(c) for d, c in ranks.scores.cases.items() if ranks.least_p(d) * ranks.family > ALPHA
-    }
-    names = [f"{n} cases of {context.study.datasets[d].title}" for d, n in few.items()]
-    return f" {join(names)} are too few for a significant difference there." if few else ""
+    """A warning if the number of cases does not allow a significant result.
+
+    The smallest p-value of Wilcoxon's exact test with n cases is 2/2^n.
+    """
+    few = [
+        f"{len(cases)} cases of {context.study.datasets[dataset].title}"
+        for dataset, cases in ranks.scores.cases.items()
+        if 2.0 ** (1 - len(cases)) * ranks.family > ALPHA
+    ]
+    end = "hardly any difference there can be significant after correction"
+    return f" With {join(few)} {end}." if few else ""
 
 
 def seed_variance(context: Context) -> list[str]:

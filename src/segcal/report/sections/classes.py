@@ -27,19 +27,21 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
     found = aggregates.labels(name, segmentation)
     structures = [s for s in dataset.structures if s in found] or found
     columns = {
-        (metric, label): metric_column(metric, group=dataset.class_name(label), dataset=name)
+        (metric, region, label): metric_column(
+            metric, group=dataset.class_name(label), dataset=name
+        )
         for label in structures
         for metric in segmentation
     }
     for label in aggregates.labels(name, ["class_ece"]):
         title = dataset.class_name(label)
         column = Column("class_ece", title, better="lower", group="class ECE", dataset=name)
-        columns["class_ece", label] = column
+        columns["class_ece", region, label] = column
     if not columns:
         return None
     rows = context.rows(
         context.methods_of(name),
-        lambda m: (Cell(aggregates.of_label(name, m, *key, region)) for key in columns),
+        lambda m: (Cell(aggregates.overall(name, m, *key)) for key in columns),
     )
     table = Table(
         f"classes_{name}", f"Classes of {dataset.title}", tuple(columns.values()), rows,

@@ -44,7 +44,7 @@ def failed_runs(context: Context) -> list[str]:
         return []
     named = join(failed[:3]) + (", …" if len(failed) > 3 else "")
     total = count(len(context.study.info.runs), "run")
-    return [f"{len(failed)} of {total} did not finish: {named}."]
+    return [f"{len(failed)} of {total} did not finish ({named})."]
 
 
 def breakdowns(context: Context) -> list[str]:
