@@ -80,7 +80,7 @@ def test_the_region_decides_the_calibration(context: Context, rows: pd.DataFrame
 
 def test_a_class(context: Context, rows: pd.DataFrame) -> None:
     mean, spread, _ = by_hand(rows[rows.label == "MYO"], "acdc", "nacl", "dsc", "all")
-    found = context.aggregates.of_label("acdc", "nacl", "dsc", "MYO")
+    found = context.aggregates.overall("acdc", "nacl", "dsc", "all", "MYO")
     assert (found.mean, found.spread) == (pytest.approx(mean), pytest.approx(spread))
     table = class_table(context, context.study.datasets["acdc"], "foreground")
     assert table is not None

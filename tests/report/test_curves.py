@@ -8,7 +8,7 @@ import pytest
 
 from segcal.metrics import CalibrationBins
 from segcal.report import Context
-from segcal.report.curves import curve, read_bins
+from segcal.report.curves import TRUTH, curve
 
 
 def test_the_interval_is_the_bootstrap_over_cases() -> None:
@@ -42,9 +42,8 @@ def test_bins_that_one_case_has_have_no_interval() -> None:
 
 
 def test_pooled_curves_agree_with_the_metrics(study: Path, context: Context) -> None:
-    bins = read_bins(context.study)["acdc", "nacl"]
-    found = bins.pooled("boundary")
-    assert found is not None
+    bins = context.bins["acdc", "nacl"]
+    found = context.curves["acdc", "nacl", "boundary"]
     total = CalibrationBins(4)
     for seed in (0, 1):
         with np.load(study / f"runs/acdc/nacl/seed{seed}/bins.npz") as file:
@@ -60,9 +59,7 @@ def test_pooled_curves_agree_with_the_metrics(study: Path, context: Context) -> 
 
 
 def test_truth_bins(context: Context) -> None:
-    found = read_bins(context.study, "truth_")
-    assert {dataset for dataset, _ in found} == {"phantom"}
-    nacl, ce = (found["phantom", m].pooled("all") for m in ("nacl", "ce_dice"))
-    assert nacl is not None
-    assert ce is not None
+    found = {dataset for dataset, _, region in context.curves if region == TRUTH}
+    assert found == {"phantom"}
+    nacl, ce = (context.curves["phantom", m, TRUTH] for m in ("nacl", "ce_dice"))
     assert nacl.ece < ce.ece

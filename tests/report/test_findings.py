@@ -8,9 +8,10 @@ import pytest
 
 from helpers.plain_studies import Values, write_plain
 from segcal.report import Context
-from segcal.report.findings import calibration, ranking, training
+from segcal.report.findings import calibration, ranking
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.rankings import Rankings
+from segcal.report.sections import findings
 from segcal.report.sections.main import main_table
 from segcal.report.sections.ranking import rank_table, ranking_note
 from segcal.report.sections.reliability import confidence_table
@@ -197,17 +198,17 @@ def course(method: str, best: float, last: float, **more: int) -> dict[str, obje
 def test_trainings_that_broke_down_are_named(tmp_path: Path) -> None:
     values = scores(a=(0.9, 0.1), b=(0.8, 0.1), c=(0.7, 0.1))
     runs = [course("a", 0.8, 0.41), course("b", 0.8, 0.39), course("c", 0.8, 0.8)]
-    (text,) = training.breakdowns(read(tmp_path, values, runs=runs))
+    (text,) = findings.breakdowns(read(tmp_path, values, runs=runs))
     assert text.startswith("1 of 3 trainings broke down")
     assert "50%" in text
     assert "d/b/seed0 (0.800 in epoch 4, 0.390 in epoch 9)" in text
     assert "best checkpoint" in text
     (tmp_path / "last").mkdir()
     last = read(tmp_path / "last", values, runs=[course("b", 0.8, 0.1, tested_epoch=9)])
-    assert "last checkpoint" in training.breakdowns(last)[0]
+    assert "last checkpoint" in findings.breakdowns(last)[0]
     (tmp_path / "well").mkdir()
     well = read(tmp_path / "well", values, runs=[course(m, 0.8, 0.8) for m in "abc"])
-    assert training.breakdowns(well) == []
+    assert findings.breakdowns(well) == []
 
 
 def test_candidates_that_broke_down_are_counted(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_candidates_that_broke_down_are_counted(tmp_path: Path) -> None:
     ]
     methods = [{"name": "a", "chosen_from": tried}, {"name": "b"}]
     context = read(tmp_path, scores(a=(0.9, 0.1), b=(0.8, 0.1)), methods=methods)
-    (text,) = training.breakdowns(context)
+    (text,) = findings.breakdowns(context)
     assert text.startswith("2 of 3 trainings ")
     assert "best checkpoint" in text
     assert candidates(context.study.info.methods[0].chosen_from) == (
@@ -235,7 +236,7 @@ def test_candidates_that_broke_down_are_counted(tmp_path: Path) -> None:
     (tmp_path / "last").mkdir()
     methods[0]["chosen_from"] = [candidate(1.0, val_dsc=0.1, trainings=[late])]
     context = read(tmp_path / "last", scores(a=(0.9, 0.1), b=(0.8, 0.1)), methods=methods)
-    assert "last checkpoint" in training.breakdowns(context)[0]
+    assert "last checkpoint" in findings.breakdowns(context)[0]
 
 
 def calibrated(values: Values, times: dict[str, float], name: str) -> Values:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from segcal.report import Context
-from segcal.report.curves import read_bins
 from segcal.report.pictures import case_pictures
 from segcal.study import read_study
 
@@ -25,7 +24,7 @@ def test_the_best_median_and_worst_case_are_pictured(context: Context) -> None:
 def test_a_picture_and_its_numbers_are_of_one_run(study: Path) -> None:
     """Means over seeds would not describe the mask of one seed."""
     context = Context(read_study(study, "boundary"))
-    rows, bins = context.aggregates.rows, read_bins(context.study)
+    rows, bins = context.aggregates.rows, context.bins
     for picture in case_pictures(context, "acdc"):
         for shown in picture.methods:
             mine = rows[

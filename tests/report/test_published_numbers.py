@@ -75,8 +75,8 @@ def test_a_method_that_the_file_does_not_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [("a: [", "is not a YAML file"), ("source: x", "`methods` is invalid"), ("x", "top level"),
-     (json.dumps({**CONTENT, "method": {}}), "`method` is invalid")],
+    [("a: [", "is not YAML"), ("source: x", "`methods`"), ("x", "expected keys and values"),
+     (json.dumps({**CONTENT, "method": {}}), "has no key `method`")],
 )  # fmt: skip
 def test_damaged_files(tmp_path: Path, content: str, problem: str) -> None:
     folder = study(tmp_path)

@@ -11,10 +11,9 @@ from helpers.plain_studies import Values, write_plain
 from segcal.report import Context, write_report
 from segcal.report.findings.ranking import seed_variance
 from segcal.report.formats import to_latex, to_markdown
-from segcal.report.plots.seed_forest_plot import draw_seed_forest
+from segcal.report.rankings import SeedComparisons
 from segcal.report.sections.ranking import patients_note
-from segcal.report.sections.seeds import seeds_note, seeds_table
-from segcal.report.seed_comparisons import SeedComparisons
+from segcal.report.sections.seeds import draw_seed_forest, seeds_note, seeds_table
 from segcal.stats import compare_with_random_effects
 from segcal.study import read_study
 

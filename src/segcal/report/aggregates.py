@@ -3,22 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from segcal.metrics import POOLED, find_metric
 from segcal.stats import means_over_seeds
 from segcal.study import Study
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Metrics that sections read in addition to those of the study.
 EXTRA = (
     "dsc", "ece", "cece", "signed_gap", "class_ece", "mean_abs_logit", "mean_confidence",
     "truth_ece", "truth_cece", "truth_mae", "truth_kl",
 )  # fmt: skip
+_KEYS = ["dataset", "method", "region", "metric"]
 
 
 @dataclass(frozen=True)
@@ -39,20 +37,13 @@ class Number:
 
 @dataclass(frozen=True)
 class Aggregates:
-    """Every mean of the report.
-
-    The value of a case is the mean over its labels that have one, the value of a seed the mean
-    over its cases that have one; the printed number is the mean of the seeds ± their standard
-    deviation.
-    """
+    """Every mean of the report: over the labels of a case, the cases of a seed, then seeds."""
 
     study: Study
 
     @cached_property
-    def rows(self) -> "pd.DataFrame":
+    def rows(self) -> pd.DataFrame:
         """The rows of single cases that the report needs."""
-        import pandas as pd
-
         table = self.study.table
         needed = {*EXTRA, *self.study.metrics}
         out = table[table["metric"].isin(needed) & (table["case"] != POOLED)].copy()
@@ -68,46 +59,45 @@ class Aggregates:
         return self.rows.groupby(keys, observed=True, sort=False)["value"].mean()
 
     @cached_property
-    def _overall(self) -> dict[tuple[str, ...], Number]:
-        keys = ["dataset", "method", "region", "metric"]
-        return _numbers(means_over_seeds(self.rows, keys, self.by_case))
-
-    @cached_property
-    def _by_label(self) -> dict[tuple[str, ...], Number]:
-        keys = ["dataset", "method", "region", "metric", "label"]
-        return _numbers(means_over_seeds(self.rows, keys))
+    def _numbers(self) -> dict[tuple[str, ...], Number]:
+        """(dataset, method, region, metric) or these and a label -> mean."""
+        overall = means_over_seeds(self.rows, _KEYS, self.by_case)
+        by_label = means_over_seeds(self.rows, [*_KEYS, "label"])
+        return {
+            key: Number(float(mean), float(spread), int(undefined), int(seeds), int(cases))
+            for means in (overall, by_label)
+            for key, mean, spread, seeds, cases, undefined in means.itertuples(name=None)
+        }
 
     @cached_property
     def _gaps(self) -> dict[tuple[str, ...], list[float]]:
-        keys = ["dataset", "method", "region"]
+        keys = _KEYS[:3]
         gaps = self.by_case[self.by_case.index.get_level_values("metric") == "signed_gap"]
         means = gaps.groupby([*keys, "seed"], observed=True, sort=False).mean().dropna()
-        out: dict[tuple[str, ...], list[float]] = {}
-        for key, value in zip(means.index, means.to_numpy(), strict=True):
-            out.setdefault(tuple(map(str, key))[:-1], []).append(float(value))
-        return out
+        by_method = means.groupby(keys, observed=True, sort=False).agg(list)
+        return dict(zip(map(tuple, by_method.index), by_method, strict=True))
 
     def gaps(self, dataset: str, method: str, region: str) -> list[float]:
         """Mean confidence minus accuracy, one value per seed."""
         return self._gaps.get((dataset, method, region), [])
 
-    def overall(self, dataset: str, method: str, metric: str, region: str | None = None) -> Number:
-        """The mean of a metric over all labels."""
-        key = (dataset, method, self.region_of(metric, region), metric)
-        return self._overall.get(key, Number())
-
-    def of_label(
-        self, dataset: str, method: str, metric: str, label: str, region: str | None = None
+    def overall(
+        self, dataset: str, method: str, metric: str, region: str | None = None, *label: str
     ) -> Number:
-        """The mean of a metric for one label."""
-        key = (dataset, method, self.region_of(metric, region), metric, label)
-        return self._by_label.get(key, Number())
+        """The mean of a metric over all labels, or for one."""
+        key = (dataset, method, self.region_of(metric, region), metric, *label)
+        return self._numbers.get(key, Number())
+
+    def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
+        """The labels that have rows of these metrics."""
+        found = (self.rows["dataset"] == dataset) & self.rows["metric"].isin(list(metrics))
+        return [str(label) for label in self.rows.loc[found, "label"].unique()]
 
     def region_of(self, metric: str, region: str | None = None) -> str:
         """The region in the rows of a metric; "all" for metrics of the whole image."""
         return "all" if find_metric(metric).whole_image else region or self.study.region
 
-    def cases(self, dataset: str, metric: str, region: str | None = None) -> "pd.DataFrame":
+    def cases(self, dataset: str, metric: str, region: str | None = None) -> pd.DataFrame:
         """Cases × methods of one metric, seeds averaged; methods in the order of the study."""
         values = self.by_case
         level = values.index.get_level_values
@@ -123,15 +113,12 @@ class Aggregates:
     @cached_property
     def seeds(self) -> int:
         """The largest number of seeds of any method."""
-        return max((number.seeds for number in self._overall.values()), default=0)
+        return max((number.seeds for number in self._numbers.values()), default=0)
 
     @cached_property
     def _cases(self) -> dict[tuple[str, str], set[str]]:
-        out: dict[tuple[str, str], set[str]] = {}
-        keys = self.rows[["dataset", "method", "case"]].drop_duplicates()
-        for dataset, method, case in keys.itertuples(index=False):
-            out.setdefault((str(dataset), str(method)), set()).add(str(case))
-        return out
+        grouped = self.rows.groupby(["dataset", "method"], observed=True)["case"]
+        return {(str(d), str(m)): set(cases.unique()) for (d, m), cases in grouped}
 
     def shared_cases(self, dataset: str, methods: Iterable[str]) -> tuple[int, int]:
         """How many cases of a dataset all methods have, and how many any has.
@@ -144,11 +131,3 @@ class Aggregates:
     def case_count(self, dataset: str) -> int:
         """How many cases of a dataset have rows."""
         return len(set().union(*(c for (d, _), c in self._cases.items() if d == dataset)))
-
-
-def _numbers(means: "pd.DataFrame") -> dict[tuple[str, ...], Number]:
-    columns = [means[name].to_numpy() for name in ("mean", "std", "undefined", "seeds", "cases")]
-    return {
-        tuple(map(str, key)): Number(float(mean), float(spread), int(lost), int(seeds), int(cases))
-        for key, mean, spread, lost, seeds, cases in zip(means.index, *columns, strict=True)
-    }

@@ -1,27 +1,20 @@
-"""Blocks of a section, from which the page, the table files and the figure files are written.
-
-A section is a list of blocks. Its tables are written as Markdown, LaTeX and CSV and its figures as
-SVG and PNG, under the name of the block; the page shows all blocks in their order.
-"""
+"""Blocks of a section, from which the page, the table files and the figure files are written."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Literal
 
+import pandas as pd
 from markupsafe import Markup
+from matplotlib.figure import Figure as MatplotlibFigure
 
 from segcal.report.table_model import Table
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure as MatplotlibFigure
 
 
 @dataclass(frozen=True)
 class Text:
     """A paragraph, a heading or a note in small print."""
 
-    kind: ClassVar[str] = "text"
     text: str
     style: Literal["paragraph", "heading", "note"] = "paragraph"
 
@@ -30,22 +23,15 @@ class Text:
 class Bullets:
     """A list of sentences."""
 
-    kind: ClassVar[str] = "bullets"
     texts: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A matplotlib figure, saved as figures/NAME.svg and .png.
+    """A matplotlib figure, saved as figures/NAME.svg and .png; `alt` describes what it shows."""
 
-    Attributes:
-        alt: description for readers who cannot see it.
-        on_page: whether the page shows it.
-    """
-
-    kind: ClassVar[str] = "figure"
     name: str
-    figure: "MatplotlibFigure"
+    figure: MatplotlibFigure
     alt: str
     on_page: bool = True
 
@@ -54,9 +40,8 @@ class Figure:
 class DataFile:
     """A data frame that is saved as tables/NAME.csv and not shown."""
 
-    kind: ClassVar[str] = "data"
     name: str
-    frame: "pd.DataFrame"
+    frame: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,6 @@ class Tile:
 class Tiles:
     """Tiles side by side; `legend` has (name, color) of the classes shown."""
 
-    kind: ClassVar[str] = "tiles"
     title: str
     subtitle: str
     tiles: Sequence[Tile]
@@ -93,7 +77,6 @@ class Group:
         live: id of an element in which the page's script draws instead of these blocks.
     """
 
-    kind: ClassVar[str] = "group"
     blocks: Sequence["Block"]
     heading: str = ""
     dataset: str = ""
@@ -107,13 +90,7 @@ Block = Text | Bullets | Table | Figure | DataFile | Tiles | Group
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report.
-
-    Attributes:
-        name: identifier in the page, unique.
-        title: heading.
-        menu: entry in the table of contents, if shorter than the title.
-    """
+    """A section of the report; `name` is unique, `menu` its short title in the contents."""
 
     name: str
     title: str
@@ -121,13 +98,11 @@ class Section:
     menu: str = ""
 
     def walk(self) -> Iterator[Block]:
-        """All blocks, those inside groups included."""
-        yield from _walk(self.blocks)
-
-
-def _walk(blocks: Sequence[Block]) -> Iterator[Block]:
-    for block in blocks:
-        if isinstance(block, Group):
-            yield from _walk(block.blocks)
-        else:
-            yield block
+        """All blocks, those inside groups instead of the groups."""
+        left = list(self.blocks)
+        while left:
+            block = left.pop(0)
+            if isinstance(block, Group):
+                left = [*block.blocks, *left]
+            else:
+                yield block

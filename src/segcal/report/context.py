@@ -1,16 +1,20 @@
 """What sections are built from: everything is computed once, when a section first needs it."""
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
-from segcal.report.curves import CaseBins, Curve, read_bins
-from segcal.report.plots.style import method_colors, method_markers
+from segcal.report.curves import CaseBins, Curve, add_bins, curve, read_bins
+from segcal.report.plots.style import MARKERS, method_colors
 from segcal.report.published_numbers import PublishedNumbers, find_published
-from segcal.report.rankings import Rankings, compute_rankings
-from segcal.report.seed_comparisons import SeedComparisons, compare_over_seeds
-from segcal.report.table_model import Table
+from segcal.report.rankings import (
+    Rankings,
+    SeedComparisons,
+    compare_over_seeds,
+    compute_rankings,
+)
+from segcal.report.table_model import Cell, Row, Table
 from segcal.study import Dataset, Study
 
 
@@ -20,16 +24,21 @@ class Context:
     Attributes:
         study: names, options and the rows of all cases.
         region: where the calibration of tables and figures is measured.
+        regions: all regions with calibration, that of the study first.
+        aggregates: means over labels, cases and seeds.
+        colors, markers: of each method, the same in all figures.
+        empty: whether no run has finished.
     """
 
     def __init__(self, study: Study) -> None:
         self.study = study
         self.region = study.region
-
-    @cached_property
-    def aggregates(self) -> Aggregates:
-        """Means over labels, cases and seeds."""
-        return Aggregates(self.study)
+        self.regions = list(dict.fromkeys([study.region, *study.regions]))
+        self.datasets = list(study.datasets.values())
+        self.aggregates = Aggregates(study)
+        self.colors = method_colors(list(study.methods))
+        self.markers = {m: MARKERS[i % len(MARKERS)] for i, m in enumerate(study.methods)}
+        self.empty = study.table.empty
 
     @cached_property
     def rankings(self) -> Rankings | None:
@@ -44,62 +53,39 @@ class Context:
         """
         if self.rankings is None:
             return {}
-        compare = partial(compare_over_seeds, self.aggregates, self.rankings)
-        own, *others = self.regions
-        first = compare(own)
-        return {own: first, **({region: compare(region) for region in others} if first else {})}
+        out: dict[str, SeedComparisons] = {}
+        for region in self.regions:
+            if not out or out[self.region]:
+                out[region] = compare_over_seeds(self.aggregates, self.rankings, region)
+        return out
+
+    @cached_property
+    def run_bins(self) -> dict[str, CaseBins]:
+        """Run -> calibration bins."""
+        return {run.run: read_bins(path) for run, path in self.study.files("bins.npz")}
 
     @cached_property
     def bins(self) -> dict[tuple[str, str], CaseBins]:
-        """(dataset, method) -> calibration bins."""
-        return read_bins(self.study)
+        """(dataset, method) -> calibration bins of all its seeds."""
+        out: dict[tuple[str, str], CaseBins] = {}
+        for run, path in self.study.files("bins.npz"):
+            found, key = self.run_bins[run.run], (run.dataset, run.method)
+            out[key] = add_bins(out[key], found, path) if key in out else found
+        return out
 
     @cached_property
-    def truth_bins(self) -> dict[tuple[str, str], CaseBins]:
-        """(dataset, method) -> calibration bins against known true probabilities."""
-        return read_bins(self.study, "truth_")
-
-    @cached_property
-    def _curves(self) -> dict[tuple[str, str, str, bool], Curve | None]:
-        return {}
-
-    def curve(self, dataset: str, method: str, region: str, *, truth: bool = False) -> Curve | None:
-        """The reliability curve pooled over cases and seeds; None without bins."""
-        key = (dataset, method, region, truth)
-        if key not in self._curves:
-            bins = (self.truth_bins if truth else self.bins).get((dataset, method))
-            self._curves[key] = bins.pooled(region) if bins else None
-        return self._curves[key]
+    def curves(self) -> dict[tuple[str, str, str], Curve]:
+        """(dataset, method, region) -> reliability curve pooled over cases and seeds."""
+        return {
+            (*key, region): curve(sums)
+            for key, bins in self.bins.items()
+            for region, sums in bins.regions.items()
+        }
 
     @cached_property
     def published(self) -> PublishedNumbers | None:
         """Published numbers that belong to the study."""
         return find_published(self.study)
-
-    @cached_property
-    def colors(self) -> dict[str, str]:
-        """Method -> color, the same in all figures."""
-        return method_colors(list(self.study.methods))
-
-    @cached_property
-    def markers(self) -> dict[str, str]:
-        """Method -> marker, the same in all figures."""
-        return method_markers(list(self.study.methods))
-
-    @property
-    def empty(self) -> bool:
-        """Whether no run has finished."""
-        return self.study.table.empty
-
-    @property
-    def regions(self) -> list[str]:
-        """All regions with calibration, that of the study first."""
-        return list(dict.fromkeys([self.region, *self.study.regions]))
-
-    @property
-    def datasets(self) -> list[Dataset]:
-        """The datasets of the study."""
-        return list(self.study.datasets.values())
 
     def title(self, method: str) -> str:
         """The printed name of a method."""
@@ -108,6 +94,12 @@ class Context:
     def methods_of(self, dataset: str) -> list[str]:
         """The methods with rows of a dataset."""
         return [m for m in self.study.methods if (dataset, m) in self.study.present]
+
+    def rows(
+        self, methods: Iterable[str], cells: Callable[[str], Iterable[Cell]]
+    ) -> tuple[Row, ...]:
+        """A row of a table for each method, with the cells that `cells` returns for it."""
+        return tuple(Row(m, self.title(m), tuple(cells(m))) for m in methods)
 
     def by_region(self, make: Callable[[str], Table | None]) -> list[Block]:
         """A table for each region; the page shows that of the selected region."""

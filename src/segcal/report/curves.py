@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.errors import PathError
-from segcal.study import Study, open_arrays
+from segcal.study import open_arrays
 
 Floats = npt.NDArray[np.float64]
 RESAMPLES = 1000
 # No curve is drawn through bins with fewer voxels: their accuracy is mostly noise.
 FEW_VOXELS = 20
-_SUMS = ("count", "confidence", "accuracy")
+# The "region" of bins against known true probabilities; they hold all voxels.
+TRUTH = "truth"
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,6 @@ class CaseBins:
             return None
         return curve(self.regions[region][:, [self.cases.index(case)]], resamples=0)
 
-    def pooled(self, region: str, resamples: int = RESAMPLES) -> Curve | None:
-        """The curve of all cases together."""
-        if region not in self.regions:
-            return None
-        return curve(self.regions[region], resamples=resamples)
-
 
 def curve(sums: Floats, resamples: int = RESAMPLES, seed: int = 0) -> Curve:
     """Pool sums (3, cases, bins) of count, confidence and accuracy over cases.
@@ -86,37 +81,28 @@ def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
     return np.asarray(np.divide(total, count, out=out, where=count > 0))
 
 
-def read_bins(study: Study, prefix: str = "") -> dict[tuple[str, str], CaseBins]:
-    """(dataset, method) -> bins; prefix "truth_" reads those against the true probabilities."""
-    out: dict[tuple[str, str], CaseBins] = {}
-    for run, path in study.files("bins.npz"):
-        found = read_run_bins(path, prefix)
-        if found is None:
-            continue
-        key = (run.dataset, run.method)
-        out[key] = _add(out[key], found, path) if key in out else found
-    return out
-
-
-def read_run_bins(path: Path, prefix: str = "") -> CaseBins | None:
-    """The bins of one run; None if it has none with that prefix."""
+def read_bins(path: Path) -> CaseBins:
+    """The bins of one run; those against true probabilities, if it has some, as region `TRUTH`."""
+    regions: dict[str, Floats] = {}
     with open_arrays(path, "calibration bins") as file:
-        if prefix and f"{prefix}top_count" not in file:
-            return None
-        sums = np.stack([np.asarray(file[f"{prefix}top_{name}"], np.float64) for name in _SUMS])
         cases = [str(name) for name in file["cases"]]
-        regions = ["all"] if prefix else [str(name) for name in file["regions"]]
-    if sums.ndim != 4 or sums.shape[1:3] != (len(cases), len(regions)):
-        raise PathError(
-            path,
-            f"bins of shape {sums.shape[1:]} do not fit {len(cases)} cases and {len(regions)} "
-            "regions",
-            "evaluate the run again",
-        )
-    return CaseBins(cases, {region: sums[:, :, i] for i, region in enumerate(regions)})
+        for prefix, names in (("", [*map(str, file["regions"])]), ("truth_", [TRUTH])):
+            if prefix and f"{prefix}top_count" not in file:
+                continue
+            keys = [f"{prefix}top_{name}" for name in ("count", "confidence", "accuracy")]
+            sums = np.stack([np.asarray(file[key], np.float64) for key in keys])
+            if sums.ndim != 4 or sums.shape[1:3] != (len(cases), len(names)):
+                raise PathError(
+                    path,
+                    f"bins of shape {sums.shape[1:]} do not fit {len(cases)} cases and "
+                    f"{len(names)} regions",
+                    "evaluate the run again",
+                )
+            regions |= {name: sums[:, :, i] for i, name in enumerate(names)}
+    return CaseBins(cases, regions)
 
 
-def _add(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
+def add_bins(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
     """The bins of two seeds: counts of the same case add up, other cases are kept."""
     cases = list(dict.fromkeys([*ours.cases, *theirs.cases]))
     regions = {}

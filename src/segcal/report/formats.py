@@ -4,8 +4,11 @@ import csv
 import io
 import math
 import re
+from collections.abc import Callable, Iterator, Mapping
 
-from segcal.report.table_model import Cell, Column, Row, Table
+from segcal.report.table_model import Cell, Column, Table
+
+Escape = Callable[[str], str]
 
 _TEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -43,83 +46,71 @@ def markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", out)
 
 
-def _with_spread(cell: Cell, column: Column, sign: str) -> str:
-    spread = cell.spread(column.digits)
-    out = cell.mean(column.digits) + (f" {sign} {spread}" if spread else "")
-    return f"{out} {cell.after}" if cell.after else out
+# How a format shows marks and remarks, and the title of a row of published numbers.
+_MARKDOWN = {
+    "best": "**{}**", "significant": "**{}**", "second": "<u>{}</u>", "remark": " ({})",
+    "published": "{} (published)",
+}  # fmt: skip
+_LATEX = {
+    "best": r"\textbf{{{}}}", "significant": r"\textbf{{{}}}", "second": r"\underline{{{}}}",
+    "remark": r"\,({})", "published": r"\quad published",
+}  # fmt: skip
 
 
-def _markdown_cell(cell: Cell, column: Column) -> str:
-    text = markdown(_with_spread(cell, column, "±"))
-    if cell.mark in ("best", "significant"):
-        text = f"**{text}**"
-    elif cell.mark == "second":
-        text = f"<u>{text}</u>"
-    remarks = cell.remarks(column.digits)
-    return text + (f" ({', '.join(remarks)})" if remarks else "")
+def _cell(cell: Cell, column: Column, escape: Escape, forms: Mapping[str, str]) -> str:
+    spread, remarks = cell.spread(column.digits), cell.remarks(column.digits)
+    text = cell.mean(column.digits) + (f" ± {spread}" if spread else "")
+    text = escape(f"{text} {cell.after}" if cell.after else text)
+    out = forms[cell.mark].format(text) if cell.mark else text
+    return out + (forms["remark"].format(", ".join(remarks)) if remarks else "")
+
+
+def _body(
+    table: Table, escape: Escape, forms: Mapping[str, str]
+) -> Iterator[tuple[bool, list[str]]]:
+    """Each line: whether there is a rule above it, and its cells."""
+    for row in table.rows:
+        cells = list(zip(row.cells, table.columns, strict=True))
+        title = escape(row.title)
+        note = f" ({escape(row.note)})" if row.note else ""
+        yield row.rule, [title + note, *(_cell(c, k, escape, forms) for c, k in cells)]
+        if any(c.published is not None for c in row.cells):
+            numbers = [
+                "" if c.published is None else f"{c.published:.{k.digits}f}" for c, k in cells
+            ]
+            yield False, [forms["published"].format(title), *numbers]
 
 
 def to_markdown(table: Table) -> str:
     """A Markdown table as GitHub shows it: best in bold, second underlined."""
     heads = [f"{c.group}: {c.heading}" if c.group else c.heading for c in table.columns]
-    lines = [f"**{markdown(table.title)}**" + _sentence(markdown(table.caption)), ""]
+    lines = [f"**{markdown(table.title)}** {markdown(table.caption)}".rstrip(), ""]
     lines.append("| " + " | ".join(map(markdown, [table.head, *heads])) + " |")
     lines.append("|---" + "|---:" * len(heads) + "|")
-    for row in table.rows:
-        title = markdown(row.title) + (f" ({markdown(row.note)})" if row.note else "")
-        cells = [_markdown_cell(c, k) for c, k in zip(row.cells, table.columns, strict=True)]
-        lines.append("| " + " | ".join([title, *cells]) + " |")
-        if _published(row):
-            cells = [_published_cell(c, k) for c, k in zip(row.cells, table.columns, strict=True)]
-            lines.append("| " + " | ".join([f"{markdown(row.title)} (published)", *cells]) + " |")
+    lines += [f"| {' | '.join(cells)} |" for _, cells in _body(table, markdown, _MARKDOWN)]
     lines += ["", *(f"- {markdown(note)}" for note in table.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _sentence(text: str) -> str:
-    return f" {text}" if text else ""
-
-
-def _published(row: Row) -> bool:
-    return any(cell.published is not None for cell in row.cells)
-
-
-def _published_cell(cell: Cell, column: Column) -> str:
-    return "" if cell.published is None else f"{cell.published:.{column.digits}f}"
-
-
-def _tex_cell(cell: Cell, column: Column) -> str:
-    text = tex(_with_spread(cell, column, "±"))
-    if cell.mark in ("best", "significant"):
-        text = rf"\textbf{{{text}}}"
-    elif cell.mark == "second":
-        text = rf"\underline{{{text}}}"
-    remarks = cell.remarks(column.digits)
-    return text + (rf"\,({', '.join(remarks)})" if remarks else "")
-
-
 def to_latex(table: Table) -> str:
     """A table environment; needs the package booktabs."""
-    line = r" \\"
-    out = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
-    caption = _sentence(tex(" ".join([table.caption, *table.notes]).strip()))
-    out.append(rf"\caption{{\textbf{{{tex(table.title)}}}{caption}}}")
-    out += [rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}"]
-    out += [rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    text = tex(" ".join([table.caption, *table.notes]))
+    caption = rf"\textbf{{{tex(table.title)}}} {text}".rstrip()
+    out = [
+        r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.name.lower())}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule",
+    ]  # fmt: skip
+    lines: list[tuple[bool, list[str]]] = []
     if table.groups:
         spans = [rf"\multicolumn{{{n}}}{{c}}{{{tex(text)}}}" for text, _, n in table.groups]
-        out.append(" & " + " & ".join(spans) + line)
-    out.append(" & ".join([tex(table.head), *(tex(c.heading) for c in table.columns)]) + line)
-    out.append(r"\midrule")
-    for row in table.rows:
-        if row.rule:
+        lines.append((False, ["", *spans]))
+    lines.append((False, [tex(table.head), *(tex(c.heading) for c in table.columns)]))
+    for i, (rule, cells) in enumerate([*lines, *_body(table, tex, _LATEX)]):
+        if rule or i == len(lines):
             out.append(r"\midrule")
-        title = tex(row.title) + (f" ({tex(row.note)})" if row.note else "")
-        cells = [_tex_cell(c, k) for c, k in zip(row.cells, table.columns, strict=True)]
-        out.append(" & ".join([title, *cells]) + line)
-        if _published(row):
-            cells = [_published_cell(c, k) for c, k in zip(row.cells, table.columns, strict=True)]
-            out.append(" & ".join([r"\quad published", *cells]) + line)
+        out.append(" & ".join(cells) + r" \\")
     return "\n".join([*out, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 

@@ -1,50 +1,42 @@
-"""The page: one template that shows the blocks of all sections and escapes all text."""
+"""The page: one template that shows the blocks of all sections and escapes all text.
+
+Its script draws from embedded data: compact JSON, safe inside a script element.
+"""
 
 import base64
 import hashlib
+import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from segcal import __version__
 from segcal.report.blocks import Section
 from segcal.report.context import Context
-from segcal.report.embedded_data import page_data, script_json
+from segcal.report.curves import FEW_VOXELS, Floats
 from segcal.report.text import count
 
 TEMPLATES = Path(__file__).parent / "templates"
+# Limit of numbers for the bins of single cases, about 4 bytes each.
+MOST_NUMBERS = 300_000
 
 
 def render(context: Context, sections: Sequence[Section], figures: Mapping[str, Markup]) -> str:
     """The page as one text; `figures` has the SVG element of each figure by name."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined
-    )
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    loader = FileSystemLoader(TEMPLATES)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    css, script = ((TEMPLATES / f"report.{e}").read_text(encoding="utf-8") for e in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    study = context.study
-    values: dict[str, Any] = {
-        "info": study.info,
-        "facts": _facts(context),
-        "sections": sections,
-        "figures": figures,
-        "empty": context.empty,
-        "region": context.region,
-        "regions": study.regions,
-        "methods": list(study.methods.values()),
-        "datasets": context.datasets,
-        "colors": context.colors,
-        "version": __version__,
-        "data": script_json(page_data(context)),
-        "css": Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        "js": Markup(script),
-        "script_hash": f"sha256-{digest}",
-    }
-    return environment.get_template("report.html").render(values)
+    return environment.get_template("report.html").render(
+        context=context, sections=sections, figures=figures, facts=_facts(context),
+        version=__version__, data=script_json(page_data(context)), css=Markup(css),
+        js=Markup(script), script_hash=f"sha256-{digest}",
+    )  # fmt: skip
 
 
 def _facts(context: Context) -> str:
@@ -58,3 +50,92 @@ def _facts(context: Context) -> str:
     if study.regions:
         out.append(f"calibration in region {context.region} unless stated otherwise")
     return " · ".join(out)
+
+
+def page_data(context: Context) -> dict[str, Any]:
+    """Methods, datasets, the values of each case, and reliability curves, pooled and per case.
+
+    If the bins of single cases would make the page too large, only the study's region has them,
+    and if need be only some cases, evenly selected; `thinned` is true then.
+    """
+    study = context.study
+    sizes = {
+        region: sum(b.regions[region].size for b in context.bins.values() if region in b.regions)
+        for region in study.regions
+    }
+    thinned = sum(sizes.values()) > MOST_NUMBERS
+    single = [context.region] if thinned else list(study.regions)
+    step = max(1, math.ceil(sum(sizes.get(region, 0) for region in single) / MOST_NUMBERS))
+    return {
+        "methods": [
+            {"name": m, "title": context.title(m), "color": context.colors[m],
+             "marker": context.markers[m]}
+            for m in study.methods
+        ],
+        "regions": list(study.regions),
+        "region": context.region,
+        "few": FEW_VOXELS,
+        "thinned": thinned,
+        "datasets": [_dataset(context, name, single, step) for name in study.datasets],
+    }  # fmt: skip
+
+
+def _dataset(context: Context, name: str, single: list[str], step: int) -> dict[str, Any]:
+    study, dsc = context.study, context.aggregates.cases(name, "dsc")
+    out: dict[str, Any] = {
+        "name": name,
+        "title": study.datasets[name].title,
+        "cases": [str(case) for case in dsc.index],
+        "dsc": {m: _rounded(dsc[m].to_numpy()) for m in dsc.columns},
+        "ece": {},
+        "pooled": {},
+        "single": {},
+    }
+    for region in study.regions:
+        ece = context.aggregates.cases(name, "ece", region).reindex(dsc.index)
+        out["ece"][region] = {m: _rounded(ece[m].to_numpy()) for m in ece.columns}
+        for method in study.methods:
+            if (name, method, region) not in context.curves:
+                continue
+            curve, bins = context.curves[name, method, region], context.bins[name, method]
+            # Probabilities in ten-thousandths, which are short in JSON.
+            columns = {"c": curve.confidence, "a": curve.accuracy, "l": curve.low, "h": curve.high}
+            out["pooled"].setdefault(region, {})[method] = {
+                "n": [int(v) for v in curve.count],
+                **{key: _rounded(1e4 * values, None) for key, values in columns.items()},
+            }
+            if region in single:
+                index = {case: i for i, case in enumerate(bins.cases)}
+                sums = bins.regions[region]
+                out["single"].setdefault(region, {})[method] = [
+                    _sums(sums[:, index[case]]) if case in index and i % step == 0 else 0
+                    for i, case in enumerate(out["cases"])
+                ]
+    return out
+
+
+def _rounded(values: Floats, digits: int | None = 4) -> list[float | None]:
+    return [None if math.isnan(v) else round(float(v), digits) for v in values]
+
+
+def _sums(sums: Floats) -> list[int]:
+    """Bin, count, confidence and accuracy of each bin that has voxels, one after the other."""
+    count, confidence, accuracy = sums
+    out: list[int] = []
+    for b in np.flatnonzero(count):
+        n = count[b]
+        out += [int(b), int(n), round(1e4 * confidence[b] / n), round(1e4 * accuracy[b] / n)]
+    return out
+
+
+def script_json(data: Any) -> Markup:
+    r"""JSON that cannot end the script element it is in.
+
+    Example:
+        >>> print(script_json(["</script>"]))
+        ["\u003c/script\u003e"]
+    """
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)

@@ -5,13 +5,16 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from PIL import Image
 
 from segcal.report.context import Context
-from segcal.report.curves import CaseBins, Curve, read_run_bins
+from segcal.report.curves import Curve
 from segcal.report.plots.style import CLASS_COLORS
 from segcal.study import open_arrays
 
@@ -50,19 +53,17 @@ class CasePicture:
         return bool(self.image.any())
 
 
-@dataclass(frozen=True)
-class _Slices:
-    """The slices of the run that is shown for a method: case -> index, and its bins."""
+class _Slices(NamedTuple):
+    """The slices of the first run of a method."""
 
     run: str
     path: Path
-    index: dict[str, int]
-    bins: CaseBins | None
+    cases: list[str]
 
     def read(self, case: str) -> _Plane:
-        names = ("image", "truth", "labels", "confidence", "spacing")
+        names, index = ("image", "truth", "labels", "confidence", "spacing"), self.cases.index(case)
         with open_arrays(self.path, "slices") as file:
-            return {name: np.asarray(file[f"{name}_{self.index[case]}"]) for name in names}
+            return {name: np.asarray(file[f"{name}_{index}"]) for name in names}
 
 
 def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
@@ -70,8 +71,13 @@ def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
 
     The pictures and numbers of a method are those of its first run.
     """
-    slices = _open(context, dataset)
-    available = {case for each in slices.values() for case in each.index}
+    first: dict[str, _Slices] = {}
+    for run, path in context.study.files("slices.npz"):
+        if run.dataset == dataset and run.method not in first:
+            with open_arrays(path, "slices") as file:
+                first[run.method] = _Slices(run.run, path, [str(case) for case in file["cases"]])
+    slices = {method: first[method] for method in context.study.methods if method in first}
+    available = {case for each in slices.values() for case in each.cases}
     scores = context.aggregates.cases(dataset, "dsc").mean(axis=1)
     scores = scores.dropna().sort_values(kind="stable")
     scores = scores[[case in available for case in scores.index]]
@@ -86,24 +92,10 @@ def case_pictures(context: Context, dataset: str) -> list[CasePicture]:
     return list(out.values())
 
 
-def _open(context: Context, dataset: str) -> dict[str, _Slices]:
-    """Method -> its first run with slices."""
-    out: dict[str, _Slices] = {}
-    bins = {run.run: path for run, path in context.study.files("bins.npz")}
-    for run, path in context.study.files("slices.npz"):
-        if run.dataset != dataset or run.method in out:
-            continue
-        with open_arrays(path, "slices") as file:
-            index = {str(case): i for i, case in enumerate(file["cases"])}
-        found = read_run_bins(bins[run.run]) if run.run in bins else None
-        out[run.method] = _Slices(run.run, path, index, found)
-    return {m: out[m] for m in context.study.methods if m in out}
-
-
 def _picture(
     context: Context, dataset: str, case: str, role: str, dsc: float, slices: dict[str, _Slices]
 ) -> CasePicture:
-    planes = {m: each.read(case) for m, each in slices.items() if case in each.index}
+    planes = {m: each.read(case) for m, each in slices.items() if case in each.cases}
     first = next(iter(planes.values()))
     window = _window(planes)
     size = _size(first["image"][window], first["spacing"])
@@ -114,17 +106,17 @@ def _picture(
     rows = rows[rows["case"] == case]
     methods = []
     for method, plane in planes.items():
-        run = slices[method]
-        values = rows[rows["run"] == run.run]
-        ece = (values["metric"] == "ece") & (values["region"] == context.region)
+        run = slices[method].run
+        values = rows[rows["run"] == run].groupby(["metric", "region"], observed=True)["value"]
+        means, bins = values.mean(), context.run_bins.get(run)
         methods.append(
             MethodPicture(
                 method,
                 _overlay(gray, _resized(plane["labels"][window], size), truth),
                 _confidence_map(plane["confidence"][window], size, classes),
-                float(values.loc[values["metric"] == "dsc", "value"].mean()),
-                float(values.loc[ece, "value"].mean()),
-                run.bins.of_case(case, context.region) if run.bins else None,
+                float(means.get(("dsc", "all"), np.nan)),
+                float(means.get(("ece", context.region), np.nan)),
+                bins.of_case(case, context.region) if bins else None,
             )
         )
     image = np.repeat(gray[..., None], 3, 2)
@@ -158,8 +150,6 @@ def _size(plane: npt.NDArray[Any], spacing: npt.NDArray[Any]) -> tuple[int, int]
 
 
 def _resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool = False) -> Bytes:
-    from PIL import Image
-
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(plane.astype(np.uint8)).resize(size, how))
 
@@ -168,26 +158,24 @@ def _overlay(gray: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
     """Classes in color on the image, the outline of the truth in white."""
     out = np.repeat(gray[..., None].astype(np.float64) * 0.85, 3, axis=2)
     for value in np.unique(labels[labels > 0]):
-        color = CLASS_COLORS[(int(value) - 1) % len(CLASS_COLORS)]
-        rgb = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)], float)
+        rgb = 255 * np.array(to_rgb(class_color(int(value))))
         inside = labels == value
-        out[inside] = 0.5 * out[inside] + 0.5 * rgb
-    out[_outline(truth)] = 255
+        out[inside] = 0.5 * out[inside] + 0.5 * rgb.round()
+    # Pixels whose right or lower neighbor has another label.
+    edge = np.zeros(truth.shape, bool)
+    edge[:-1] |= truth[:-1] != truth[1:]
+    edge[:, :-1] |= truth[:, :-1] != truth[:, 1:]
+    out[edge] = 255
     return out.astype(np.uint8)
 
 
-def _outline(labels: Bytes) -> npt.NDArray[np.bool_]:
-    """Pixels whose right or lower neighbor has another label."""
-    edge = np.zeros(labels.shape, bool)
-    edge[:-1] |= labels[:-1] != labels[1:]
-    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
-    return edge
+def class_color(label: int) -> str:
+    """The color of a class in masks and legends."""
+    return CLASS_COLORS[(label - 1) % len(CLASS_COLORS)]
 
 
 def _confidence_map(plane: npt.NDArray[Any], size: tuple[int, int], classes: int) -> Bytes:
     """Confidence from 1/K (dark) to 1 (bright)."""
-    from matplotlib import colormaps
-
     low = 1 / max(classes, 2)
     values = (_resized(plane, size) / 255 - low) / (1 - low)
     return np.asarray(colormaps["cividis"](np.clip(values, 0, 1), bytes=True))[..., :3]
@@ -195,8 +183,6 @@ def _confidence_map(plane: npt.NDArray[Any], size: tuple[int, int], classes: int
 
 def data_uri(picture: Bytes) -> str:
     """A picture as a WebP image inside the page."""
-    from PIL import Image
-
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "WEBP", quality=82, method=4)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -2,19 +2,18 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
+from segcal.config import Section, check_section, read_yaml
 from segcal.core.errors import PathError
 from segcal.metrics import find_metric
 from segcal.study import Dataset, Method, Study
 
 SHIPPED = Path(__file__).parent / "published"
-FILE = "published.yaml"
 
 
-class PublishedNumbers(BaseModel):
+class PublishedNumbers(Section):
     """Numbers of a publication.
 
     Attributes:
@@ -24,11 +23,9 @@ class PublishedNumbers(BaseModel):
         methods: key `paper` of a method -> source (or name) of a dataset -> metric -> value.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     source: str
     region: str = "all"
-    units: dict[str, str] = {}
+    units: dict[str, str] = Field(default_factory=dict)
     methods: dict[str, dict[str, dict[str, float]]]
 
     def value(self, method: Method, dataset: Dataset, metric: str, region: str) -> float | None:
@@ -48,39 +45,20 @@ class PublishedNumbers(BaseModel):
 def find_published(study: Study) -> PublishedNumbers | None:
     """What `published` of study.json names (a file of segcal or a path), else published.yaml."""
     name = study.info.published
-    if name is None:
-        path = study.folder / FILE
-        if not path.is_file():
-            return None
-    else:
-        path = SHIPPED / f"{name}.yaml"
-        path = path if path.is_file() else study.folder / name
+    path = study.folder / (name or "published.yaml")
+    shipped = {each.stem: each for each in sorted(SHIPPED.glob("*.yaml"))}
+    if name is not None:
+        path = shipped.get(name, path)
+    elif not path.is_file():
+        return None
     if not path.is_file():
-        shipped = ", ".join(sorted(each.stem for each in SHIPPED.glob("*.yaml")))
-        raise PathError(
-            path, "does not exist", f"correct `published` of study.json (segcal has: {shipped})"
-        )
-    published = _read(path)
+        remedy = f"correct `published` of study.json (segcal has: {', '.join(shipped)})"
+        raise PathError(path, "does not exist", remedy)
+    published = check_section(PublishedNumbers, read_yaml(path), str(path))
     for method in study.info.methods:
         if method.paper is not None and method.paper not in published.methods:
             near = get_close_matches(method.paper, published.methods, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "correct its key `paper`"
-            raise PathError(
-                path, f"has no method {method.paper!r}, which method {method.name} names", hint
-            )
+            problem = f"has no method {method.paper!r}, which method {method.name} names"
+            raise PathError(path, problem, hint)
     return published
-
-
-def _read(path: Path) -> PublishedNumbers:
-    import yaml
-
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return PublishedNumbers.model_validate(content)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise PathError(path, f"is not a YAML file ({reason})") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the top level"
-        raise PathError(path, f"`{where}` is invalid ({first['msg']})") from error

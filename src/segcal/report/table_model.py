@@ -1,9 +1,10 @@
 """Tables of numbers: columns, rows and cells; the best values of a column are marked."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from segcal.metrics import find_metric
 from segcal.report.aggregates import Number
@@ -110,14 +111,12 @@ class Table:
     """A table with its caption and notes.
 
     Attributes:
-        name: of its files in tables/.
+        name: of its files in tables/; none are written if `saved` is false.
         region: where its calibration was measured.
         head: heading of the first column.
         compact: the page shows no standard deviations.
-        saved: whether it is written to tables/.
     """
 
-    kind: ClassVar[str] = "table"
     name: str
     title: str
     columns: tuple[Column, ...]
@@ -132,18 +131,9 @@ class Table:
     @property
     def groups(self) -> list[tuple[str, str, int]]:
         """Headings above the columns: (text, dataset, number of columns)."""
-        out: list[tuple[str, str, int]] = []
-        for column in self.columns:
-            if out and out[-1][:2] == (column.group, column.dataset):
-                out[-1] = (*out[-1][:2], out[-1][2] + 1)
-            else:
-                out.append((column.group, column.dataset, 1))
+        equal = itertools.groupby((column.group, column.dataset) for column in self.columns)
+        out = [(*key, len(list(columns))) for key, columns in equal]
         return out if any(text for text, _, _ in out) else []
-
-    @property
-    def has_published(self) -> bool:
-        """Whether a cell has a published number."""
-        return any(c.published is not None for row in self.rows for c in row.cells)
 
 
 def text_table(
@@ -184,12 +174,10 @@ def mark_best(table: Table) -> Table:
     cells = [list(row.cells) for row in table.rows]
     for j, column in enumerate(table.columns):
         costs = {i: _cost(row[j], column) for i, row in enumerate(cells)}
-        known = {i: cost for i, cost in costs.items() if not math.isnan(cost)}
-        if column.better is None or len(known) < 2:
-            continue
-        for i, cost in known.items():
-            place = sum(other < cost for other in known.values())
-            if place < 2 and cost < max(known.values()):
+        known = [cost for cost in costs.values() if not math.isnan(cost)]
+        for i, cost in costs.items():
+            place = sum(other < cost for other in known)
+            if column.better is not None and place < 2 and cost < max(known, default=cost):
                 cells[i][j] = replace(cells[i][j], mark="second" if place else "best")
     rows = (replace(row, cells=tuple(c)) for row, c in zip(table.rows, cells, strict=True))
     return replace(table, rows=tuple(rows))

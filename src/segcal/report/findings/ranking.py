@@ -1,18 +1,21 @@
 """Ranks, best values, the reference, and significant differences."""
 
 import math
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from segcal.metrics import find_metric
 from segcal.report.context import Context
-from segcal.report.rankings import ALPHA, Rankings
-from segcal.report.seed_comparisons import seed_count, significant, significant_over_cases_only
+from segcal.report.rankings import (
+    ALPHA,
+    Rankings,
+    seed_count,
+    significant,
+    significant_over_cases_only,
+)
 from segcal.report.table_model import metric_column
 from segcal.report.text import count, join
 from segcal.stats import distinct_hypotheses
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Where the reference was named -> what that means for its tests.
 _NAMED = {
@@ -45,19 +48,13 @@ def first_place(context: Context) -> list[str]:
 
 def best_of_datasets(context: Context) -> list[str]:
     """The best and worst DSC and ECE of each dataset."""
-    out = []
+    out, methods = [], context.study.compared
     for dataset in context.datasets:
         parts = []
-        for metric in context.study.metrics:
-            if find_metric(metric).key not in ("dsc", "ece"):
-                continue
-            digits = metric_column(metric).digits
-            means = {
-                m: context.aggregates.overall(dataset.name, m, metric).mean
-                for m in context.study.compared
-            }
-            known = {m: round(v, digits) for m, v in means.items() if not math.isnan(v)}
-            if known and (len(known) > 1 or len(means) == 1):
+        for metric in (m for m in context.study.metrics if find_metric(m).key in ("dsc", "ece")):
+            means = {m: context.aggregates.overall(dataset.name, m, metric).mean for m in methods}
+            known = {m: round(v, 3) for m, v in means.items() if not math.isnan(v)}
+            if known and (len(known) > 1 or len(methods) == 1):
                 parts.append(_extremes(context, known, metric))
         if parts:
             out.append(f"{dataset.title}: {'; '.join(parts)}.")
@@ -66,20 +63,17 @@ def best_of_datasets(context: Context) -> list[str]:
 
 def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
     """The best and the worst of the printed values; equal ones are named together."""
-    name, digits = metric_column(metric).title, metric_column(metric).digits
+    name = metric_column(metric).title
     if not find_metric(metric).per_structure:
         name += f" in region “{context.region}”"
     pick = (max, min) if find_metric(metric).better == "higher" else (min, max)
     best, worst = (choose(values.values()) for choose in pick)
-    if best == worst:
-        who = (
-            context.title(next(iter(values))) if len(values) == 1 else f"all {len(values)} methods"
-        )
-        return f"{name} {best:.{digits}f} ({who})"
     first, last = (
         join([context.title(m) for m, v in values.items() if v == end]) for end in (best, worst)
     )
-    return f"best {name} {best:.{digits}f} ({first}), worst {worst:.{digits}f} ({last})"
+    if best == worst:
+        return f"{name} {best:.3f} ({f'all {len(values)} methods' if len(values) > 1 else first})"
+    return f"best {name} {best:.3f} ({first}), worst {worst:.3f} ({last})"
 
 
 def reference_note(context: Context) -> str:
@@ -113,7 +107,7 @@ def reference_place(context: Context) -> list[str]:
     ]
 
 
-def _place(table: "pd.DataFrame", column: str, method: str, form: str) -> str:
+def _place(table: pd.DataFrame, column: str, method: str, form: str) -> str:
     """The place of a method, the first of those that equal ranks share, and its rank."""
     value = float(table.loc[table["method"] == method, column].iloc[0])
     shared = "shared, " if int((table[column] == value).sum()) > 1 else ""
@@ -129,8 +123,9 @@ def significance(context: Context) -> list[str]:
     mine = tests[(tests["method"] == reference) | (tests["other"] == reference)]
     tested = distinct_hypotheses(mine)
     others = [m for m in ranks.scores.methods if m != reference]
-    metrics = [metric_column(m).title for m in ranks.scores.metrics if m in set(tested["metric"])]
-    same = [metric_column(m).title for m in ranks.scores.metrics if m not in set(tested["metric"])]
+    titles = {m: metric_column(m).title for m in ranks.scores.metrics}
+    metrics = [title for m, title in titles.items() if m in set(tested["metric"])]
+    same = [title for title in titles.values() if title not in metrics]
     rivals = context.title(others[0]) if len(others) == 1 else f"{len(others)} other methods"
     out = f"{context.title(reference)} against {rivals} over cases"
     if not len(tested):
@@ -151,18 +146,17 @@ def significance(context: Context) -> list[str]:
 
 
 def _few_cases(context: Context, ranks: Rankings) -> str:
-    """A warning if the number of cases does not allow a significant result."""
-    few = {
-        d: len(c) for d, c in ranks.scores.cases.items() if ranks.least_p(d) * ranks.family > ALPHA
-    }
-    if not few:
-        return ""
-    names = join([f"{n} cases of {context.study.datasets[d].title}" for d, n in few.items()])
-    least = max(ranks.least_p(d) for d in few)
-    return (
-        f" With {names} no p-value is below {least:.2g}, so hardly any difference there can be "
-        "significant after correction: more cases are needed."
-    )
+    """A warning if the number of cases does not allow a significant result.
+
+    The smallest p-value of Wilcoxon's exact test with n cases is 2/2^n.
+    """
+    few = [
+        f"{len(cases)} cases of {context.study.datasets[dataset].title}"
+        for dataset, cases in ranks.scores.cases.items()
+        if 2.0 ** (1 - len(cases)) * ranks.family > ALPHA
+    ]
+    end = "hardly any difference there can be significant after correction"
+    return f" With {join(few)} {end}." if few else ""
 
 
 def seed_variance(context: Context) -> list[str]:
@@ -190,16 +184,15 @@ def unshared_cases(context: Context) -> list[str]:
     for dataset in context.datasets:
         methods = context.methods_of(dataset.name)
         shared, total = context.aggregates.shared_cases(dataset.name, methods)
-        if shared == total:
-            continue
-        text = (
-            f"{dataset.title}: {shared} of {total} cases were evaluated with all {len(methods)} "
-            "methods, so means are over different cases"
-        )
         ranked, cases = context.aggregates.shared_cases(dataset.name, context.study.compared)
+        effect = ""
         if not ranked:
-            text += "; without a common case there is no ranking and no test"
+            effect = "; without a common case there is no ranking and no test"
         elif ranked < cases:
-            text += "; in rankings and tests a missing case gets the worst value of any method"
-        out.append(f"{text}.")
+            effect = "; in rankings and tests a missing case gets the worst value of any method"
+        if shared < total:
+            out.append(
+                f"{dataset.title}: {shared} of {total} cases were evaluated with all "
+                f"{len(methods)} methods, so means are over different cases{effect}."
+            )
     return out

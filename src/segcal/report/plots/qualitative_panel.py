@@ -1,8 +1,8 @@
 """One case as one figure: image, truth, and the result of each method."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.transforms import Affine2D
 
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
@@ -11,9 +11,6 @@ from segcal.report.pictures import Bytes, CasePicture
 from segcal.report.plots.reliability import draw_diagram
 from segcal.report.plots.style import INK, MUTED, new_figure
 from segcal.report.text import fold, shorten
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # Pixels: between tiles, above them for names of two lines, and above all for the title.
 _GAP, _HEAD, _TITLE = 8, 31, 26
@@ -69,14 +66,12 @@ def _paste(canvas: Bytes, picture: Bytes, x: int, y: int) -> None:
     canvas[y : y + high, x : x + wide] = picture
 
 
-def _name(axes: "Axes", x: int, top: int, text: str, color: str) -> None:
+def _name(axes: Axes, x: int, top: int, text: str, color: str) -> None:
     axes.text(x, top + _HEAD - 5, text, fontsize=7.5, color=color, fontweight="bold")
 
 
-def _diagram(axes: "Axes", curve: Curve, x: int, y: int, side: int, color: str) -> None:
+def _diagram(axes: Axes, curve: Curve, x: int, y: int, side: int, color: str) -> None:
     """A reliability diagram of `side` pixels whose upper left corner is (x, y)."""
-    from matplotlib.transforms import Affine2D
-
     place = Affine2D().scale(side, -side).translate(x, y + side) + axes.transData
     axes.plot([0, 0, 1], [1, 0, 0], color=MUTED, lw=0.6, transform=place)
     draw_diagram(axes, curve, color, f"ECE {curve.ece:.3f}", place=place, scale=0.85)

@@ -1,27 +1,34 @@
 """The reliability diagram: accuracy against confidence, with interval, counts and single cases."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
-from segcal.report.curves import FEW_VOXELS, Curve, Floats
-from segcal.report.plots.style import INK, MUTED, RULE, inline_svg, new_figure, panel_grid, to_svg
-from segcal.report.text import fold, signed
+from segcal.report.curves import FEW_VOXELS, TRUTH, Curve, Floats
+from segcal.report.plots.style import (
+    INK,
+    MUTED,
+    RULE,
+    inline_svg,
+    method_panels,
+    new_figure,
+    to_svg,
+)
+from segcal.report.text import signed
 from segcal.study import Dataset
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # How many single cases are drawn behind a pooled curve.
 MOST_CASES = 40
 
 
 def draw_diagram(
-    axes: "Axes",
+    axes: Axes,
     curve: Curve,
     color: str,
     label: str,
@@ -62,10 +69,8 @@ def draw_diagram(
     )  # fmt: skip
 
 
-def _draw_cases(axes: "Axes", sums: Floats) -> None:
+def _draw_cases(axes: Axes, sums: Floats) -> None:
     """Thin lines of single cases, evenly selected if there are many."""
-    from matplotlib.collections import LineCollection
-
     count, confidence, accuracy = sums
     lines = []
     for i in np.unique(np.linspace(0, len(count) - 1, MOST_CASES).astype(int)):
@@ -81,38 +86,27 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
 
     With `truth` the diagrams are against the known true probabilities of all voxels.
     """
-    region = "all" if truth else context.region
-    found = context.truth_bins if truth else context.bins
-    bins = {
-        method: found[dataset.name, method].regions[region]
-        for method in context.study.methods
-        if (dataset.name, method) in found and region in found[dataset.name, method].regions
-    }
-    if not bins:
+    name = dataset.name
+    of = TRUTH if truth else context.region
+    methods = [m for m in context.study.methods if (name, m, of) in context.curves]
+    if not methods:
         return None
-    titles = [fold(context.title(method)) for method in bins]
-    height = 2.1 if any("\n" in title for title in titles) else 1.95
-    figure, panels = panel_grid(
-        len(bins), most_across=5, width=1.75, height=height, margins=(0.5, 0.35)
-    )
-    for axes, (method, cases), title in zip(panels, bins.items(), titles, strict=True):
-        curve = context.curve(dataset.name, method, region, truth=truth)
-        assert curve is not None
+    figure, panels = method_panels(map(context.title, methods), 1.95)
+    for axes, method in zip(panels, methods, strict=True):
+        curve, cases = context.curves[name, method, of], context.bins[name, method].regions[of]
         label = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
         draw_diagram(axes, curve, context.colors[method], label, cases=cases)
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-        axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
-        axes.set_title(title, loc="left")
-    outcome = "true probability" if truth else "accuracy"
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks([0, 0.5, 1], ["0", "0.5", "1"])
+    region, outcome = ("all", "true probability") if truth else (of, "accuracy")
     figure.supxlabel(f"confidence ({dataset.title}, region {region})", fontsize=8)
     figure.supylabel(outcome, fontsize=8)
     alt = (
-        f"Reliability diagrams of {len(bins)} methods on {dataset.title}, region {region}: "
+        f"Reliability diagrams of {len(methods)} methods on {dataset.title}, region {region}: "
         f"{outcome} against confidence, pooled over cases, with 95 % intervals and voxel counts"
     )
-    name = "truth" if truth else "reliability"
-    return Figure(f"{name}_{dataset.name}", figure, alt)
+    return Figure(f"{'truth' if truth else 'reliability'}_{name}", figure, alt)
 
 
 def small_diagrams(curves: Mapping[str, tuple[Curve, str]]) -> dict[str, Markup]:

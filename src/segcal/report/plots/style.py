@@ -3,16 +3,21 @@
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib
+import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from PIL import Image
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from segcal.report.text import fold, shorten
 
 # Okabe and Ito's colors, then more that color-blind readers can tell apart; markers differ too.
 COLORS = (
@@ -55,53 +60,58 @@ def method_colors(methods: Sequence[str]) -> dict[str, str]:
     return {m: colors[m] if m in colors else colors.get(base[m], COLORS[-1]) for m in methods}
 
 
-def method_markers(methods: Sequence[str]) -> dict[str, str]:
-    """A marker per method."""
-    return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(methods)}
+def short_titles(titles: Iterable[str]) -> list[str]:
+    """Names of methods, shortened to fit beside an axis."""
+    return [shorten(title, 26) for title in titles]
+
+
+def method_panels(titles: Iterable[str], height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel per method; a title of two lines makes the panels higher."""
+    folded = [fold(title) for title in titles]
+    height += 0.15 * any("\n" in title for title in folded)
+    figure, panels = panel_grid(len(folded), 5, (1.75, height), (0.5, 0.35))
+    for axes, title in zip(panels, folded, strict=True):
+        axes.set_title(title, loc="left")
+    return figure, panels
 
 
 @contextmanager
 def figure_style() -> Iterator[None]:
     """Draw in this style; dollar signs and rare letters in names are plain text."""
-    import matplotlib
-
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
-def new_figure(width: float, height: float, layout: Any = "constrained") -> "Figure":
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Figure:
     """A figure of this size in inches, which needs no window system."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
 
 def panel_grid(
-    count: int, *, most_across: int, width: float, height: float, margins: tuple[float, float]
-) -> tuple["Figure", list["Axes"]]:
-    """A figure with `count` panels of this size in inches, which share both axes."""
+    count: int,
+    most_across: int,
+    size: tuple[float, float],
+    margins: tuple[float, float],
+    sharex: bool = True,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with `count` panels of this size in inches, which share their axes."""
     across = min(most_across, count)
     down = -(-count // across)
-    figure = new_figure(margins[0] + width * across, margins[1] + height * down)
-    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    figure = new_figure(margins[0] + size[0] * across, margins[1] + size[1] * down)
+    grid = figure.subplots(down, across, sharex=sharex, sharey=True, squeeze=False)
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     return figure, list(grid.flat[:count])
 
 
-def save_figure(figure: "Figure", path: Path) -> str:
+def save_figure(figure: Figure, path: Path) -> str:
     """Write `path`.png and `path`.svg; returns the text of the latter.
 
     The figure is laid out once and drawn twice; `savefig` would lay it out for each file.
     """
-    import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
     figure.set_dpi(150)
     canvas: Any = FigureCanvasAgg(figure)  # its buffer has no type
     canvas.draw()
@@ -113,10 +123,8 @@ def save_figure(figure: "Figure", path: Path) -> str:
     return text
 
 
-def to_svg(figure: "Figure") -> str:
+def to_svg(figure: Figure) -> str:
     """The figure as the text of an SVG file."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
     text = io.StringIO()
     canvas: Any = FigureCanvasSVG(figure)
     canvas.print_svg(text, metadata={"Date": None})
@@ -143,8 +151,8 @@ def inline_svg(svg: str, name: str, alt: str, least_width: int = 600) -> Markup:
     wide = round(float(width[1]) * 4 / 3) if width else 600
     # Never larger than drawn; a narrow screen scrolls instead of making it too small to read.
     style = f"max-width:{wide}px;min-width:{min(wide, least_width)}px"
-    body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
-    body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
+    for name in ("width", "height"):
+        body = re.sub(rf'(<svg[^>]*?) {name}="[^"]*"', r"\1", body, count=1)
     opening = Markup('<svg class="drawn" role="img" aria-label="{}" style="{}"').format(alt, style)
     return Markup(body.replace("<svg", opening, 1))
 

@@ -2,8 +2,7 @@
 
 from segcal.report.blocks import Figure, Group, Section, Text
 from segcal.report.context import Context
-from segcal.report.plots.style import panel_grid
-from segcal.report.text import fold
+from segcal.report.plots.style import method_panels
 from segcal.study import Dataset
 
 
@@ -27,20 +26,15 @@ def draw_cases(context: Context, dataset: Dataset) -> Figure | None:
     methods = [m for m in dsc.columns if m in ece.columns]
     if not methods:
         return None
-    titles = [fold(context.title(m)) for m in methods]
-    height = 1.8 if any("\n" in title for title in titles) else 1.65
-    figure, panels = panel_grid(
-        len(methods), most_across=5, width=1.75, height=height, margins=(0.5, 0.35)
-    )
+    figure, panels = method_panels(map(context.title, methods), 1.65)
     every = (dsc[methods].to_numpy().ravel(), ece[methods].to_numpy().ravel())
-    for axes, method, title in zip(panels, methods, titles, strict=True):
+    for axes, method in zip(panels, methods, strict=True):
         # Pixels, because thousands of points make a page slow; this gray fits light and dark.
         axes.scatter(*every, s=6, color="#8a939b", alpha=0.3, lw=0, rasterized=True)
         axes.scatter(
             dsc[method], ece[method], s=13, color=context.colors[method],
             marker=context.markers[method], lw=0, alpha=0.85, rasterized=len(dsc) > 500,
         )  # fmt: skip
-        axes.set_title(title, loc="left")
         axes.grid(lw=0.4)
         axes.set_axisbelow(True)
     figure.supxlabel(f"DSC of a case ({dataset.title})", fontsize=8)

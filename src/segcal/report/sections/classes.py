@@ -6,7 +6,7 @@ from segcal.metrics import find_metric
 from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
-from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
+from segcal.report.table_model import Cell, Column, Table, mark_best, metric_column
 from segcal.study import Dataset
 
 
@@ -22,37 +22,29 @@ def build(context: Context) -> Section | None:
 
 def class_table(context: Context, dataset: Dataset, region: str) -> Table | None:
     """Methods × (structure and metric, class ECE of each class)."""
-    methods, rows = context.methods_of(dataset.name), context.aggregates.rows
-    here = rows[rows["dataset"] == dataset.name]
+    name, aggregates = dataset.name, context.aggregates
     segmentation = [m for m in context.study.metrics if find_metric(m).per_structure]
-    found = list(dict.fromkeys(here.loc[here["metric"].isin(segmentation), "label"].astype(str)))
+    found = aggregates.labels(name, segmentation)
     structures = [s for s in dataset.structures if s in found] or found
-    classes = list(dict.fromkeys(here.loc[here["metric"] == "class_ece", "label"].astype(str)))
     columns = {
-        (metric, label): metric_column(
-            metric, group=dataset.class_name(label), dataset=dataset.name
+        (metric, region, label): metric_column(
+            metric, group=dataset.class_name(label), dataset=name
         )
         for label in structures
         for metric in segmentation
     }
-    columns |= {
-        ("class_ece", label): Column(
-            "class_ece", dataset.class_name(label), "", "lower", 3, "class ECE", dataset.name
-        )
-        for label in classes
-    }
-    if not columns or not methods:
+    for label in aggregates.labels(name, ["class_ece"]):
+        title = dataset.class_name(label)
+        column = Column("class_ece", title, better="lower", group="class ECE", dataset=name)
+        columns["class_ece", region, label] = column
+    if not columns:
         return None
-    cells = {
-        method: tuple(
-            Cell(context.aggregates.of_label(dataset.name, method, metric, label, region))
-            for metric, label in columns
-        )
-        for method in methods
-    }
+    rows = context.rows(
+        context.methods_of(name),
+        lambda m: (Cell(aggregates.overall(name, m, *key)) for key in columns),
+    )
     table = Table(
-        f"classes_{dataset.name}", f"Classes of {dataset.title}", tuple(columns.values()),
-        tuple(Row(m, context.title(m), cells[m]) for m in methods),
+        f"classes_{name}", f"Classes of {dataset.title}", tuple(columns.values()), rows,
         caption=caption(context, region), region=region,
     )  # fmt: skip
     return mark_best(with_notes(table, context))

@@ -26,44 +26,33 @@ _DEFAULTS = {
 }
 
 
-def build_ablation(context: Context) -> Section | None:
-    """Methods of group ablation, below the method that they vary."""
-    return _build(context, "ablation", "ablation")
-
-
-def build_priors(context: Context) -> Section | None:
-    """Methods of group prior, below the method that they vary."""
-    return _build(context, "prior", "priors")
-
-
-def build_posthoc(context: Context) -> Section | None:
-    """Calibrated methods, each below its network; a study cannot leave this table out."""
-    return _build(context, "posthoc", "posthoc")
-
-
 def _build(context: Context, group: str, name: str) -> Section | None:
+    """A table of the group in every region; a study cannot leave out that of calibrators."""
     if name != "posthoc" and not context.includes(name):
         return None
     about = group_of(context, group)
     tables = context.by_region(partial(group_table, context, group=group, name=name))
-    if not tables:
-        return None
     note: list[Block] = [Text(about.note)] if about.note else []
-    return Section(name, about.title, [*note, *tables])
+    return Section(name, about.title, [*note, *tables]) if tables else None
+
+
+build_ablation = partial(_build, group="ablation", name="ablation")
+build_priors = partial(_build, group="prior", name="priors")
+build_posthoc = partial(_build, group="posthoc", name="posthoc")
 
 
 def group_of(context: Context, group: str) -> MethodGroup:
     """Title, note and base of a group: those of the study, else the defaults."""
     given, default = context.study.info.groups.get(group, MethodGroup()), _DEFAULTS[group]
-    base = "" if group == "posthoc" else given.base or _find_base(context, group)
-    if base and base not in context.study.methods:
-        raise PathError(
-            context.study.folder / "study.json",
-            f"`groups.{group}.base` names {base!r}, which is not a method of the study",
-        )
-    note = default.note.format(base=context.title(base)) if base else ""
-    if group == "posthoc":
-        note = default.note
+    base, note = "", default.note
+    if group != "posthoc":
+        base = given.base or _find_base(context, group)
+        if base and base not in context.study.methods:
+            raise PathError(
+                context.study.folder / "study.json",
+                f"`groups.{group}.base` names {base!r}, which is not a method of the study",
+            )
+        note = note.format(base=context.title(base)) if base else ""
     return MethodGroup(title=given.title or default.title, note=given.note or note, base=base)
 
 
@@ -79,20 +68,12 @@ def _find_base(context: Context, group: str) -> str:
 
 def group_table(context: Context, region: str, group: str, name: str) -> Table | None:
     """The methods of a group, below the method that they vary."""
-    study = context.study
-    members, about = study.in_group(group), group_of(context, group)
-    if not members:
-        return None
-    if group == "posthoc":
-        bases = dict.fromkeys(m.rsplit("+", 1)[0] for m in members)
-        rows = [
-            m
-            for base in bases
-            for m in (base, *(x for x in members if x.rsplit("+", 1)[0] == base))
-            if m in study.methods
-        ]
-        rules = {b for b in list(bases)[1:] if b in study.methods}
-    else:
-        rows = [about.base, *members] if about.base else members
-        rules = {members[0]} if about.base else set()
-    return method_table(context, region, rows, name=name, title=about.title, rules=rules)
+    study, about = context.study, group_of(context, group)
+    below: dict[str, list[str]] = {}  # base -> methods
+    for method in study.in_group(group):
+        base = method.rsplit("+", 1)[0] if group == "posthoc" else about.base
+        below.setdefault(base, []).append(method)
+    rows = [m for base, of in below.items() for m in (base, *of) if m in study.methods]
+    # A line between the networks with their calibrators, or below the method that others vary.
+    rules = set(list(below)[1:]) if group == "posthoc" else {of[0] for b, of in below.items() if b}
+    return method_table(context, region, rows, name, about.title, rules)

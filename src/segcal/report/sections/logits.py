@@ -1,11 +1,8 @@
 """Logits: their mean size for each true class."""
 
-from typing import Any
-
 from segcal.report.blocks import Figure, Section, Text
 from segcal.report.context import Context
-from segcal.report.plots.ranks import short_titles
-from segcal.report.plots.style import INK, panel_grid
+from segcal.report.plots.style import INK, panel_grid, short_titles
 from segcal.report.text import shorten
 from segcal.study import Dataset
 
@@ -35,23 +32,26 @@ def draw_logits(context: Context, dataset: Dataset) -> Figure | None:
     methods = [m for m in context.study.methods if m in set(rows["method"])]
     values = rows.groupby(["label", "method", "case"], observed=True)["value"].mean()
     of, by = (values.index.get_level_values(name) for name in ("label", "method"))
-    height = 0.55 + 0.2 * len(methods)
-    figure, panels = panel_grid(
-        len(labels), most_across=4, width=1.75, height=height, margins=(1.6, 0.3)
-    )
+    figure, panels = panel_grid(len(labels), 4, (1.75, 0.55 + 0.2 * len(methods)), (1.6, 0.3))
     for axes, label in zip(panels, labels, strict=True):
         boxes = axes.boxplot(
             [values[(of == label) & (by == m)].dropna().to_numpy() for m in methods],
             orientation="horizontal", widths=0.62, patch_artist=True,
             positions=range(len(methods)), flierprops={"marker": ".", "markersize": 3},
         )  # fmt: skip
-        _paint(boxes, [context.colors[m] for m in methods])
+        # Whiskers and caps come in pairs.
+        for i, color in enumerate(context.colors[m] for m in methods):
+            boxes["boxes"][i].set(facecolor=f"{color}55", edgecolor=color, linewidth=1.1)
+            boxes["medians"][i].set(color=color, linewidth=1.6)
+            boxes["fliers"][i].set(markeredgecolor=color, markerfacecolor=color)
+            for part in (*boxes["whiskers"][2 * i : 2 * i + 2], *boxes["caps"][2 * i : 2 * i + 2]):
+                part.set(color=color, linewidth=1.0)
         axes.set_title(shorten(dataset.class_name(label), 20), loc="left")
         axes.grid(axis="x", lw=0.5)
         axes.set_axisbelow(True)
         axes.tick_params(axis="y", labelcolor=INK, length=0)
     first = panels[0]
-    first.set_yticks(range(len(methods)), short_titles(context, methods))
+    first.set_yticks(range(len(methods)), short_titles(map(context.title, methods)))
     first.invert_yaxis()
     if values.max() > _WIDE * values.min() > 0:
         first.set_xscale("log")
@@ -65,13 +65,3 @@ def draw_logits(context: Context, dataset: Dataset) -> Figure | None:
     )
     alt = f"Distribution over cases of mean |logit| per true class and method, {dataset.title}"
     return Figure(f"logits_{dataset.name}", figure, alt)
-
-
-def _paint(boxes: Any, colors: list[str]) -> None:
-    """Each box in its method's color; whiskers and caps come in pairs."""
-    for i, color in enumerate(colors):
-        boxes["boxes"][i].set(facecolor=f"{color}55", edgecolor=color, linewidth=1.1)
-        boxes["medians"][i].set(color=color, linewidth=1.6)
-        boxes["fliers"][i].set(markeredgecolor=color, markerfacecolor=color)
-        for part in (*boxes["whiskers"][2 * i : 2 * i + 2], *boxes["caps"][2 * i : 2 * i + 2]):
-            part.set(color=color, linewidth=1.0)

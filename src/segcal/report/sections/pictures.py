@@ -1,15 +1,10 @@
 """Pictures: the best, median and worst case with the results of all methods."""
 
-import math
-
-from markupsafe import Markup
-
 from segcal.report.blocks import Block, Section, Text, Tile, Tiles
 from segcal.report.context import Context
-from segcal.report.pictures import CasePicture, MethodPicture, case_pictures, data_uri
+from segcal.report.pictures import CasePicture, case_pictures, class_color, data_uri
 from segcal.report.plots.qualitative_panel import draw_panel
 from segcal.report.plots.reliability import small_diagrams
-from segcal.report.plots.style import CLASS_COLORS
 from segcal.report.text import safe_name
 
 
@@ -32,43 +27,33 @@ def build(context: Context) -> Section | None:
 
 def _tiles(context: Context, picture: CasePicture) -> Tiles:
     dataset = context.study.datasets[picture.dataset]
-    image = [(f"Image of case {picture.case}", data_uri(picture.image))]
     truth = (f"Truth of case {picture.case}", data_uri(picture.truth))
-    first = Tile(
-        "image, truth" if picture.has_image else "truth",
-        [*(image if picture.has_image else ()), truth],
-    )
-    names = {m.method: f"{picture.dataset}-{picture.role}-{m.method}" for m in picture.methods}
+    tiles = [Tile("truth", [truth])]
+    if picture.has_image:
+        image = (f"Image of case {picture.case}", data_uri(picture.image))
+        tiles = [Tile("image, truth", [image, truth])]
+    names = {
+        m.method: safe_name(f"{picture.dataset}-{picture.role}-{m.method}") for m in picture.methods
+    }
     diagrams = small_diagrams({
-        safe_name(names[m.method]): (m.curve, context.colors[m.method])
+        names[m.method]: (m.curve, context.colors[m.method])
         for m in picture.methods
         if m.curve is not None
     })  # fmt: skip
+    for shown in picture.methods:
+        title = context.title(shown.method)
+        pictures = [
+            (f"Mask of {title}", data_uri(shown.mask)),
+            (f"Confidence of {title}", data_uri(shown.confidence)),
+        ]
+        values = (("DSC", shown.dsc), ("ECE", shown.ece))
+        lines = [f"{name} {value:.3f}".replace("nan", "–") for name, value in values]
+        diagram = diagrams.get(names[shown.method])
+        tiles.append(Tile(title, pictures, shown.method, diagram, lines))
     return Tiles(
         f"{dataset.title}: {picture.role} case",
         f"{picture.case}, mean DSC {picture.dsc:.3f}",
-        [
-            first,
-            *(_tile(context, m, diagrams.get(safe_name(names[m.method]))) for m in picture.methods),
-        ],
-        legend=[
-            (name, CLASS_COLORS[(i - 1) % len(CLASS_COLORS)])
-            for i, name in enumerate(dataset.labels)
-            if i
-        ],
+        tiles,
+        legend=[(name, class_color(i)) for i, name in enumerate(dataset.labels) if i],
         dataset=dataset.name,
     )
-
-
-def _tile(context: Context, shown: MethodPicture, diagram: Markup | None) -> Tile:
-    title = context.title(shown.method)
-    pictures = [
-        (f"Mask of {title}", data_uri(shown.mask)),
-        (f"Confidence of {title}", data_uri(shown.confidence)),
-    ]
-    lines = [f"DSC {_number(shown.dsc)}", f"ECE {_number(shown.ece)}"]
-    return Tile(title, pictures, shown.method, diagram, lines)
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}"

@@ -7,7 +7,7 @@ from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS
 from segcal.report.findings.calibration import verdict
 from segcal.report.plots.reliability import draw_reliability
-from segcal.report.table_model import Cell, Column, Row, Table
+from segcal.report.table_model import Cell, Column, Table
 
 
 def build(context: Context) -> Section | None:
@@ -16,12 +16,11 @@ def build(context: Context) -> Section | None:
     blocks: list[Block] = []
     if diagrams:
         text = (
-            "Accuracy against the confidence of the predicted class. On the dashed line a network "
-            "is as accurate as it is confident; below it, it is over-confident. Voxels of "
-            "all cases and seeds are pooled, so the pooled ECE differs from the ECE in the tables, "
-            "which is a mean over cases. Bands: 95 % intervals over resampled cases; thin lines: "
-            "single cases; bars: voxels per bin (square root of their number). Bins of fewer than "
-            f"{FEW_VOXELS} voxels have a hollow point and no line."
+            "Accuracy against the confidence of the predicted class; below the dashed line a "
+            "network is over-confident. Voxels of all cases and seeds are pooled, so the pooled "
+            "ECE differs from the ECE in the tables. Bands: 95 % intervals over resampled cases; "
+            "thin lines: single cases; bars: voxels per bin (square root of their number). Bins of "
+            f"fewer than {FEW_VOXELS} voxels have a hollow point and no line."
         )
         blocks += [Text(text), Group(diagrams, live="live-reliability")]
     table = confidence_table(context)
@@ -40,10 +39,7 @@ def confidence_table(context: Context) -> Table | None:
         if context.methods_of(dataset.name)
         for region in study.regions
     )
-    rows = tuple(
-        Row(m, context.title(m), tuple(_gap(context, c.dataset, m, c.key) for c in columns))
-        for m in methods
-    )
+    rows = context.rows(methods, lambda m: (_gap(context, c.dataset, m, c.key) for c in columns))
     if all(math.isnan(cell.number.mean) for row in rows for cell in row.cells):
         return None
     caption = (

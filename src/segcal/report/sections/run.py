@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from segcal.report.blocks import Block, Bullets, Section, Text
+from segcal.report.blocks import Block, Section, Text
 from segcal.report.context import Context
 from segcal.report.table_model import Table, text_table
 from segcal.report.text import options
@@ -10,12 +10,8 @@ from segcal.study import Candidate
 
 _HOW = (
     "The value of a case is the mean over its structures that have one; the value of a seed is the "
-    "mean over its cases; tables show the mean over seeds ± their standard deviation (n − 1).",
-    "ECE and CECE use bins of equal width that include their upper edge. Tables show the mean of "
-    "the values per case; reliability diagrams pool the voxels of all cases first, which gives "
-    "other numbers (“pooled ECE”).",
-    "Rankings and tests use one value per case (seeds averaged). Undefined values become the worst "
-    "value of any method (policy “worst”), unless neither truth nor prediction has the structure.",
+    "mean over its cases; tables show the mean over seeds ± their standard deviation (n − 1). "
+    "ECE and CECE use bins of equal width that include their upper edge."
 )
 
 
@@ -32,34 +28,17 @@ def build(context: Context) -> Section | None:
         rows = [("", (run.run, run.state, run.error or "unknown")) for run in failed]
         table = text_table("failed", "Failed runs", ("Run", "State", "Reason"), rows)
         blocks += [Text("Runs that did not finish", "heading"), table]
-    blocks += [
-        Text("How the numbers are computed", "heading"),
-        Bullets(_HOW),
-    ]
+    blocks += [Text("How the numbers are computed", "heading"), Text(_HOW)]
     if context.study.info.environment:
         blocks.append(Text(f"{options(context.study.info.environment)}.", "note"))
     return Section("run", "What was run", blocks)
 
 
 def _datasets(context: Context) -> Table:
-    counts = (
-        {}
-        if context.empty
-        else {d.name: context.aggregates.case_count(d.name) for d in context.datasets}
-    )
-    rows = [
-        (
-            "",
-            (
-                d.title,
-                d.source,
-                str(counts.get(d.name, 0)),
-                ", ".join(d.labels),
-                d.fingerprint[:12],
-            ),
-        )
-        for d in context.datasets
-    ]
+    rows = []
+    for d in context.datasets:
+        cases = str(context.aggregates.case_count(d.name))
+        rows.append(("", (d.title, d.source, cases, ", ".join(d.labels), d.fingerprint[:12])))
     headings = ("Dataset", "Source", "Cases", "Classes", "Fingerprint")
     return text_table("datasets", "Datasets", headings, rows)
 

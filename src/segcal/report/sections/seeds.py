@@ -1,27 +1,26 @@
 """Comparisons over seeds and cases: would a difference hold for newly trained networks?"""
 
 import math
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
+import pandas as pd
+from matplotlib.axes import Axes
+
+from segcal.metrics import find_metric
 from segcal.report.aggregates import Number
-from segcal.report.blocks import Block, DataFile, Group, Section, Text
+from segcal.report.blocks import Block, DataFile, Figure, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.findings.ranking import reference_note
-from segcal.report.plots.seed_forest_plot import draw_seed_forest
-from segcal.report.rankings import FEW_CASES
-from segcal.report.seed_comparisons import (
+from segcal.report.plots.style import INK, MUTED, WHITE, panel_grid, short_titles
+from segcal.report.rankings import (
+    FEW_CASES,
     SeedComparisons,
     seed_count,
     significant,
     significant_over_cases_only,
 )
 from segcal.report.table_model import Cell, Column, Row, Table, metric_column
-from segcal.report.text import join, signed
-
-if TYPE_CHECKING:
-    import pandas as pd
+from segcal.report.text import join, shorten, signed
 
 # With this many seeds, simulated false positives at p < 0.2 % stay below 1 %.
 _ENOUGH_SEEDS = 5
@@ -34,26 +33,17 @@ def build(context: Context) -> Section | None:
     own = context.seed_comparisons[context.region]
     blocks: list[Block] = [Text(seeds_note(context, own))]
     for dataset in own.datasets:
-        forest = Group([draw_seed_forest(context, own, dataset)], region=context.region)
-        tables = context.by_region(partial(_table_in_region, context, dataset))
+        shown = [Group([draw_seed_forest(context, own, dataset)], region=context.region)]
+        for region, each in context.seed_comparisons.items():
+            if dataset in each.datasets:
+                shown.append(Group([seeds_table(context, each, dataset)], region=region))
         title = context.study.datasets[dataset].title
-        blocks.append(Group([forest, *tables], heading=title, dataset=dataset))
+        blocks.append(Group(shown, heading=title, dataset=dataset))
     if own:
-        blocks.append(DataFile("seeds", _all_rows(context)))
+        rows = {region: each.rows for region, each in context.seed_comparisons.items() if each}
+        every = pd.concat(rows, names=["family"]).reset_index("family")
+        blocks.append(DataFile("seeds", every))
     return Section("seeds", "Differences with seed variance", blocks, menu="Seeds")
-
-
-def _all_rows(context: Context) -> "pd.DataFrame":
-    import pandas as pd
-
-    rows = {region: each.rows for region, each in context.seed_comparisons.items() if each}
-    return pd.concat(rows, names=["family"]).reset_index("family")
-
-
-def _table_in_region(context: Context, dataset: str, region: str) -> Table | None:
-    comparisons = context.seed_comparisons[region]
-    known = dataset in comparisons.datasets
-    return seeds_table(context, comparisons, dataset) if known else None
 
 
 def seeds_note(context: Context, comparisons: SeedComparisons) -> str:
@@ -68,17 +58,15 @@ def seeds_note(context: Context, comparisons: SeedComparisons) -> str:
     out = (
         "A test over cases is about the networks that were trained; a new seed gives another "
         "network. Here both seeds and cases are random effects (crossed, t interval with "
-        f"Satterthwaite's degrees of freedom): {context.title(comparisons.reference)} minus each "
-        "method, seed by seed and case by case. Runs of the same seed are paired: they start from "
+        "Satterthwaite's degrees of freedom). Runs of the same seed are paired: they start from "
         "the same weights and see the same order of batches."
     )
     fewest = int(comparisons.judged["seeds"].min())
     if fewest == 2:
         out += (
-            " Two seeds determine their variance poorly: if most variance is between seeds, the "
-            "intervals are too narrow (one false positive in 9 instead of one in 20) and small "
-            "p-values far too small (6 false positives in 100 where a corrected test promises 2 "
-            "in 1,000). Use three seeds or more; five are recommended."
+            " Two seeds determine their variance poorly: if most variance is between seeds, small "
+            "p-values are far too small (6 false positives in 100 where a corrected test promises "
+            "2 in 1,000). Use three seeds or more; five are recommended."
         )
     elif fewest < _ENOUGH_SEEDS:
         out += (
@@ -94,15 +82,14 @@ def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) ->
     rows = comparisons.rows[comparisons.rows["dataset"] == dataset]
     columns = []
     for metric in dict.fromkeys(map(str, rows["metric"])):
-        first = Column(
-            metric, "difference", digits=_digits(metric), group=metric_column(metric).heading,
-            dataset=dataset,
-        )  # fmt: skip
-        share = replace(first, key=f"{metric}_seed_share", title="seeds", unit="%", digits=0)
-        columns += [first, share]
-    others = set(rows["other"])
+        group = metric_column(metric).heading
+        shared: dict[str, Any] = {"group": group, "dataset": dataset}
+        columns += [
+            Column(metric, "difference", digits=_digits(metric), **shared),
+            Column(f"{metric}_seed_share", "seeds", "%", digits=0, **shared),
+        ]
     body = []
-    for method in (m for m in context.study.methods if m in others):
+    for method in (m for m in context.study.methods if m in set(rows["other"])):
         mine = rows[rows["other"] == method]
         cells = [
             cell
@@ -111,20 +98,10 @@ def seeds_table(context: Context, comparisons: SeedComparisons, dataset: str) ->
         ]
         note = "one seed: over cases alone" if (mine["seeds"] == 1).any() else ""
         body.append(Row(method, context.title(method), tuple(cells), note=note))
-    title = context.study.datasets[dataset].title
-    return Table(
-        f"seeds_{dataset}", f"Differences with seed variance: {title}", tuple(columns),
-        tuple(body), _caption(context, comparisons, dataset), _notes(context, rows),
-        comparisons.region,
-    )  # fmt: skip
-
-
-def _caption(context: Context, comparisons: SeedComparisons, dataset: str) -> str:
-    rows = comparisons.rows[comparisons.rows["dataset"] == dataset]
     subjects = f"{int(rows['cases'].max())} cases"
     if dataset in comparisons.by_patient:
         subjects = f"{int(rows['cases'].max())} patients (cases of a patient averaged)"
-    out = (
+    caption = (
         f"{context.title(comparisons.reference)} minus the method with the 95 % interval: "
         f"{seed_count(comparisons.judged)}, {subjects}; calibration in region "
         f"“{comparisons.region}”. Bold: significant after Holm's correction over all differences "
@@ -133,8 +110,12 @@ def _caption(context: Context, comparisons: SeedComparisons, dataset: str) -> st
         "large, more cases do not help."
     )
     if comparisons.repeated:
-        out += " “–”: a calibrator left the masks unchanged."
-    return out
+        caption += " “–”: a calibrator left the masks unchanged."
+    title = f"Differences with seed variance: {context.study.datasets[dataset].title}"
+    return Table(
+        f"seeds_{dataset}", title, tuple(columns), tuple(body), caption, _notes(context, rows),
+        comparisons.region,
+    )  # fmt: skip
 
 
 def _digits(metric: str) -> int:
@@ -150,12 +131,12 @@ def _cells(row: Any) -> tuple[Cell, Cell]:
     if not math.isnan(row["low"]):
         low, high = (signed(row[end], digits) for end in ("low", "high"))
         after = f"[{low}, {high}]" + (" †" if significant_over_cases_only(row) else "")
+    mark: Literal["", "significant"] = "significant" if significant(row) else ""
     share = Number(100 * float(row["seed_share"]))
-    cell = Cell(number, signed=True, after=after)
-    return replace(cell, mark="significant") if significant(row) else cell, Cell(share)
+    return Cell(number, signed=True, after=after, mark=mark), Cell(share)
 
 
-def _notes(context: Context, rows: "pd.DataFrame") -> tuple[str, ...]:
+def _notes(context: Context, rows: pd.DataFrame) -> tuple[str, ...]:
     """Which comparisons lack cases."""
     lost = [
         f"{metric_column(str(row['metric'])).title} against {context.title(str(row['other']))}: "
@@ -163,9 +144,63 @@ def _notes(context: Context, rows: "pd.DataFrame") -> tuple[str, ...]:
         for _, row in rows.iterrows()
         if row["left_out"] and row["cases"]
     ]
-    if not lost:
-        return ()
-    return (
+    text = (
         "Cases left out, because a method has no value in some seed (it missed a structure, or was "
-        f"not evaluated on the case), which favors this method: {join(lost)}.",
+        "not evaluated on the case), which favors this method: "
     )
+    return (f"{text}{join(lost)}.",) if lost else ()
+
+
+def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: str) -> Figure:
+    """One panel per metric, one row per method; significant differences have a filled marker."""
+    rows = comparisons.rows[comparisons.rows["dataset"] == dataset]
+    metrics = [str(name) for name in dict.fromkeys(rows["metric"])]
+    shown = rows[[at not in comparisons.repeated for at in rows.index]]
+    methods = [m for m in context.study.methods if m in set(rows["other"])]
+    size, margins = (2.3, 0.95 + 0.26 * len(methods)), (1.9, 0.25)
+    figure, panels = panel_grid(len(metrics), 4, size, margins, sharex=False)
+    reference = context.title(comparisons.reference)
+    for axes, metric in zip(panels, metrics, strict=True):
+        _panel(axes, context, shown[shown["metric"] == metric], methods)
+        axes.set_title(metric_column(metric).heading, loc="left")
+        sides = ["others", shorten(reference, 12)]
+        left, right = sides if find_metric(metric).better == "higher" else sides[::-1]
+        axes.set_xlabel(f"← {left} better · {right} better →", fontsize=7, color=MUTED)
+    panels[0].set_yticks(range(len(methods)), short_titles(map(context.title, methods)))
+    panels[0].set_ylim(len(methods) - 0.5, -0.5)
+    title = context.study.datasets[dataset].title
+    figure.supxlabel(
+        f"{shorten(reference, 30)} minus the method, {title}. 95 % intervals: thin over seeds and "
+        "cases, thick over cases alone. Filled: significant after correction",
+        fontsize=8,
+    )
+    alt = (
+        f"Differences between {reference} and each method with intervals over seeds and cases, and "
+        f"over cases alone, {title}"
+    )
+    return Figure(f"seeds_{dataset}", figure, alt)
+
+
+def _panel(axes: Axes, context: Context, rows: pd.DataFrame, methods: list[str]) -> None:
+    axes.tick_params(axis="y", labelcolor=INK, length=0)
+    if rows["mean_difference"].isna().all():
+        axes.text(0.5, 0.5, "no complete case", transform=axes.transAxes, ha="center", color=MUTED)
+        axes.set_xticks([])
+        return
+    axes.axvline(0, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
+    for _, row in rows.iterrows():
+        method = str(row["other"])
+        y, color = methods.index(method), context.colors[method]
+        axes.plot(
+            [row["low_cases"], row["high_cases"]], [y, y], color=color, lw=5, alpha=0.3,
+            solid_capstyle="butt", zorder=2,
+        )  # fmt: skip
+        if row["seeds"] > 1:
+            axes.plot([row["low"], row["high"]], [y, y], color=color, lw=1.1, zorder=3)
+        axes.plot(
+            row["mean_difference"], y, context.markers[method], color=color, ms=5, mew=1.1,
+            zorder=4, markerfacecolor=color if significant(row) else WHITE,
+        )  # fmt: skip
+    axes.grid(axis="x", lw=0.5)
+    axes.set_axisbelow(True)
+    axes.locator_params(axis="x", nbins=5)

@@ -1,18 +1,15 @@
 """Training: validation DSC and ECE by epoch."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from segcal.report.blocks import Figure, Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.style import INK, WHITE, new_figure
 from segcal.report.text import fold
 from segcal.study import Dataset, Training
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MOST_ACROSS = 5
 # The ECE axis ends at this multiple of the largest ECE of a tested checkpoint: early epochs, and
@@ -22,17 +19,14 @@ _HEADROOM = 2.0
 
 def build(context: Context) -> Section | None:
     """A figure per dataset with training curves."""
-    figures = context.by_dataset(
-        lambda dataset: [draw_training_curves(context, dataset)], headings=True
-    )
+    figures = context.by_dataset(lambda d: [draw_training_curves(context, d)], headings=True)
     if not figures:
         return None
     text = (
         "Validation DSC, and ECE where the true label is foreground, by epoch. Thin lines: single "
         "seeds; thick line: their median, with three seeds or more; points: the tested "
-        "checkpoints. The ECE axis ends at twice the largest value of a tested checkpoint. Methods "
-        "are tested at different epochs, and calibration changes during training: compare the "
-        "curves, not only the points."
+        "checkpoints. Methods are tested at different epochs, and calibration changes during "
+        "training: compare the curves, not only the points."
     )
     return Section("training", "Training", [Text(text), *figures])
 
@@ -78,7 +72,7 @@ def draw_training_curves(context: Context, dataset: Dataset) -> Figure | None:
     return Figure(f"training_{dataset.name}", figure, alt)
 
 
-def _panel(axes: "Axes", trainings: list[Training], key: str, color: str) -> None:
+def _panel(axes: Axes, trainings: list[Training], key: str, color: str) -> None:
     for training in trainings:
         course = training.course
         axes.plot(course.epochs, course.values(key), color=color, lw=0.7, alpha=0.7)

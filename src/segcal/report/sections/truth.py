@@ -3,10 +3,8 @@
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.reliability import draw_reliability
-from segcal.report.table_model import Cell, Row, Table, mark_best, metric_column
+from segcal.report.table_model import Cell, Table, mark_best, metric_column
 from segcal.study import Dataset
-
-TRUTH_METRICS = ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
 
 
 def build(context: Context) -> Section | None:
@@ -29,41 +27,25 @@ def build(context: Context) -> Section | None:
 
 def truth_table(context: Context, dataset: Dataset) -> Table | None:
     """Errors against the true probabilities, beside the ECE against labels in each region."""
-    rows = context.aggregates.rows
-    found = set(rows.loc[rows["dataset"] == dataset.name, "metric"])
-    metrics = [m for m in TRUTH_METRICS if m in found]
-    methods = context.methods_of(dataset.name)
-    if not metrics or not methods:
-        return None
+    name, aggregates = dataset.name, context.aggregates
     columns = {
-        (metric, "all"): metric_column(
-            metric, group="against the true probabilities", dataset=dataset.name
-        )
-        for metric in metrics
+        (metric, "all"): metric_column(metric, group="against the true probabilities", dataset=name)
+        for metric in ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
+        if aggregates.labels(name, [metric])
     }
-    columns |= {
-        ("ece", region): metric_column(
-            "ece", group="ECE against labels", dataset=dataset.name, title=region
-        )
-        for region in context.study.regions
-    }
-    body = tuple(
-        Row(
-            method,
-            context.title(method),
-            tuple(
-                Cell(context.aggregates.overall(dataset.name, method, metric, region))
-                for metric, region in columns
-            ),
-        )
-        for method in methods
+    if not columns:
+        return None
+    for region in context.study.regions:
+        column = metric_column("ece", group="ECE against labels", dataset=name, title=region)
+        columns["ece", region] = column
+    rows = context.rows(
+        context.methods_of(name),
+        lambda m: (Cell(aggregates.overall(name, m, *key)) for key in columns),
     )
     caption = (
         f"True probabilities p* of {dataset.title} are known for all voxels. For comparison, the "
         "ECE against the labels in each region."
     )
     title = f"Against the true probabilities: {dataset.title}"
-    table = Table(
-        f"truth_{dataset.name}", title, tuple(columns.values()), body, caption, region="all"
-    )
+    table = Table(f"truth_{name}", title, tuple(columns.values()), rows, caption, region="all")
     return mark_best(table)

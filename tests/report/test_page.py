@@ -3,7 +3,7 @@
 import pytest
 
 from segcal.report import Context
-from segcal.report.embedded_data import page_data, script_json
+from segcal.report.page import page_data, script_json
 
 
 def test_page_data_is_thinned_when_there_are_many(
@@ -16,7 +16,7 @@ def test_page_data_is_thinned_when_there_are_many(
     flat = data["datasets"][0]["single"]["all"]["nacl"][0]
     assert one is not None
     assert sum(flat[1::4]) == one.count.sum()
-    monkeypatch.setattr("segcal.report.embedded_data.MOST_NUMBERS", 2000)
+    monkeypatch.setattr("segcal.report.page.MOST_NUMBERS", 2000)
     thin = page_data(context)
     assert thin["thinned"]
     assert set(thin["datasets"][0]["single"]) == {"foreground"}
