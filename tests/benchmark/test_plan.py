@@ -13,6 +13,7 @@ from helpers.trees import acdc_tree, run_cli
 from segcal.benchmark import BenchmarkStudy, Plan, load_plan, run_benchmark
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.benchmark.task_matrix import check_parts, counts, open_datasets, plan_tasks
+from segcal.benchmark.tasks import Task
 from segcal.config import ConfigError
 from segcal.core.errors import PathError
 from segcal.data import AcdcSource, open_dataset, prepare
@@ -114,7 +115,7 @@ def test_tasks(tmp_path: Path) -> None:
     assert counts(plan) == {"candidates": 8, "runs": 12}
     assert {task.split for task in tasks if "@" in task.run} == {"val"}
     assert {task.split for task in tasks if "@" not in task.run} == {"test"}
-    assert type(tasks[0]).from_json(tasks[0].to_json()) == tasks[0]
+    assert Task.model_validate(json.loads(json.dumps(tasks[0].model_dump(mode="json")))) == tasks[0]
 
 
 @pytest.mark.parametrize(

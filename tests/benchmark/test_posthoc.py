@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +193,8 @@ def test_other_weights_are_calibrated_again(
     assert not is_done(task, copied)
     about.write_text(json.dumps(content))
     assert is_done(task, copied)
-    assert not is_done(replace(task, evaluation={**task.evaluation, "num_bins": 3}), copied)
+    coarse = task.evaluation.model_copy(update={"num_bins": 3})
+    assert not is_done(task.model_copy(update={"evaluation": coarse}), copied)
 
 
 def test_the_report_shows_calibrated_methods(study: BenchmarkStudy) -> None:

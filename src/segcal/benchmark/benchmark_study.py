@@ -200,7 +200,7 @@ class BenchmarkStudy:
 
     def training(self, task: Task) -> Training | None:
         """Summary of the validation of a task's training; None for calibrated runs."""
-        return read_training(self.folder / task.folder, task.evaluation_settings.checkpoint)
+        return read_training(self.folder / task.folder, task.evaluation.checkpoint)
 
     def _environment(self) -> dict[str, Any]:
         """Device and versions of the finished trainings, and those of this process."""

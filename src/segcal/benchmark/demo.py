@@ -29,10 +29,7 @@ METHODS: dict[str, Any] = {
 
 
 def prepare_demo(
-    out: Path | str,
-    *,
-    quick: bool = False,
-    progress: ProgressCallback = no_progress,
+    out: Path | str, *, quick: bool = False, progress: ProgressCallback = no_progress
 ) -> Path:
     """Prepare the phantoms in OUT/data; existing cases are kept."""
     folder = Path(out) / "data"

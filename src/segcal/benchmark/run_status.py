@@ -11,7 +11,6 @@ from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.study import (
     BEST,
-    FREE_TO_CHANGE,
     LAST,
     PREVIOUS,
     REFUSED,
@@ -19,6 +18,7 @@ from segcal.study import (
     check_same_data,
     check_same_settings,
     epochs_done,
+    free_to_change,
     read_evaluation,
     read_run_config,
 )
@@ -42,8 +42,8 @@ def is_trained(task: Task, study: Path) -> bool:
         existing = read_run_config(study / task.folder)
     except ValueError:  # a damaged file
         return False
-    ignored = {*_may_differ(task.settings)} - {"epochs"}
-    if existing is None or set(changed_keys(existing, task.settings)) - ignored:
+    ignored = free_to_change(task.config) - {"epochs"}
+    if existing is None or set(changed_keys(existing, task.config)) - ignored:
         return False
     return is_evaluated(task, study)
 
@@ -87,8 +87,8 @@ def _is_current(existing: Evaluation, task: Task, run: Path) -> bool:
         existing.damaged() is None
         and existing.info.data_fingerprint == fingerprint
         and set(existing.info.case_names) == cases
-        and existing.info.epochs == task.settings.epochs
-        and not differences(existing, task.evaluation_settings, names, run)
+        and existing.info.epochs == task.config.epochs
+        and not differences(existing, task.evaluation, names, run)
     )
 
 
@@ -99,18 +99,17 @@ def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
     with other settings, data or cases is named.
     """
     for task in tasks:
-        folder, requested = study / task.folder, task.settings
+        folder = study / task.folder
         if read_run_config(folder) is not None:
-            check_same_settings(folder, requested, _may_differ(requested))
-            must_train(folder, requested)
+            must_train(folder, task.config)
             fingerprint = _present(task, "test")[0]
             cases = {part: _present(task, part)[1] for part in ("train", "val")}
-            check_same_data(folder, requested, fingerprint, cases)
+            check_same_data(folder, task.config, fingerprint, cases)
 
 
 def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
     """The fingerprint of the task's data as they are now, and the cases of a split."""
-    data = task.settings.data
+    data = task.config.data
     root = Path(data.path)
     stamps = tuple(
         (path.stat().st_mtime_ns, path.stat().st_size)
@@ -136,7 +135,7 @@ def must_train(folder: Path, requested: TrainConfig) -> bool:
     """
     if read_run_config(folder) is None:
         return True
-    check_same_settings(folder, requested, _may_differ(requested))
+    check_same_settings(folder, requested)
     done = epochs_done(folder)
     if done == 0 or any((folder / name).exists() for name in (LAST, PREVIOUS)):
         return True
@@ -149,16 +148,11 @@ def must_train(folder: Path, requested: TrainConfig) -> bool:
     return False
 
 
-def _may_differ(requested: TrainConfig) -> tuple[str, ...]:
-    """An existing run has the precision that "auto" meant when it was started."""
-    return (*FREE_TO_CHANGE, *(("precision",) if requested.precision == "auto" else ()))
-
-
 def delete_weights(task: Task, study: Path, keep: str | None = None) -> None:
     """Delete the weights of a finished run except those to keep ("all", "best" or "none")."""
     keep = keep or task.keep
     if keep == "all":
         return
-    kept = {BEST, f"{task.evaluation_settings.checkpoint}.pt"} if keep == "best" else set[str]()
+    kept = {BEST, f"{task.evaluation.checkpoint}.pt"} if keep == "best" else set()
     for name in {BEST, LAST, PREVIOUS, REFUSED} - kept:
         (study / task.folder / name).unlink(missing_ok=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from segcal.benchmark.benchmark_study import BenchmarkStudy, named_late
-from segcal.benchmark.local_launcher import Ended, Event, Retried, Started, run_local
+from segcal.benchmark.local_launcher import Observer, run_local
 from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml, with_absolute_paths
 from segcal.benchmark.progress import StudyProgress
 from segcal.benchmark.run_status import check_existing_runs, delete_weights, is_done, is_trained
 from segcal.benchmark.task_matrix import (
     check_parts,
+    counts,
     make_task,
     open_datasets,
     plan_tasks,
@@ -29,7 +30,7 @@ from segcal.core.locks import LOCK, folder_lock
 from segcal.core.signals import sigterm_as_interrupt
 from segcal.study import Candidate, read_evaluation, training_seconds
 
-Launch = Callable[[Iterable[Task], Path], Iterator[Event]]
+Launch = Callable[[Iterable[Task], Path, Observer], None]
 
 
 def run_benchmark(
@@ -81,7 +82,7 @@ def run_benchmark(
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = BenchmarkStudy(folder.resolve(), plan, kind, datasets)
         study.reference_late = named_late(plan, folder)
-        with StudyProgress(study.folder, len(first), silent=silent) as progress:
+        with StudyProgress(study.folder, sum(counts(plan).values()), silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():
             study.rank()
@@ -99,7 +100,6 @@ class _Benchmark:
         search = [task for task in tasks if plan.methods[_method_of(task)].grid]
         plain = [task for task in tasks if task not in search]
         grids = [name for name, method in plan.methods.items() if method.grid]
-        self.progress.total = len(tasks) + len(grids) * len(plan.datasets) * len(plan.seeds)
         self.study.add(plain)
         self._do([*search, *plain])
         chosen = [task for name in grids for task in self._choose(name)]
@@ -146,26 +146,25 @@ class _Benchmark:
         if len(left) < len(tasks):
             self.progress.say(f"{len(tasks) - len(left)} finished runs are kept")
         self.study.write()
-        with closing(self.launch(left, self.study.folder)) as events:  # type: ignore[type-var]
-            for event in events:
-                self._handle(event)
+        self.launch(left, self.study.folder, self)
 
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self.progress.start(event.task)
-        elif isinstance(event, Retried):
-            self.progress.say(f"{event.task.run}: {event.reason}; retrying")
-        elif isinstance(event, Ended):
-            task, result = event.task, event.result
-            if result.state == "done" and task.run in self.trained_before:
-                result = replace(result, seconds=self._seconds(task))
-            self.progress.end(task, result)
-            self._record(task, result)
-            self.study.write()
-            if result.state == "failed":
-                self.progress.say(f"  see {log_of(self.study.folder, task)}")
-        else:
-            self.progress.tick()
+    def started(self, task: Task) -> None:
+        self.progress.start(task)
+
+    def tick(self) -> None:
+        self.progress.tick()
+
+    def retried(self, task: Task, reason: str) -> None:
+        self.progress.say(f"{task.run}: {reason}; retrying")
+
+    def ended(self, task: Task, result: Result) -> None:
+        if result.state == "done" and task.run in self.trained_before:
+            result = replace(result, seconds=self._seconds(task))
+        self.progress.end(task, result)
+        self._record(task, result)
+        self.study.write()
+        if result.state == "failed":
+            self.progress.say(f"  see {log_of(self.study.folder, task)}")
 
     def _record(self, task: Task, result: Result) -> None:
         if task.run not in self.study.tasks:
@@ -173,11 +172,14 @@ class _Benchmark:
             return
         self.study.results[task.run] = result
         for name in task.posthoc:
-            calibrated, found = task.calibrated(name), result.of_calibrator(name)
-            if found.state == "done":
-                found = replace(found, seconds=self._seconds(calibrated))
-            elif result.state == "done":
-                self.progress.say(f"  {calibrated.run} failed: {found.error}")
+            calibrated, error = task.calibrated(name), result.posthoc.get(name, "")
+            found = Result("failed", error)
+            if result.state != "done":
+                found = Result("failed", f"the run to be calibrated failed: {result.error}")
+            elif error:
+                self.progress.say(f"  {calibrated.run} failed: {error}")
+            else:
+                found = Result("done", seconds=self._seconds(calibrated))
             self.study.results[calibrated.run] = found
 
     def _seconds(self, task: Task) -> float:

@@ -26,8 +26,7 @@ def benchmark(
         bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")
     ] = False,
     keep: Annotated[
-        str | None,
-        typer.Option(help="Weights to keep once a run is evaluated: all, best or none."),
+        str | None, typer.Option(help="Weights to keep once a run is evaluated: all, best or none.")
     ] = None,
     override: Annotated[
         list[str] | None,

@@ -242,12 +242,7 @@ def _slugs(titles: Mapping[str, object]) -> dict[str, str]:
 
 
 def _evaluate(
-    pairs: Pairs,
-    folder: Path,
-    logits: bool,
-    title: str,
-    progress: ProgressCallback,
-    **options: Any,
+    pairs: Pairs, folder: Path, logits: bool, title: str, progress: ProgressCallback, **options: Any
 ) -> Evaluation:
     current = pairs.pairs[0]
 

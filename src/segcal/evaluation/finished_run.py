@@ -243,10 +243,7 @@ def measure_run(
 
 
 def predicted_cases(
-    run: FinishedRun,
-    cases: Sequence[PreparedCase],
-    config: EvaluationConfig,
-    device: torch.device,
+    run: FinishedRun, cases: Sequence[PreparedCase], config: EvaluationConfig, device: torch.device
 ) -> Iterator[PredictedCase]:
     """The predictions of one case after another, with everything they are measured against."""
     network = run.network(config.checkpoint, device)

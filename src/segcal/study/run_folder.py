@@ -6,7 +6,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +24,6 @@ from segcal.study.schema import Course, Training
 
 CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
 BEST, LAST, PREVIOUS, REFUSED = "best.pt", "last.pt", "last.prev.pt", "last.refused.pt"
-# Settings that may change when a run is resumed: more epochs continue it, the data may have moved
-# (a fingerprint detects other data), and CUDA graphs do not change what a step computes.
-FREE_TO_CHANGE = ("epochs", "data.path", "device", "cuda_graph")
 
 
 class RunInfo(BaseModel):
@@ -146,12 +143,21 @@ def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
     )
 
 
-def check_same_settings(
-    folder: Path, config: TrainConfig, may_differ: Sequence[str] = FREE_TO_CHANGE
-) -> None:
+def free_to_change(config: TrainConfig) -> set[str]:
+    """Settings in which an existing run may differ from the requested config.
+
+    More epochs continue it, the data may have moved (a fingerprint detects other data), and CUDA
+    graphs do not change what a step computes. The run has the precision that "auto" meant then.
+    """
+    return {"epochs", "data.path", "device", "cuda_graph"} | (
+        {"precision"} if config.precision == "auto" else set()
+    )
+
+
+def check_same_settings(folder: Path, config: TrainConfig) -> None:
     """Refuse to continue a run with other settings, or with fewer epochs."""
-    old = read_run(folder).config
-    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in may_differ]
+    old, free = read_run(folder).config, free_to_change(config)
+    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in free]
     if config.epochs < old.epochs:
         changed.append(f"`epochs` ({old.epochs}, not {config.epochs})")
     if changed:

@@ -6,10 +6,9 @@ import copy
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from segcal.config import LossConfig, OptimizerConfig, TrainConfig, change_config
@@ -21,6 +20,9 @@ from segcal.training.augment import Augmentation
 from segcal.training.schedule import WeightSchedule, make_schedule, set_penalty_weight
 from segcal.training.state import TrainingState
 from segcal.training.validate import Validator, slices_per_batch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,

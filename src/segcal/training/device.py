@@ -6,12 +6,14 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 
 from segcal.config import TrainConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
@@ -43,6 +45,8 @@ def choose_accelerator(device: str) -> str:
 
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric for this process: the only one, or one of those that torchrun or srun started."""
+    from lightning_fabric import Fabric
+
     per_node, nodes = processes()
     # Silence messages that repeat the config, or that recommend TF32 where precision is 32.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
