@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -84,9 +83,8 @@ def read_run_info(folder: Path) -> RunInfo:
         reason = f"`{where}`: {error.errors()[0]['msg']}"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise PathError(
-        folder, f"has a damaged {INFO} ({reason})", "restore it, or train the run again"
-    )
+    remedy = "restore it, or train the run again"
+    raise PathError(folder, f"has a damaged {INFO} ({reason})", remedy)
 
 
 def epochs_done(folder: Path) -> int:
@@ -114,10 +112,9 @@ def training_seconds(folder: Path) -> float:
 
 
 def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
-    """Summarize the validation of a run; None if the log has no validation.
+    """Summarize the validation of a run; None if the log has none.
 
-    Args:
-        checkpoint: the checkpoint that was evaluated, "best" or "last".
+    `checkpoint` is the one that was evaluated, "best" or "last".
     """
     rows = read_log(folder)
     try:
@@ -161,30 +158,21 @@ def check_same_settings(folder: Path, config: TrainConfig) -> None:
     if config.epochs < old.epochs:
         changed.append(f"`epochs` ({old.epochs}, not {config.epochs})")
     if changed:
-        raise PathError(
-            folder,
-            f"was started with another {changed[0]}",
-            "restore the old value, or choose another --out",
-        )
+        remedy = "restore the old value, or choose another --out"
+        raise PathError(folder, f"was started with another {changed[0]}", remedy)
 
 
 def check_same_data(
     folder: Path, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
 ) -> None:
-    """Refuse to continue a run with other data or splits.
+    """Refuse to continue a run with data of another fingerprint, or other cases in a part.
 
-    Args:
-        fingerprint: of the data.
-        cases: names in each part of the data. A case that was trained on must not become a
-            validation or test case.
+    A case that was trained on must not become a validation or test case.
     """
     info, path = read_run_info(folder), config.data.path
     if info.data_fingerprint != fingerprint:
-        raise PathError(
-            folder,
-            f"was trained on other data than {path}",
-            "give its own data with --data, or choose another --out",
-        )
+        remedy = "give its own data with --data, or choose another --out"
+        raise PathError(folder, f"was trained on other data than {path}", remedy)
     for part, names in info.cases.items():
         moved = sorted(set(names) ^ set(cases.get(part, ())))
         if moved:
@@ -195,19 +183,15 @@ def check_same_data(
             )
 
 
-class RunFolder:
+class RunFolder(ExitStack):
     """A run folder that a training writes; it is locked from `hold` until the block ends.
 
-    Args:
-        path: the folder; created if it does not exist.
-        resume: whether the folder may hold a run already.
+    `resume`: whether the folder may hold a run already.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        self.path = path
-        self.resume = resume
-        self.run_id = ""
-        self._held = ExitStack()
+        super().__init__()
+        self.path, self.resume, self.run_id = path, resume, ""
 
     def check(
         self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
@@ -220,27 +204,15 @@ class RunFolder:
         if not all((self.path / name).is_file() for name in (CONFIG, INFO)):
             raise PathError(self.path, "holds files but no run", "choose another --out")
         if not self.resume:
-            raise PathError(
-                self.path, "is not empty", "continue it with --resume, or choose another --out"
-            )
+            remedy = "continue it with --resume, or choose another --out"
+            raise PathError(self.path, "is not empty", remedy)
         check_same_settings(self.path, config)
         check_same_data(self.path, config, fingerprint, cases)
 
     def hold(self) -> Self:
         """Create the folder and lock it."""
-        self._held.enter_context(folder_lock(self.path))
+        self.enter_context(folder_lock(self.path))
         return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._held.close()
 
     def describe(self, config: TrainConfig, about: Mapping[str, Any]) -> None:
         """Write config.yaml and run.json; a resumed run keeps its identity."""
