@@ -31,11 +31,8 @@ def resolve(config: TrainConfig) -> TrainConfig:
 
 def choose_accelerator(device: str) -> str:
     """ "cuda", "mps" or "cpu"; "auto" is the first of them that is available."""
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    available = {"cuda": cuda, "mps": mps, "cpu": True}
     if device == "auto":
         return next(name for name, usable in available.items() if usable)
     if not available[device]:
