@@ -44,6 +44,6 @@ def test_a_registered_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     largest = Metric("largest", "", lambda case: float(np.max(case.probs)), "lower", "image")
     METRICS.register("largest", largest)
     networks = evaluate(tmp_path / "out", metrics=("largest",))
-    assert networks["net"].about["metrics"] == ["largest"]
+    assert networks["net"].info.metrics == ("largest",)
     assert len(failures(networks, "largest>0")) == 1
     assert failures(networks, "largest>1") == []

@@ -116,23 +116,18 @@ class BenchmarkStudy:
         """What study.json holds."""
         plan = self.plan
         calibrated = [self._calibrated(m, name) for m in plan.methods for name in plan.posthoc]
+        shared = ("title", "note", "region", "reference", "published", "groups", "tables")
         return StudyFile(
             format=FORMAT,
             version=VERSION,
             kind=self.kind,
-            title=plan.title,
-            note=plan.note,
-            region=plan.region,
             metrics=tuple(self.metrics),
             datasets=tuple(map(self._dataset, plan.datasets)),
             methods=(*map(self._method, plan.methods), *calibrated),
             runs=tuple(map(self._run, self.tasks.values())),
-            reference=plan.reference,
             reference_late=self.reference_late,
-            published=plan.published,
-            groups=plan.groups,
-            tables=plan.tables,
             environment=self._environment(),
+            **{key: getattr(plan, key) for key in shared},
         )
 
     def _dataset(self, name: str) -> Dataset:
@@ -177,12 +172,10 @@ class BenchmarkStudy:
 
     def _calibrated(self, name: str, calibrator: str) -> Method:
         base = self._method(name)
-        return Method(
-            name=calibrated_name(name, calibrator),
-            title=f"{base.title} + {short_name(calibrator)}",
-            group="posthoc",
-            options={**base.options, "posthoc": calibrator},
-        )
+        title = f"{base.title} + {short_name(calibrator)}"
+        options = {**base.options, "posthoc": calibrator}
+        name = calibrated_name(name, calibrator)
+        return Method(name=name, title=title, group="posthoc", options=options)
 
     def _run(self, task: Task) -> Run:
         result = self.results.get(task.run, Result("missing"))
@@ -212,10 +205,8 @@ class BenchmarkStudy:
                 continue
             place = {"device": info.device, "commit": info.commit, "versions": info.versions}
             places.setdefault(json.dumps(place), {"runs": 0, **place})["runs"] += 1
-        return {
-            "trained": list(places.values()),
-            "put_together": {"commit": git_commit(), "versions": versions()},
-        }
+        here = {"commit": git_commit(), "versions": versions()}
+        return {"trained": list(places.values()), "put_together": here}
 
 
 def named_late(plan: Plan, study: Path) -> bool:

@@ -49,10 +49,7 @@ def is_trained(task: Task, study: Path) -> bool:
 
 
 def is_evaluated(task: Task, study: Path) -> bool:
-    """Whether the run was evaluated as requested, after all epochs.
-
-    If the checkpoint exists, it must be the one that was evaluated.
-    """
+    """Whether the run was evaluated as requested, after all epochs, with its present weights."""
     folder = study / task.folder
     try:
         existing = read_evaluation(folder, task.split)
@@ -93,11 +90,7 @@ def _is_current(existing: Evaluation, task: Task, run: Path) -> bool:
 
 
 def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
-    """Refuse, before anything is written, a plan that contradicts a run of the study.
-
-    Methods are compared on the same data, trained and tested on the same cases; an existing run
-    with other settings, data or cases is named.
-    """
+    """Refuse, before anything is written, a run that has other settings, data or cases."""
     for task in tasks:
         folder = study / task.folder
         if read_run_config(folder) is not None:
@@ -110,12 +103,9 @@ def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
 def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
     """The fingerprint of the task's data as they are now, and the cases of a split."""
     data = task.config.data
-    root = Path(data.path)
-    stamps = tuple(
-        (path.stat().st_mtime_ns, path.stat().st_size)
-        for path in (root / "dataset.yaml", root / "splits.json")
-        if path.is_file()
-    )
+    files = [Path(data.path) / name for name in ("dataset.yaml", "splits.json")]
+    stats = [path.stat() for path in files if path.is_file()]
+    stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
     return _read_split(data.path, split, data.fold, stamps)
 
 
@@ -140,11 +130,9 @@ def must_train(folder: Path, requested: TrainConfig) -> bool:
     if done == 0 or any((folder / name).exists() for name in (LAST, PREVIOUS)):
         return True
     if done < requested.epochs:
-        raise PathError(
-            folder,
-            f"has {done} of {requested.epochs} epochs but no {LAST} to continue from",
-            f"request {done} epochs, restore {LAST}, or delete the folder to train it again",
-        )
+        problem = f"has {done} of {requested.epochs} epochs but no {LAST} to continue from"
+        remedy = f"request {done} epochs, restore {LAST}, or delete the folder to train it again"
+        raise PathError(folder, problem, remedy)
     return False
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from segcal.benchmark.benchmark_study import BenchmarkStudy, named_late
@@ -92,6 +93,7 @@ def run_benchmark(
 class _Benchmark:
     def __init__(self, study: BenchmarkStudy, launch: Launch, progress: StudyProgress) -> None:
         self.study, self.launch, self.progress = study, launch, progress
+        self.started, self.tick = progress.start, progress.tick
         self.searched: dict[str, Result] = {}
         self.trained_before = set[str]()
 
@@ -121,15 +123,13 @@ class _Benchmark:
                     delete_weights(task, self.study.folder, self.study.plan.keep)
 
     def _in_order(self) -> list[Task]:
-        plan, methods = self.study.plan, list(self.study.plan.method_groups)
-        return sorted(
-            self.study.tasks.values(),
-            key=lambda task: (
-                list(plan.datasets).index(task.dataset),
-                methods.index(task.method),
-                plan.seeds.index(task.seed),
-            ),
-        )
+        plan = self.study.plan
+        places = {
+            key: place
+            for place, key in enumerate(product(plan.datasets, plan.method_groups, plan.seeds))
+        }
+        tasks = self.study.tasks.values()
+        return sorted(tasks, key=lambda task: places[task.dataset, task.method, task.seed])
 
     def _do(self, tasks: list[Task]) -> None:
         """Skip finished tasks, launch the others, and keep the folder up to date."""
@@ -147,12 +147,6 @@ class _Benchmark:
             self.progress.say(f"{len(tasks) - len(left)} finished runs are kept")
         self.study.write()
         self.launch(left, self.study.folder, self)
-
-    def started(self, task: Task) -> None:
-        self.progress.start(task)
-
-    def tick(self) -> None:
-        self.progress.tick()
 
     def retried(self, task: Task, reason: str) -> None:
         self.progress.say(f"{task.run}: {reason}; retrying")
@@ -242,11 +236,8 @@ def _mean(values: Iterable[float]) -> float | None:
 def describe_choice(best: Candidate, judged: Iterable[Candidate]) -> str:
     """The chosen options and their score, and candidates with the same score to four digits."""
     score = f"{best.val_dsc:.4f}"
-    same = [
-        slug(other.options)
-        for other in judged
-        if other is not best and other.val_dsc is not None and f"{other.val_dsc:.4f}" == score
-    ]
+    others = [one for one in judged if one is not best and one.val_dsc is not None]
+    same = [slug(one.options) for one in others if f"{one.val_dsc:.4f}" == score]
     tie = f"; {' and '.join(same)} scored the same to four digits" if same else ""
     return f"chose {slug(best.options)} by validation DSC {score}{tie}"
 
@@ -260,8 +251,7 @@ def _locked(folder: Path, resume: bool) -> Iterator[None]:
     if existing and not (folder / "plan.yaml").is_file():
         raise PathError(folder, "holds files but no study", "choose another --out")
     if existing and not resume:
-        raise PathError(
-            folder, "is not empty", "continue it with --resume, or choose another --out"
-        )
+        remedy = "continue it with --resume, or choose another --out"
+        raise PathError(folder, "is not empty", remedy)
     with folder_lock(folder):
         yield

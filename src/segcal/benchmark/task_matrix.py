@@ -11,24 +11,18 @@ from segcal.data import PreparedDataset, open_dataset
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
-    """The prepared sets of a plan; an error names a set without a folder or without the true
-    probabilities that a metric needs."""
+    """The prepared sets of a plan; one without a folder, or needed probabilities, raises."""
     for name, dataset in plan.datasets.items():
         if not dataset.path:
-            raise ValueError(
-                f"dataset `{name}` has no folder; pass --data {name}=DIR, or set "
-                f"datasets.{name}.path in the plan"
-            )
+            remedy = f"pass --data {name}=DIR, or set datasets.{name}.path in the plan"
+            raise ValueError(f"dataset `{name}` has no folder; {remedy}")
     datasets = {name: open_dataset(dataset.path) for name, dataset in plan.datasets.items()}
     for metric in (name for name in plan.metrics if name.startswith("truth_")):
         for name, opened in datasets.items():
             if next(iter(opened)).truth() is None:
-                raise PathError(
-                    plan.datasets[name].path,
-                    f"dataset `{name}` has no known probabilities, which the metric `{metric}` "
-                    "needs",
-                    "remove the metric from `metrics`",
-                )
+                problem = f"dataset `{name}` lacks the true probabilities that `{metric}` needs"
+                remedy = "remove the metric from `metrics`"
+                raise PathError(plan.datasets[name].path, problem, remedy)
     return datasets
 
 

@@ -102,11 +102,9 @@ def run_task(task: Task, study: Path) -> Result:
             }
             if all(one.state == "done" for one in calibrated.values()):
                 delete_weights(task, study)
-            return replace(
-                result,
-                posthoc={name: one.error for name, one in calibrated.items()},
-                unclean=any(one.unclean for one in calibrated.values()),
-            )
+            errors = {name: one.error for name, one in calibrated.items()}
+            unclean = any(one.unclean for one in calibrated.values())
+            return replace(result, posthoc=errors, unclean=unclean)
         finally:
             _free_memory()
 

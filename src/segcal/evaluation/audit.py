@@ -63,10 +63,8 @@ def _describe_gap(gap: float) -> str:
     verdict = confidence_verdict(gap)
     if verdict == "undefined":
         return "confidence undefined"
-    more = "more" if gap > 0 else "less"
-    return (
-        f"{verdict}: on average {100 * abs(gap):.1f} percentage points {more} confident than right"
-    )
+    points = f"{100 * abs(gap):.1f} percentage points {'more' if gap > 0 else 'less'}"
+    return f"{verdict}: on average {points} confident than right"
 
 
 def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Path]:
@@ -108,17 +106,15 @@ def audit_predictions(
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Audited:
-    """Measure networks on the same cases and write a study; it is complete or not there.
+    """Measure networks on the same cases and write a study to `out`; it is complete or not there.
 
     Args:
-        networks: title → folder of predictions.
+        networks: title → folder of predictions, or of logits if `logits`.
         labels, images, axes, ignore_label: see `find_pairs`.
-        out: folder of the study.
         dataset: title of the data.
         classes: names, background first; by default those of nnU-Net's dataset.json beside the
             predictions, else numbers.
         region: where the report reads calibration; all regions are measured.
-        logits: the folders hold logits.
         patient: a regular expression that finds the patient in a case name, if some patients have
             several cases.
         overwrite: whether an audit in `out` may be replaced.
@@ -149,12 +145,8 @@ def audit_predictions(
                 about={"source": str(pairs.folder), "kind": "logits" if logits else "probs"},
             )  # fmt: skip
             done[title] = replace(evaluation, folder=out / "runs" / run)
-            runs.append(
-                Run(
-                    run=run, method=slugs[title], dataset=described.name, folder=f"runs/{run}",
-                    seconds=evaluation.info.seconds,
-                )
-            )  # fmt: skip
+            facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
+            runs.append(Run(**facts, folder=f"runs/{run}"))
         content = _study_file(slugs, described, runs, region, len(first.unused))
         StudyWriter(partial).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
@@ -201,17 +193,13 @@ def _describe_dataset(
     k = pairs.num_classes
     names = tuple(classes) if classes is not None else _nnunet_names(pairs.folder, k)
     if len(names) != k or len(set(names)) != k:
-        raise ValueError(
-            f"--classes {','.join(names)}: expected {k} different names, background first"
-        )
+        expected = f"expected {k} different names, background first"
+        raise ValueError(f"--classes {','.join(names)}: {expected}")
+    patients = {} if patient is None else patients_of(pairs.names, patient)
     return Dataset(
-        name=slug_of(title),
-        title=title,
-        source="folder",
-        labels=names,
-        structures=names[1:],
-        patients={} if patient is None else patients_of(pairs.names, patient),
-    )
+        name=slug_of(title), title=title, source="folder", labels=names, structures=names[1:],
+        patients=patients,
+    )  # fmt: skip
 
 
 def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
@@ -251,14 +239,11 @@ def _evaluate(
         for pair in pairs:
             current = pair
             loaded = pair.load()
+            probs = to_probs(loaded.values, from_probs=not logits)
             yield PredictedCase(
-                pair.name,
-                to_probs(loaded.values, from_probs=not logits),
-                loaded.target,
-                loaded.spacing_mm,
-                image=loaded.image,
+                pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
                 logits=loaded.values if logits else None,
-            )
+            )  # fmt: skip
 
     try:
         return write_evaluation(

@@ -60,18 +60,15 @@ class FinishedRun(RunRecord):
         return dataset
 
     def check_unseen(self, cases: Sequence[PreparedCase], split: str = "test") -> None:
-        """Refuse test cases that the run used for training or validation, and validation cases
-        that it was trained on."""
+        """Refuse cases of `split` that the run used in another one."""
         for part, names in self.info.cases.items():
             if part == split or split == "train":
                 continue
             seen = sorted(set(names) & {case.name for case in cases})
             if seen:
-                raise PathError(
-                    self.folder,
-                    f"used {split} case {seen[0]} in its {part} split (the splits have changed)",
-                    "train it again with the present splits",
-                )
+                problem = f"used {split} case {seen[0]} in its {part} split"
+                remedy = "train it again with the present splits"
+                raise PathError(self.folder, f"{problem} (the splits have changed)", remedy)
 
 
 def open_run(folder: Path | str) -> FinishedRun:
@@ -231,12 +228,9 @@ def predicted_cases(
         image = case.image()
         try:
             found = predict_case(
-                network,
-                torch.from_numpy(image).to(device),
-                patch_size=run.patch_size,
-                flips=config.flips,
-                average=config.average,
-            )
+                network, torch.from_numpy(image).to(device), patch_size=run.patch_size,
+                flips=config.flips, average=config.average,
+            )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
         yield PredictedCase(

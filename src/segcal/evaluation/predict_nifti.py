@@ -76,11 +76,9 @@ def predict_volumes(
         out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
             NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not the input folder.
         outputs: which of the four.
-        checkpoint: "best" or "last".
         flips, average: as in `predict_case`.
-        device: as in `evaluate_run`.
+        device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
-        progress: called as (what, cases done, cases in total).
         warn: called with one line about each unusual orientation or spacing.
     """
     outputs = list(dict.fromkeys(outputs))
@@ -119,12 +117,9 @@ def predict_volumes(
         else:
             with reproducible_float32():
                 found = predict_case(
-                    networks,
-                    torch.from_numpy(scan.image).to(chosen),
-                    patch_size=opened[0].patch_size,
-                    flips=flips,
-                    average=average,
-                )
+                    networks, torch.from_numpy(scan.image).to(chosen),
+                    patch_size=opened[0].patch_size, flips=flips, average=average,
+                )  # fmt: skip
             probs = scan.grid.restore_probs(found.probs.cpu().numpy())
             maps = [_MAPS[what](probs) for what in outputs]
             manifest.begin(images[case], paths[case])

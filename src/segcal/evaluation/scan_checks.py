@@ -45,12 +45,9 @@ def check_output_folder(out: Path, source: Path, images: Mapping[str, Sequence[P
     target, root = out.resolve(), source.resolve()
     nested = any(path.parent.resolve() != root for files in images.values() for path in files)
     if target == root or (nested and target.parent == root):
-        raise PathError(
-            out,
-            "--out must not be the input folder, or beside its cases: the maps would be read as "
-            "images next time",
-            "choose another --out",
-        )
+        problem = "must not be the input folder, or beside its cases"
+        remedy = "choose another --out: the maps would be read as images next time"
+        raise PathError(out, f"--out {problem}", remedy)
 
 
 class Space:

@@ -50,6 +50,8 @@ def read_cases_table(
     import pandas as pd
 
     path = Path(path)
+    # pandas 2 may change the last digits of a number; pandas 3 does not and has no such option.
+    exact: dict[str, Any] = {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
     try:
         _check_complete(path, limit)
         table: pd.DataFrame = pd.read_csv(
@@ -57,7 +59,7 @@ def read_cases_table(
             dtype=dict.fromkeys(COLUMNS[:-1], str),
             keep_default_na=False,
             na_values={"value": ["", "nan", "NaN"]},
-            **_exact_numbers(),
+            **exact,
         )
     except FileNotFoundError as error:
         raise PathError(path, "does not exist", "check the path") from error
@@ -136,10 +138,3 @@ def _check_complete(path: Path, limit: int | None) -> None:
         stream.seek((size if limit is None else limit) - 1)
         if stream.read(1) not in (b"\n", b"\r"):
             raise PathError(path, "is cut off in its last line", "copy or write it again")
-
-
-def _exact_numbers() -> dict[str, Any]:
-    """pandas 2 may change the last digits of a number; pandas 3 does not and has no such option."""
-    import pandas as pd
-
-    return {"float_precision": "round_trip"} if pd.__version__ < "3" else {}

@@ -66,11 +66,9 @@ def check_ranking_folder(folder: Path, cases: Sequence[Path], overwrite: bool) -
         return
     source = _source_of(folder)
     if {(folder / name).resolve() for name in source} != inputs:
-        raise PathError(
-            existing[0],
-            f"was computed from {', '.join(source) or 'an unknown table'}",
-            "pass --overwrite to replace it, or choose another --out",
-        )
+        problem = f"was computed from {', '.join(source) or 'an unknown table'}"
+        remedy = "pass --overwrite to replace it, or choose another --out"
+        raise PathError(existing[0], problem, remedy)
 
 
 def _source_of(folder: Path) -> list[str]:

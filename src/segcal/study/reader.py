@@ -125,10 +125,8 @@ class Study:
             if run.state != "done" or not run.folder:
                 continue
             if place.is_absolute() or ".." in place.parts:
-                raise PathError(
-                    self.folder / STUDY,
-                    f"the folder of run {run.run!r} is outside the study ({run.folder})",
-                )
+                problem = f"the folder of run {run.run!r} is outside the study ({run.folder})"
+                raise PathError(self.folder / STUDY, problem)
             path = file_of_split(self.folder / place, name, self.info.split)
             if path.is_file():
                 yield run, path
@@ -151,11 +149,8 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
     if region is not None and regions:
         check_choice("--region", wanted, regions)
     elif regions and wanted not in regions:
-        raise PathError(
-            path,
-            f"`region` is {wanted!r}, but calibration was measured in {', '.join(regions)}",
-            "correct it, or pass --region",
-        )
+        problem = f"`region` is {wanted!r}, but calibration was measured in {', '.join(regions)}"
+        raise PathError(path, problem, "correct it, or pass --region")
     metrics = _row_metrics(info.metrics, set(table["metric"]))
     study = Study(folder, info, table, wanted, regions, metrics, reference)
     _ = study.named  # An invalid reference raises here.
@@ -196,11 +191,8 @@ def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
     for run in info.runs:
         known = run.run in named or (run.dataset, run.method, str(run.seed)) in present
         if run.state == "done" and not known:
-            raise PathError(
-                folder / CASES,
-                f"has no rows of run {run.run!r}, which is done according to {STUDY}",
-                _INCOMPLETE,
-            )
+            problem = f"has no rows of run {run.run!r}, which is done according to {STUDY}"
+            raise PathError(folder / CASES, problem, _INCOMPLETE)
 
 
 def _with_title(part: _Titled) -> _Titled:

@@ -176,11 +176,9 @@ def check_same_data(
     for part, names in info.cases.items():
         moved = sorted(set(names) ^ set(cases.get(part, ())))
         if moved:
-            raise PathError(
-                folder,
-                f"was trained with other {part} cases than {path} has now, such as {moved[0]}",
-                "restore the old splits, or choose another --out",
-            )
+            problem = f"was trained with other {part} cases than {path} has now"
+            remedy = "restore the old splits, or choose another --out"
+            raise PathError(folder, f"{problem}, such as {moved[0]}", remedy)
 
 
 class RunFolder(ExitStack):

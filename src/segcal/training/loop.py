@@ -183,10 +183,8 @@ class TrainingLoop:
         state.meter.items = sum(meter["items"] for meter in meters)
         for name in state.meter.sums:
             state.meter.sums[name] = sum(meter["sums"][name] for meter in meters)
-        row: dict[str, Any] = {
-            "epoch": state.epoch,
-            "lr": state.config.optimizer.lr_at(state.epoch),
-        }
+        lr = state.config.optimizer.lr_at(state.epoch)
+        row: dict[str, Any] = {"epoch": state.epoch, "lr": lr}
         if state.schedule is not None:
             row["penalty_weight"] = state.schedule(state.epoch)
         return {**row, "losses": state.meter.means()}
