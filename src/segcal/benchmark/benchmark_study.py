@@ -44,12 +44,9 @@ if TYPE_CHECKING:
 class BenchmarkStudy:
     """The tasks of a study and their results; `write` updates its folder.
 
-    Attributes:
-        options: the options that were chosen for each method with a grid.
-        chosen_from: all points of the grid of each such method.
-        reference_late: the plan named its reference after runs had been evaluated.
-        ranks: the content of ranks.csv, or None and the reason in `not_ranked`.
-        finished: the study that `rank` has read, for tables and the report.
+    `options` were chosen out of `chosen_from`, for each method with a grid. `reference_late`: the
+    plan named its reference after runs had been evaluated. `finished` is the study as `rank` read
+    it, `ranks` the content of ranks.csv, or None and the reason in `not_ranked`.
     """
 
     folder: Path
@@ -99,10 +96,7 @@ class BenchmarkStudy:
         self._writer.write(self.content(), complete=complete)
 
     def rank(self) -> None:
-        """Read the study and write ranks.csv, as in the report.
-
-        If ranking fails, `not_ranked` holds the reason and the study is kept.
-        """
+        """Read the study and write ranks.csv, as in the report."""
         self.finished = read_study(self.folder)
         try:
             self.ranks = rank_study(

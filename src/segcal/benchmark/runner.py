@@ -108,7 +108,9 @@ class _Benchmark:
         self.study.add(chosen)
         self._do(chosen)
         self._delete_candidates(search, chosen)
-        self.study.tasks = {task.run: task for task in self._in_order()}
+        known = {(task.dataset, task.method, task.seed): task for task in self.study.tasks.values()}
+        order = product(plan.datasets, plan.method_groups, plan.seeds)
+        self.study.tasks = {known[key].run: known[key] for key in order if key in known}
         self.study.write(complete=True)
 
     def _delete_candidates(self, search: list[Task], chosen: list[Task]) -> None:
@@ -121,15 +123,6 @@ class _Benchmark:
             if all(result.state == "done" for result in results):
                 for task in candidates:
                     delete_weights(task, self.study.folder, self.study.plan.keep)
-
-    def _in_order(self) -> list[Task]:
-        plan = self.study.plan
-        places = {
-            key: place
-            for place, key in enumerate(product(plan.datasets, plan.method_groups, plan.seeds))
-        }
-        tasks = self.study.tasks.values()
-        return sorted(tasks, key=lambda task: places[task.dataset, task.method, task.seed])
 
     def _do(self, tasks: list[Task]) -> None:
         """Skip finished tasks, launch the others, and keep the folder up to date."""

@@ -62,9 +62,8 @@ def write_evaluation(
     started = time.monotonic()
     out = Path(out)
     if not overwrite and file_of_split(out, "evaluation.json", split).exists():
-        raise PathError(
-            out, f"has an evaluation of split {split} already", "pass --overwrite to replace it"
-        )
+        problem = f"has an evaluation of split {split} already"
+        raise PathError(out, problem, "pass --overwrite to replace it")
     structures = dict(groups or {name: (k,) for k, name in enumerate(labels) if k > 0})
     identity = {"run": run, "method": method, "seed": seed, "dataset": dataset}
     options = CaseOptions() if options is None else options

@@ -19,6 +19,7 @@ from segcal.core.errors import PathError
 from segcal.core.files import write_json, write_text
 from segcal.core.locks import LOCK, folder_lock
 from segcal.core.provenance import git_commit, versions
+from segcal.data import TrainingSpace
 from segcal.study.schema import Course, Training
 
 CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
@@ -30,7 +31,7 @@ class RunInfo(BaseModel):
 
     Attributes:
         data: description of the prepared set, without its cases.
-        space: orientations and spacing of the training cases; see `segcal.data.TrainingSpace`.
+        space: orientations and spacing of the training cases.
         cases: names of the training and validation cases.
     """
 
@@ -41,7 +42,7 @@ class RunInfo(BaseModel):
     dataset: str
     data_fingerprint: str
     data: dict[str, Any]
-    space: dict[str, Any]
+    space: TrainingSpace
     cases: dict[str, tuple[str, ...]]
     device: str
     commit: str | None

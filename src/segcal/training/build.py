@@ -45,10 +45,10 @@ def config_from_arguments(
     if isinstance(loss, nn.Module):
         kind = type(loss)
         try:
-            name = LOSSES.name_of(kind)
+            path = LOSSES.name_of(kind)
         except ValueError:  # defined in a function or in the main script
-            name = f"{kind.__module__}:{kind.__qualname__}"
-        changes["loss"] = {"name": name, "options": {}, "instance": True}
+            path = f"{kind.__module__}:{kind.__qualname__}"
+        changes["loss"] = {"name": path, "options": {}, "instance": True}
     elif loss is not None:
         name = LOSSES.name_of(loss) if isinstance(loss, type) else loss
         changes["loss"] = loss if isinstance(loss, Mapping) else {"name": name, "instance": False}
@@ -66,12 +66,10 @@ def build_state(
     loss = loss.to(fabric.device)
     loader = build_loader(config, fabric, dataset)
     spec = NetworkSpec(
-        config.model.name,
+        **config.model.model_dump(),
         spatial_dims=3 if config.data.mode == "3d" else 2,
         in_channels=len(dataset.info.channels),
         num_classes=dataset.num_classes,
-        options=config.model.options,
-        divisible_by=config.model.divisible_by,
     )
     torch.manual_seed(config.seed)
     network = make_model(spec)

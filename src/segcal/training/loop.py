@@ -210,7 +210,7 @@ class TrainingLoop:
         if dsc > state.best_dsc:
             state.best_dsc, state.best_epoch = dsc, state.epoch
             if fabric.is_global_zero:
-                content = {
+                write_checkpoint(self.folder.path / BEST, {
                     "run_id": self.folder.run_id,
                     "epoch": state.epoch,
                     "network": state.spec.as_dict(),
@@ -218,8 +218,7 @@ class TrainingLoop:
                     "metrics": metrics,
                     "classes": dict(state.dataset.classes),
                     "data_fingerprint": state.dataset.fingerprint,
-                }
-                write_checkpoint(self.folder.path / BEST, content)
+                })  # fmt: skip
         return metrics
 
     def interrupt(self, number: int) -> NoReturn:

@@ -70,7 +70,7 @@ def _lock_and_read(
         "data_fingerprint": dataset.fingerprint,
         # For evaluation and prediction where the data are not at hand.
         "data": dataset.info.model_dump(mode="json", exclude={"cases", "skipped"}),
-        "space": training_space(case.grid for case in trained).model_dump(mode="json"),
+        "space": training_space(case.grid for case in trained),
         "cases": cases,
         "loss": repr(state.loss),
         "parameters": count_parameters(state.network),
