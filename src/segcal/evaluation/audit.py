@@ -83,9 +83,8 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
         if bare:
             title, folder = name or Path(text).resolve().name, text
         if not title or not folder or title in out:
-            raise ValueError(
-                f"--probs {text}: expected FOLDER, or NAME=FOLDER with a different name for each"
-            )
+            expected = "expected FOLDER, or NAME=FOLDER with a different name for each"
+            raise ValueError(f"--probs {text}: {expected}")
         out[title] = Path(folder)
     return out
 
@@ -176,15 +175,11 @@ def _check_same_cases(pairs_of: Mapping[str, Pairs]) -> None:
     for title, pairs in others:
         missing = sorted(set(reference.names) ^ set(pairs.names))
         if missing:
-            raise ValueError(
-                f"Expected every network to have predicted the same cases, but {missing[0]} is "
-                f"only in one of {first!r} and {title!r}."
-            )
+            where = f"{missing[0]} is only in one of {first!r} and {title!r}"
+            raise ValueError(f"Expected every network to have the same cases, but {where}.")
         if pairs.num_classes != reference.num_classes:
-            raise ValueError(
-                f"Expected every network to have the same classes, but {first!r} has "
-                f"{reference.num_classes} and {title!r} has {pairs.num_classes}."
-            )
+            given = f"{first!r} has {reference.num_classes} and {title!r} {pairs.num_classes}"
+            raise ValueError(f"Expected every network to have the same classes, but {given}.")
 
 
 def _describe_dataset(

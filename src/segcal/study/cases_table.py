@@ -81,9 +81,7 @@ def read_cases_tables(
 ) -> "pd.DataFrame":
     """The rows of several tables of different runs; see `read_cases_table`.
 
-    Raises:
-        PathError: a table cannot be read, has no rows, or has other columns than the first.
-        ValueError: two tables have the same row.
+    A table without rows, with other columns than the first or with the same row raises.
     """
     import pandas as pd
 
@@ -98,18 +96,16 @@ def read_cases_tables(
         if different:
             name = min(different)
             has, lacks = (path, paths[0]) if name in table.columns else (paths[0], path)
-            raise PathError(
-                lacks, f"has no column `{name}`, but {has} has", "rank tables with the same columns"
-            )
+            remedy = "rank tables with the same columns"
+            raise PathError(lacks, f"has no column `{name}`, but {has} has", remedy)
     # A column whose tables have different names loses its categories.
     table = _categorical(pd.concat(tables, ignore_index=True))
     twice = table.duplicated([name for name in table.columns if name != "value"])
     if twice.any():
         row = table[twice].iloc[0]
-        raise ValueError(
-            f"{', '.join(map(str, paths))}: several of these tables have {row['metric']} of method "
-            f"{row['method']} in case {row['case']}; give each run once"
-        )
+        value = f"{row['metric']} of method {row['method']} in case {row['case']}"
+        files = ", ".join(map(str, paths))
+        raise ValueError(f"{files}: several of these tables have {value}; give each run once")
     return table
 
 
@@ -117,8 +113,7 @@ def empty_cases_table() -> "pd.DataFrame":
     """A table without rows, for a study in which no run is finished."""
     import pandas as pd
 
-    names = dict.fromkeys(COLUMNS[:-1], "category")
-    return pd.DataFrame(columns=list(COLUMNS)).astype({**names, "value": float})
+    return _categorical(pd.DataFrame(columns=list(COLUMNS)).astype({"value": float}))
 
 
 def _categorical(table: "pd.DataFrame") -> "pd.DataFrame":

@@ -171,10 +171,7 @@ def read_study_file(path: Path) -> StudyFile:
 
 
 def _read_table(path: Path, limit: int | None) -> "pd.DataFrame":
-    """The long table; a missing or empty file is a study without rows.
-
-    Rows after `limit` bytes belong to a run that was being added when the study was stopped.
-    """
+    """The long table; rows after `limit` bytes are of a run that was being added at the end."""
     if not path.is_file() or path.stat().st_size == 0 or limit == 0:
         return empty_cases_table()
     try:

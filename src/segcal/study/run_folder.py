@@ -7,7 +7,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -100,10 +100,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """The lines of log.jsonl; a line that a kill cut off is left out."""
     path, rows = folder / LOG, []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
+        with suppress(ValueError):
             rows.append(json.loads(line))
-        except ValueError:
-            continue
     return rows
 
 
@@ -196,7 +194,7 @@ class RunFolder(ExitStack):
         self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
     ) -> None:
         """Refuse a folder with other files, or with a run of other settings, data or splits."""
-        if self.path.exists() and not self.path.is_dir():
+        if self.path.is_file():
             raise PathError(self.path, "is a file, not a folder", "choose another --out")
         if not self.path.is_dir() or all(path.name == LOCK for path in self.path.iterdir()):
             return

@@ -108,10 +108,8 @@ def build_loss(
 ) -> tuple[nn.Module, WeightSchedule | None]:
     """The loss, with soft Dice added if `dice_weight` is set, and the schedule of its penalty."""
     if config.instance and instance is None:
-        raise ValueError(
-            f"`loss`: this run uses a {config.name} object that was passed to `train`; "
-            "pass it again: train(..., loss=...)"
-        )
+        problem = f"this run uses a {config.name} object that was passed to `train`"
+        raise ValueError(f"`loss`: {problem}; pass it again: train(..., loss=...)")
     schedule = None
     try:
         loss = make_loss(config.name, **config.options) if instance is None else instance
@@ -173,10 +171,8 @@ def build_loader(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) 
     """Training batches; each process gets its share of every batch."""
     data, world = config.data, fabric.world_size
     if config.batch_size % world:
-        raise ValueError(
-            f"Expected `batch_size` to be divisible by the {world} processes, "
-            f"but got {config.batch_size}."
-        )
+        expected = f"Expected `batch_size` to be divisible by the {world} processes"
+        raise ValueError(f"{expected}, but got {config.batch_size}.")
     items: SliceDataset | PatchDataset
     if data.patch_size is not None:
         items = PatchDataset(
@@ -186,10 +182,8 @@ def build_loader(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) 
     else:
         items = SliceDataset(dataset, "train", fold=data.fold, size=data.size)
         if items.shape() is None:
-            raise ValueError(
-                f"the slices of {dataset.root} differ in size; "
-                "set `data.size`, for example --set data.size=[192,192]"
-            )
+            remedy = "set `data.size`, for example --set data.size=[192,192]"
+            raise ValueError(f"the slices of {dataset.root} differ in size; {remedy}")
     return make_loader(
         items, config.batch_size // world, device=fabric.device, kind=data.loader,
         workers=data.workers, seed=config.seed, rank=fabric.global_rank, world_size=world,

@@ -60,10 +60,7 @@ def _number(value: float | None) -> str:
 
 
 def open_tensorboard(folder: Path, epoch: int) -> Any:
-    """A `SummaryWriter` (a context manager) in `folder`/tensorboard.
-
-    Curves from `epoch` on are dropped: a resumed run trains these epochs again.
-    """
+    """A `SummaryWriter`; curves from `epoch` on, which are trained again, are dropped."""
     require("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 

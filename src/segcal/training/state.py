@@ -213,8 +213,7 @@ def to_memory_format(image: Tensor, memory_format: torch.memory_format) -> Tenso
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Run compiled networks without compilation: for shapes that are rare or vary."""
-    if not hasattr(torch.compiler, "set_stance"):  # torch before 2.6
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
+    # torch before 2.6 has no `set_stance`.
+    stance = getattr(torch.compiler, "set_stance", lambda _: nullcontext())
+    with stance("force_eager"):
         yield
