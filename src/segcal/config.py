@@ -160,9 +160,6 @@ class TrainConfig(Section):
     tensorboard: bool = False
 
 
-Length = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
 class EvaluationConfig(Section):
     """How a run is evaluated; the options of the metrics are those of `segcal.metrics.CaseOptions`.
 
@@ -175,7 +172,7 @@ class EvaluationConfig(Section):
     )  # fmt: skip
     num_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
     dilate_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
-    width_mm: Length = 3.0
+    width_mm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
     nsd_tolerance_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     units: Literal["mm", "voxel"] = "mm"
     empty: Literal["nan", "diagonal", "paper"] = "nan"
@@ -274,8 +271,7 @@ def change_config(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfi
     """
     content = config.model_dump()
     for key, value in changes.items():
-        old = content.get(key)
-        both = isinstance(old, dict) and isinstance(value, Mapping)
+        both = isinstance(content.get(key), dict) and isinstance(value, Mapping)
         content[key] = {**content[key], **value} if both else value
     return check_config(content)
 

@@ -19,7 +19,7 @@ def test_the_plan(tmp_path: Path) -> None:
         "ce_dice", "ls", "svls", "mbls", "nacl",
     ]  # fmt: skip
     quick = plan_tasks(demo_plan(tmp_path, quick=True))
-    assert quick[0].settings.epochs < tasks[0].settings.epochs
+    assert quick[0].config.epochs < tasks[0].config.epochs
     said = []
     data = prepare_demo(tmp_path, quick=True, progress=lambda what, done, total: said.append(total))
     assert set(said) == {14}

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from segcal.benchmark.plan import to_yaml
 from segcal.benchmark.run_status import is_done
 from segcal.benchmark.task_matrix import plan_tasks
 from segcal.benchmark.tasks import Task, run_task
-from segcal.config import ConfigError
+from segcal.config import ConfigError, change_config
 from segcal.evaluation import evaluate_run
 
 pytestmark = pytest.mark.usefixtures("as_in_processes")
@@ -69,8 +68,8 @@ def files(study: Path) -> dict[str, bytes]:
 
 def only_task(first: BenchmarkStudy, **changes: Any) -> Task:
     (task,) = first.tasks.values()
-    config = {**task.config, **changes.pop("config", {})}
-    return replace(task, config=config, **changes)
+    config = change_config(task.config, changes.pop("config", {}))
+    return task.model_copy(update={"config": config, **changes})
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,8 @@ def test_the_kept_weights_and_nothing_is_repeated(
 
 def test_last_weights_stay_if_they_were_evaluated(first: BenchmarkStudy, copied: Path) -> None:
     task = only_task(first, keep="best")
-    task = replace(task, evaluation={**task.evaluation, "checkpoint": "last"})
+    last = task.evaluation.model_copy(update={"checkpoint": "last"})
+    task = task.model_copy(update={"evaluation": last})
     assert not is_done(task, copied)
     assert run_task(task, copied).state == "done"
     assert weights(copied) == ["best.pt", "last.pt"]
@@ -132,7 +132,8 @@ def test_without_weights_other_settings_fail_with_one_line(
     assert "2 of 3 epochs but no last.pt" in fails(config={"epochs": 3})
     assert "`epochs` (2, not 1)" in fails(config={"epochs": 1})
     assert "another `batch_size`" in fails(config={"batch_size": 2})
-    assert "has no best.pt; " in fails(evaluation={**task.evaluation, "num_bins": 7})
+    coarse = task.evaluation.model_copy(update={"num_bins": 7})
+    assert "has no best.pt; " in fails(evaluation=coarse)
     # Nothing was trained, deleted or measured.
     after = files(copied)
     assert {name: after[name] for name in before if not name.endswith(".log")} == {
@@ -150,7 +151,8 @@ def test_best_weights_suffice_for_another_evaluation(first: BenchmarkStudy, copi
     log = (copied / task.folder / "log.jsonl").read_bytes()
     for name in ("last.pt", "last.prev.pt"):
         (copied / task.folder / name).unlink()
-    wish = replace(task, evaluation={**task.evaluation, "num_bins": 7})
+    coarse = task.evaluation.model_copy(update={"num_bins": 7})
+    wish = task.model_copy(update={"evaluation": coarse})
     result = run_task(wish, copied)
     assert (result.state, result.error) == ("done", "")
     assert set(result.scores) == {"dsc", "ece"}
@@ -168,8 +170,12 @@ def test_unfinished_runs_keep_their_state(first: BenchmarkStudy, copied: Path) -
     assert [row["epoch"] for row in log] == [0, 1, 2, 3]
     assert "after 2 epochs" in (copied / "logs" / "toy_ce_seed0.log").read_text()
     # A run that fails keeps all it has.
-    broken = replace(only_task(first), folder="runs/toy/broken/seed0", run="toy/broken/seed0")
-    broken.config["optimizer"] = {**broken.config["optimizer"], "lr": 1e30}
+    broken = only_task(
+        first,
+        folder="runs/toy/broken/seed0",
+        run="toy/broken/seed0",
+        config={"optimizer": {"lr": 1e30}},
+    )
     assert "NaN" in run_task(broken, copied).error
     assert (copied / broken.folder / "last.pt").exists()
 

@@ -13,6 +13,7 @@ from helpers.trees import acdc_tree, run_cli
 from segcal.benchmark import BenchmarkStudy, Plan, load_plan, run_benchmark
 from segcal.benchmark.plan import slug, to_yaml
 from segcal.benchmark.task_matrix import check_parts, counts, open_datasets, plan_tasks
+from segcal.benchmark.tasks import Task
 from segcal.config import ConfigError
 from segcal.core.errors import PathError
 from segcal.data import AcdcSource, open_dataset, prepare
@@ -114,7 +115,7 @@ def test_tasks(tmp_path: Path) -> None:
     assert counts(plan) == {"candidates": 8, "runs": 12}
     assert {task.split for task in tasks if "@" in task.run} == {"val"}
     assert {task.split for task in tasks if "@" not in task.run} == {"test"}
-    assert type(tasks[0]).from_json(tasks[0].to_json()) == tasks[0]
+    assert Task.model_validate(json.loads(json.dumps(tasks[0].model_dump(mode="json")))) == tasks[0]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_tasks(tmp_path: Path) -> None:
     [
         ({"method": {}}, "has no key `method`.*Did you mean `methods`"),
         ({"methods": {"x": {"loss": "ce", "optoins": {}}}}, "`methods.x` .*`options`"),
-        ({"methods": {"a/b": {"loss": "ce"}}}, "folder names"),
+        ({"methods": {"a/b": {"loss": "ce"}}}, "names of folders"),
         ({"methods": {}}, "methods"),
         ({"seeds": [1, 1]}, "a value twice in `seeds`"),
         ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
@@ -141,7 +142,7 @@ def test_tasks(tmp_path: Path) -> None:
         ({"reference": "nacl+temperature"}, r"`reference`, which is none of ce, nacl, mbls"),
         (
             {"methods": VARIANTS, "reference": "ce_2"},
-            "`reference` ce_2, which is in group prior and so not ranked; name one of ce, ls",
+            "`ce_2` in `reference`, which is none of ce, ls: group prior is not ranked",
         ),
     ],
 )
@@ -194,9 +195,7 @@ def test_the_reference_is_a_ranked_method(tmp_path: Path) -> None:
     assert Plan.model_validate(yaml.safe_load(to_yaml(named))) == named
     assert load_plan(path, overrides=["reference=ce"]).reference == "ce"
     after = write(path, reference="nacl+temperature", posthoc=["temperature"])
-    with pytest.raises(
-        ValueError, match="in group posthoc and so not ranked; name one of ce, nacl"
-    ):
+    with pytest.raises(ValueError, match="none of ce, nacl, mbls: group posthoc is not ranked"):
         load_plan(after)
     # A study of variants ranks them with each other.
     alone = {name: VARIANTS[name] for name in ("ce", "ce_2")}
@@ -224,7 +223,7 @@ def test_truth_metrics_need_sets_with_known_probabilities(tmp_path: Path) -> Non
     sets = {name: {"path": str(tmp_path / name)} for name in ("phantoms", "patients")}
     changes = {"metrics": ["dsc", "truth_ece"], "region": "all"}
     plan = load_plan(write(tmp_path / "plan.yaml", datasets=sets, **changes))
-    with pytest.raises(ValueError, match=r"`patients` has no known probabilities.*`truth_ece`"):
+    with pytest.raises(ValueError, match=r"`patients` lacks .*probabilities.*`truth_ece`"):
         open_datasets(plan)
     del sets["patients"]
     assert open_datasets(load_plan(write(tmp_path / "plan.yaml", datasets=sets, **changes)))

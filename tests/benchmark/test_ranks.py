@@ -16,6 +16,7 @@ from segcal.benchmark.runner import describe_choice
 from segcal.benchmark.task_matrix import make_task, open_datasets
 from segcal.benchmark.tasks import Result, Task
 from segcal.cli import benchmark as cli_benchmark
+from segcal.config import EvaluationConfig, TrainConfig
 from segcal.core.files import write_json
 from segcal.metrics import COLUMNS
 from segcal.report import Context
@@ -196,7 +197,10 @@ def test_the_table_is_parsed_and_ranked_once(data: Path, tmp_path: Path) -> None
 
 
 def test_the_progress_line_names_the_region() -> None:
-    task = Task("r", "d", "m", 0, "run", "test", {"epochs": 1}, {}, region="union")
+    task = Task(
+        run="r", dataset="d", method="m", seed=0, folder="run", split="test", region="union",
+        config=TrainConfig(), evaluation=EvaluationConfig(),
+    )  # fmt: skip
     result = Result("done", scores={"dsc": 0.81234, "ece": 0.04321})
     assert _scores(task, result) == "test DSC 0.8123 ECE (union) 0.0432"
 

@@ -290,6 +290,6 @@ def test_tasks_have_absolute_paths(
     monkeypatch.chdir(data.parent)
     again = run_benchmark(make_plan(Path(data.name)), study, resume=True, silent=True)
     (task,) = again.tasks.values()
-    assert task.settings.data.path == str(data)
+    assert task.config.data.path == str(data)
     written = yaml.safe_load((study / "plan.yaml").read_text())
     assert written["datasets"]["toy"]["path"] == str(data)

@@ -311,7 +311,7 @@ def test_ray_with_a_worker_killed_in_the_middle(
     assert code == 0, said
     check_equal(out, whole)
     again = [p.read_text() for p in (out / "logs").iterdir()]
-    assert any("continuing" in text for text in again)
+    assert any("resuming" in text for text in again)
 
 
 def test_workers_share_gpus_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,13 +151,13 @@ def test_class_names_are_read_from_nnunet(tmp_path: Path) -> None:
     names = {"labels": {"background": 0, "Anterior": 1, "Posterior": 2, "ignore": 3}}
     (probs / "dataset.json").write_text(json.dumps(names))
     found = audit_predictions({"net": probs}, labels, tmp_path / "out").networks["net"]
-    assert found.structures == ["Anterior", "Posterior"]
+    assert found.info.structures == ("Anterior", "Posterior")
     regions = {"labels": {"background": 0, "whole": [1, 2], "core": [2]}}
     (probs / "dataset.json").write_text(json.dumps(regions))
     again = audit_predictions({"net": probs}, labels, tmp_path / "out", overwrite=True).networks[
         "net"
     ]
-    assert again.structures == ["class 1", "class 2"]
+    assert again.info.structures == ("class 1", "class 2")
 
 
 def test_ignored_labels_and_skipped_cases(tmp_path: Path) -> None:

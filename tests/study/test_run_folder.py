@@ -10,7 +10,8 @@ from segcal.core.errors import PathError
 from segcal.study import RunFolder, epochs_done, read_run, training_seconds
 
 ABOUT = {
-    "dataset": "toy", "data_fingerprint": "f", "data": {}, "space": {},
+    "dataset": "toy", "data_fingerprint": "f", "data": {},
+    "space": {"orientations": {"RAS": 1}, "spacing_mm": [[1, 1], [1, 1], [1, 1]]},
     "cases": {"train": ["a"], "val": ["b"]}, "device": "CPU", "parameters": 3,
 }  # fmt: skip
 

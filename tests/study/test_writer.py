@@ -107,10 +107,10 @@ def test_a_kill_between_the_table_and_study_json(
     StudyWriter(tmp_path).write(content(a, make_run(tmp_path, "b", "missing")))
     assert json.loads((tmp_path / "study.json").read_text())["table_bytes"] > 0
 
-    def kill(self: StudyWriter, content: StudyFile, limit: int | None) -> None:
+    def kill(content: StudyFile, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(StudyWriter, "_write_json", kill)
+    monkeypatch.setattr(StudyFile, "model_dump", kill)
     with pytest.raises(KeyboardInterrupt):
         StudyWriter(tmp_path).write(content(b, a))
     assert methods_of(tmp_path) == ["b", "a"]

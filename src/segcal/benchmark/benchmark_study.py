@@ -44,12 +44,9 @@ if TYPE_CHECKING:
 class BenchmarkStudy:
     """The tasks of a study and their results; `write` updates its folder.
 
-    Attributes:
-        options: the options that were chosen for each method with a grid.
-        chosen_from: all points of the grid of each such method.
-        reference_late: the plan named its reference after runs had been evaluated.
-        ranks: the content of ranks.csv, or None and the reason in `not_ranked`.
-        finished: the study that `rank` has read, for tables and the report.
+    `options` were chosen out of `chosen_from`, for each method with a grid. `reference_late`: the
+    plan named its reference after runs had been evaluated. `finished` is the study as `rank` read
+    it, `ranks` the content of ranks.csv, or None and the reason in `not_ranked`.
     """
 
     folder: Path
@@ -99,10 +96,7 @@ class BenchmarkStudy:
         self._writer.write(self.content(), complete=complete)
 
     def rank(self) -> None:
-        """Read the study and write ranks.csv, as in the report.
-
-        If ranking fails, `not_ranked` holds the reason and the study is kept.
-        """
+        """Read the study and write ranks.csv, as in the report."""
         self.finished = read_study(self.folder)
         try:
             self.ranks = rank_study(
@@ -116,23 +110,18 @@ class BenchmarkStudy:
         """What study.json holds."""
         plan = self.plan
         calibrated = [self._calibrated(m, name) for m in plan.methods for name in plan.posthoc]
+        shared = ("title", "note", "region", "reference", "published", "groups", "tables")
         return StudyFile(
             format=FORMAT,
             version=VERSION,
             kind=self.kind,
-            title=plan.title,
-            note=plan.note,
-            region=plan.region,
             metrics=tuple(self.metrics),
             datasets=tuple(map(self._dataset, plan.datasets)),
             methods=(*map(self._method, plan.methods), *calibrated),
             runs=tuple(map(self._run, self.tasks.values())),
-            reference=plan.reference,
             reference_late=self.reference_late,
-            published=plan.published,
-            groups=plan.groups,
-            tables=plan.tables,
             environment=self._environment(),
+            **{key: getattr(plan, key) for key in shared},
         )
 
     def _dataset(self, name: str) -> Dataset:
@@ -177,12 +166,10 @@ class BenchmarkStudy:
 
     def _calibrated(self, name: str, calibrator: str) -> Method:
         base = self._method(name)
-        return Method(
-            name=calibrated_name(name, calibrator),
-            title=f"{base.title} + {short_name(calibrator)}",
-            group="posthoc",
-            options={**base.options, "posthoc": calibrator},
-        )
+        title = f"{base.title} + {short_name(calibrator)}"
+        options = {**base.options, "posthoc": calibrator}
+        name = calibrated_name(name, calibrator)
+        return Method(name=name, title=title, group="posthoc", options=options)
 
     def _run(self, task: Task) -> Run:
         result = self.results.get(task.run, Result("missing"))
@@ -200,7 +187,7 @@ class BenchmarkStudy:
 
     def training(self, task: Task) -> Training | None:
         """Summary of the validation of a task's training; None for calibrated runs."""
-        return read_training(self.folder / task.folder, task.evaluation_settings.checkpoint)
+        return read_training(self.folder / task.folder, task.evaluation.checkpoint)
 
     def _environment(self) -> dict[str, Any]:
         """Device and versions of the finished trainings, and those of this process."""
@@ -212,10 +199,8 @@ class BenchmarkStudy:
                 continue
             place = {"device": info.device, "commit": info.commit, "versions": info.versions}
             places.setdefault(json.dumps(place), {"runs": 0, **place})["runs"] += 1
-        return {
-            "trained": list(places.values()),
-            "put_together": {"commit": git_commit(), "versions": versions()},
-        }
+        here = {"commit": git_commit(), "versions": versions()}
+        return {"trained": list(places.values()), "put_together": here}
 
 
 def named_late(plan: Plan, study: Path) -> bool:

@@ -29,16 +29,15 @@ METHODS: dict[str, Any] = {
 
 
 def prepare_demo(
-    out: Path | str,
-    *,
-    quick: bool = False,
-    progress: ProgressCallback = no_progress,
+    out: Path | str, *, quick: bool = False, progress: ProgressCallback = no_progress
 ) -> Path:
     """Prepare the phantoms in OUT/data; existing cases are kept."""
     folder = Path(out) / "data"
     if Path(out).is_dir() and not folder.is_dir() and list(Path(out).glob("[!.]*")):
         raise PathError(Path(out), "holds other files", "choose another --out")
-    prepare(demo_source(quick), folder, dtype="uint8", workers=1, progress=progress)
+    cases, size, slices = (14, 32, 4) if quick else (36, 64, 6)
+    source = PhantomSource(cases=cases, size=size, slices=slices)
+    prepare(source, folder, dtype="uint8", workers=1, progress=progress)
     return folder
 
 
@@ -62,13 +61,6 @@ def run_demo(
         kind="demo",
         silent=silent,
     )
-
-
-def demo_source(quick: bool) -> PhantomSource:
-    """The phantoms: volumes of few, small slices."""
-    if quick:
-        return PhantomSource(cases=14, size=32, slices=4)
-    return PhantomSource(cases=36, size=64, slices=6)
 
 
 def demo_plan(data: Path, quick: bool = False) -> Plan:

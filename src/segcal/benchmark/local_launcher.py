@@ -1,173 +1,145 @@
-"""The local launcher: tasks in processes of this machine; and the events that launchers yield."""
+"""The local launcher: tasks in processes of this machine."""
 
 from __future__ import annotations
 
+import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from segcal.benchmark.tasks import Result, Task
 
-# How often a launcher without news yields a Tick, and how long a worker may take to save.
+# How often a launcher without news calls `tick`, and how long a worker may take to save.
 TICK_S = 0.5
 _STOP_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class Started:
-    """A task has started."""
+class Observer(Protocol):
+    """What a launcher calls when something happens to a task."""
 
-    task: Task
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A task is done or has failed."""
-
-    task: Task
-    result: Result
+    def started(self, task: Task) -> None: ...
+    def ended(self, task: Task, result: Result) -> None: ...
+    def retried(self, task: Task, reason: str) -> None: ...
+    def tick(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Retried:
-    """The process of a task died; the task is retried from its last checkpoint."""
-
-    task: Task
-    reason: str
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Nothing happened."""
-
-
-Event = Started | Ended | Retried | Tick
-
-
-@dataclass
 class _Worker:
-    process: subprocess.Popen[str]
-    task: Task | None = None
+    """A process that does one task after another: torch is imported once in each."""
 
+    def __init__(self, study: Path, environment: dict[str, str]) -> None:
+        self.study, self.environment = study, environment
+        self.process: subprocess.Popen[str] | None = None
+        self.busy = False
 
-@dataclass
-class _Workers:
-    """Processes that do one task after another: torch is imported once in each.
-
-    `messages` holds (number, process, line of output); the line is None when the process ended.
-    """
-
-    study: Path
-    jobs: int
-    gpus: list[str]
-    running: dict[int, _Worker] = field(default_factory=dict)
-    messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = field(
-        default_factory=queue.Queue
-    )
-
-    def assign(self, number: int, task: Task) -> None:
-        """Send a task to worker `number`, which is started if it does not run."""
-        worker = self.running.get(number)
-        if worker is None or worker.process.poll() is not None:
-            worker = self.running[number] = self._start(number)
-        assert worker.process.stdin is not None
-        worker.task = task
-        try:
-            worker.process.stdin.write(task.to_json() + "\n")
-            worker.process.stdin.flush()
-        except OSError:
-            pass  # It died just now: `_listen` reports it.
-
-    def _start(self, number: int) -> _Worker:
+    def start(self) -> None:
+        """Start the process if it does not run; in the main thread, with which it is to end."""
+        if self.process is not None and self.process.poll() is None:
+            return
         # A new session (on Windows: group) keeps Ctrl-C away from workers; `stop` stops them.
-        new_group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-        process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "segcal.benchmark.worker", str(self.study), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env=worker_environment(number, self.jobs, self.gpus),
+            env=self.environment,
             start_new_session=True,
-            creationflags=new_group,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
-        threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
-        return _Worker(process)
 
-    def _listen(self, number: int, process: subprocess.Popen[str]) -> None:
+    def run(self, task: Task) -> Result | str:
+        """The result of a task, or why the process died."""
+        process = self.process
+        assert process is not None
+        assert process.stdin is not None
         assert process.stdout is not None
-        for line in process.stdout:
-            self.messages.put((number, process, line))
-        process.wait()
-        self.messages.put((number, process, None))
+        with suppress(OSError):  # It died just now: there is no line to read.
+            process.stdin.write(json.dumps(task.model_dump(mode="json")) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            return _cause_of_death(process.wait())
+        result = Result(**json.loads(line))
+        if result.unclean:
+            process.kill()
+            process.wait()
+        return result
 
-    def stop(self) -> None:
-        """Ask all workers to save and end; kill those that do not within a minute."""
-        for worker in self.running.values():
-            if worker.task is None and worker.process.stdin is not None:
-                worker.process.stdin.close()
-            elif worker.process.poll() is None:
-                worker.process.terminate()
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        for worker in self.running.values():
-            try:
-                worker.process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+
+def _stop(workers: list[_Worker]) -> None:
+    """Ask all workers to save and end; kill those that do not within a minute."""
+    running = [(w, w.process) for w in workers if w.process is not None]
+    for worker, process in running:
+        if worker.busy:
+            process.terminate()
+        elif process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    try:
+        for _, process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline - time.monotonic(), 0.1))
+    finally:
+        for _, process in running:
+            process.kill()
+            process.wait()
 
 
 def run_local(
-    tasks: Iterable[Task], study: Path, *, jobs: int | None = None, retries: int = 1
-) -> Iterator[Event]:
+    tasks: Iterable[Task],
+    study: Path,
+    observer: Observer,
+    *,
+    jobs: int | None = None,
+    retries: int = 1,
+) -> None:
     """Run tasks in `jobs` processes; by default one per GPU, or one.
 
     Process n gets GPU n modulo their number; without GPUs all share the cores. If a process dies,
     its task is retried up to `retries` times; the other tasks continue.
     """
     gpus = visible_gpus()
-    workers = _Workers(study, jobs or max(len(gpus), 1), gpus)
+    jobs = jobs or max(len(gpus), 1)
+    workers = [_Worker(study, worker_environment(n, jobs, gpus)) for n in range(jobs)]
     waiting, failures = deque(tasks), dict[str, int]()
-    try:
-        while waiting or any(worker.task for worker in workers.running.values()):
-            for number in range(workers.jobs):
-                worker = workers.running.get(number)
-                if waiting and (worker is None or worker.task is None):
-                    task = waiting.popleft()
-                    workers.assign(number, task)
-                    yield Started(task)
-            try:
-                number, process, line = workers.messages.get(timeout=TICK_S)
-            except queue.Empty:
-                yield Tick()
-                continue
-            worker = workers.running.get(number)
-            if worker is None or worker.process is not process or worker.task is None:
-                continue
-            ended, worker.task = worker.task, None
-            if line is not None:
-                result = Result.from_json(line)
-                if result.unclean:
-                    del workers.running[number]  # It ends by itself; the next task gets another.
-                yield Ended(ended, result)
-                continue
-            reason = _cause_of_death(process.returncode)
-            failures[ended.run] = failures.get(ended.run, 0) + 1
-            if failures[ended.run] <= retries:
-                waiting.appendleft(ended)
-                yield Retried(ended, reason)
-            else:
-                yield Ended(ended, Result("failed", reason))
-    finally:
-        workers.stop()
+    running: dict[Future[Result | str], tuple[_Worker, Task]] = {}
+    with ThreadPoolExecutor(jobs) as threads:
+        try:
+            while waiting or running:
+                for worker in workers:
+                    if waiting and not worker.busy:
+                        task = waiting.popleft()
+                        worker.start()
+                        worker.busy = True
+                        running[threads.submit(worker.run, task)] = worker, task
+                        observer.started(task)
+                ended, _ = wait(running, TICK_S, FIRST_COMPLETED)
+                for future in ended:
+                    worker, task = running.pop(future)
+                    worker.busy = False
+                    outcome = future.result()
+                    if isinstance(outcome, Result):
+                        observer.ended(task, outcome)
+                        continue
+                    failures[task.run] = failures.get(task.run, 0) + 1
+                    if failures[task.run] <= retries:
+                        waiting.appendleft(task)
+                        observer.retried(task, outcome)
+                    else:
+                        observer.ended(task, Result("failed", outcome))
+                if not ended:
+                    observer.tick()
+        finally:
+            _stop(workers)
 
 
 def _cause_of_death(code: int) -> str:

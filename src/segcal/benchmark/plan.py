@@ -25,17 +25,12 @@ from segcal.config import (
 from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
 from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats import ranked_methods
-from segcal.study import MethodGroup
+from segcal.study import MethodGroup, Table
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-# Settings of training that the plan sets for each method and seed.
-_SET_BY_PLAN = ("loss", "seed")
 
 T = TypeVar("T")
 Settings = dict[str, Any]
-Region = Literal["foreground", "all", "union", "boundary"]
-Table = Literal["main", "classes", "ablation", "priors"]
-Keep = Literal["all", "best", "none"]
 
 
 class DatasetPlan(Section):
@@ -89,10 +84,10 @@ class Plan(Section):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
     train: Settings = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
-    region: Region = DEFAULT_REGION
+    region: Literal["foreground", "all", "union", "boundary"] = DEFAULT_REGION
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
     posthoc: tuple[str, ...] = ()
-    keep: Keep = "best"
+    keep: Literal["all", "best", "none"] = "best"
     tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
     reference: str | None = None
     published: str | None = None
@@ -103,10 +98,8 @@ class Plan(Section):
         for kind, names in (("datasets", self.datasets), ("methods", self.methods)):
             for name in names:
                 if not _FOLDER_NAME.fullmatch(name):
-                    raise ValueError(
-                        f"has `{name}` in `{kind}`: names become folder names and may have "
-                        "letters, digits and . _ + -"
-                    )
+                    allowed = "names of folders, of letters, digits and . _ + -"
+                    raise ValueError(f"has `{name}` in `{kind}`, which must be {allowed}")
         for key in ("seeds", "tables"):
             values = getattr(self, key)
             if len(set(values)) < len(values):
@@ -147,11 +140,9 @@ class Plan(Section):
     def _check_posthoc(self) -> Self:
         for name in self.posthoc:
             _find("posthoc", name, CALIBRATORS.get)
-            for method in self.methods:
-                if calibrated_name(method, name) in self.methods:
-                    raise ValueError(
-                        f"has method `{calibrated_name(method, name)}`, a name that `posthoc` uses"
-                    )
+            for calibrated in (calibrated_name(method, name) for method in self.methods):
+                if calibrated in self.methods:
+                    raise ValueError(f"has method `{calibrated}`, a name that `posthoc` uses")
         if len({short_name(name) for name in self.posthoc}) < len(self.posthoc):
             raise ValueError("has a calibrator twice in `posthoc`")
         if self.posthoc and self.evaluation.flips and self.evaluation.average == "probs":
@@ -164,18 +155,14 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_reference(self) -> Self:
         name, ranked = self.reference, ranked_methods(self.method_groups)
-        if name is not None and name not in ranked and name in self.method_groups:
-            raise ValueError(
-                f"has `reference` {name}, which is in group {self.method_groups[name]} and so not "
-                f"ranked; name one of {', '.join(ranked)}"
-            )
-        if name is not None and name not in ranked:
-            near = get_close_matches(name, ranked, n=1)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise ValueError(
-                f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}"
-            )
-        return self
+        if name is None or name in ranked:
+            return self
+        hint = ""
+        if name in self.method_groups:
+            hint = f": group {self.method_groups[name]} is not ranked"
+        elif near := get_close_matches(name, ranked, n=1):
+            hint = f"; did you mean `{near[0]}`?"
+        raise ValueError(f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}")
 
     @property
     def method_groups(self) -> dict[str, str]:
@@ -193,11 +180,9 @@ class Plan(Section):
             (f"datasets.{dataset}.train", where.train),
             (f"methods.{method}.train", how.train),
         ):
-            for key in _SET_BY_PLAN:
-                if key in part:
-                    raise ConfigError(
-                        f"`{source}` must not set `{key}`, which the plan's methods and seeds set"
-                    )
+            for key in {"loss", "seed"} & set(part):
+                problem = f"must not set `{key}`, which the plan's methods and seeds set"
+                raise ConfigError(f"`{source}` {problem}")
             content = merge(content, part)
         content = merge(content, {"data": {"path": where.path}})
         content["loss"] = {"name": how.loss, "options": options, "dice_weight": how.dice_weight}
@@ -267,22 +252,18 @@ def load_plan(
 
 def with_absolute_paths(plan: Plan) -> Plan:
     """The plan with absolute paths, which every process on every node understands."""
-    return place_data(
-        plan, {n: str(Path(d.path).absolute()) for n, d in plan.datasets.items() if d.path}
-    )
+    folders = {name: data.path for name, data in plan.datasets.items() if data.path}
+    return place_data(plan, {name: str(Path(path).absolute()) for name, path in folders.items()})
 
 
 def place_data(plan: Plan, data: Mapping[str, str], source: str = "plan") -> Plan:
     """The plan with its datasets in the given folders."""
-    for name in data:
-        if name not in plan.datasets:
-            raise ConfigError(
-                f"--data {name}=…: {source} has no such dataset, only {', '.join(plan.datasets)}"
-            )
-    placed = {
-        name: where.model_copy(update={"path": data.get(name, where.path)})
-        for name, where in plan.datasets.items()
-    }
+    placed = dict(plan.datasets)
+    for name, path in data.items():
+        if name not in placed:
+            known = ", ".join(placed)
+            raise ConfigError(f"--data {name}=…: {source} has no such dataset, only {known}")
+        placed[name] = placed[name].model_copy(update={"path": path})
     return plan.model_copy(update={"datasets": placed})
 
 

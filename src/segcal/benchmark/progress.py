@@ -11,7 +11,7 @@ from segcal.study import epochs_done
 
 
 class StudyProgress(Progress):
-    """Shows finished runs and runs in progress; `total` may grow."""
+    """Shows finished runs and runs in progress."""
 
     def __init__(self, study: Path, total: int, *, silent: bool = False) -> None:
         super().__init__(silent=silent)
@@ -46,7 +46,7 @@ class StudyProgress(Progress):
         left = f"{format_duration(self._left())} left" if known else ""
         self.update("runs", self.done, self.total, text=left)
         for folder, (task, _, since) in self.running.items():
-            epochs = int(task.config["epochs"])
+            epochs = task.config.epochs
             epoch = min(epochs_done(self.study / folder), epochs)
             what = "epochs" if epoch < epochs else "evaluating"
             elapsed = format_duration(time.monotonic() - since)
@@ -54,7 +54,7 @@ class StudyProgress(Progress):
 
     def _share(self, task: Task, before: int) -> float:
         """The fraction of the task done since its start; evaluation counts as one epoch."""
-        epochs = int(task.config["epochs"])
+        epochs = task.config.epochs
         return (epochs_done(self.study / task.folder) - before) / max(epochs + 1 - before, 1)
 
     def _left(self) -> float:

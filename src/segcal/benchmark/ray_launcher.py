@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from segcal.benchmark.local_launcher import TICK_S, Ended, Event, Started, Tick
+from segcal.benchmark.local_launcher import TICK_S, Observer
 from segcal.benchmark.tasks import Result, Task, run_task
 from segcal.core.checks import require
 
@@ -16,11 +16,12 @@ from segcal.core.checks import require
 def run_ray(
     tasks: Iterable[Task],
     study: Path,
+    observer: Observer,
     *,
     jobs: int | None = None,
     retries: int = 1,
     address: str | None = None,
-) -> Iterator[Event]:
+) -> None:
     """Run tasks on Ray; a task whose worker dies is retried from its last checkpoint.
 
     Args:
@@ -39,50 +40,40 @@ def run_ray(
         _connect(ray, address, jobs)
     try:
         share, slots = _share(ray.cluster_resources(), jobs)
-        remote = ray.remote(
-            max_retries=retries,
-            retry_exceptions=[Interrupted],  # a preempted node gets SIGTERM first
-            **share,
-        )(_remote_task)
+        # A preempted node gets SIGTERM first, which interrupts its training.
+        remote = ray.remote(max_retries=retries, retry_exceptions=[Interrupted], **share)(run_task)
         waiting, running = deque(tasks), dict[Any, Task]()
         while waiting or running:
             while waiting and len(running) < slots:
                 task = waiting.popleft()
-                running[remote.remote(task.to_json(), str(study))] = task
-                yield Started(task)
+                running[remote.remote(task, study)] = task
+                observer.started(task)
             ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
             for reference in ready:
-                yield Ended(running.pop(reference), _fetch(ray, reference))
+                observer.ended(running.pop(reference), _fetch(ray, reference))
             if not ready:
-                yield Tick()
+                observer.tick()
     finally:
         if started_here:
             ray.shutdown()
 
 
-def _remote_task(task: str, study: str) -> str:
-    return run_task(Task.from_json(task), Path(study)).to_json()
-
-
 def _fetch(ray: Any, reference: Any) -> Result:
     try:
-        return Result.from_json(ray.get(reference))
+        result: Result = ray.get(reference)
     except ray.exceptions.RayError as error:
         text = str(error).strip().splitlines() or [type(error).__name__]
         return Result("failed", f"Ray gave up ({text[0]})")
+    return result
 
 
 def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
-    options: dict[str, Any] = {
-        "log_to_driver": False,
-        "include_dashboard": False,
-        "configure_logging": False,
-    }
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if address in (None, "local"):
+        options["include_dashboard"] = False
     if address == "local" and jobs is not None:
         # Each task needs one CPU of Ray; a machine may run more tasks than it has cores.
         options["num_cpus"] = max(jobs, os.cpu_count() or 1)
-    elif address not in (None, "local"):
-        del options["include_dashboard"]
     try:
         ray.init(address=address, **options)
     except (ConnectionError, ValueError) as error:

@@ -11,7 +11,6 @@ from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.study import (
     BEST,
-    FREE_TO_CHANGE,
     LAST,
     PREVIOUS,
     REFUSED,
@@ -19,6 +18,7 @@ from segcal.study import (
     check_same_data,
     check_same_settings,
     epochs_done,
+    free_to_change,
     read_evaluation,
     read_run_config,
 )
@@ -42,17 +42,14 @@ def is_trained(task: Task, study: Path) -> bool:
         existing = read_run_config(study / task.folder)
     except ValueError:  # a damaged file
         return False
-    ignored = {*_may_differ(task.settings)} - {"epochs"}
-    if existing is None or set(changed_keys(existing, task.settings)) - ignored:
+    ignored = free_to_change(task.config) - {"epochs"}
+    if existing is None or set(changed_keys(existing, task.config)) - ignored:
         return False
     return is_evaluated(task, study)
 
 
 def is_evaluated(task: Task, study: Path) -> bool:
-    """Whether the run was evaluated as requested, after all epochs.
-
-    If the checkpoint exists, it must be the one that was evaluated.
-    """
+    """Whether the run was evaluated as requested, after all epochs, with its present weights."""
     folder = study / task.folder
     try:
         existing = read_evaluation(folder, task.split)
@@ -87,36 +84,28 @@ def _is_current(existing: Evaluation, task: Task, run: Path) -> bool:
         existing.damaged() is None
         and existing.info.data_fingerprint == fingerprint
         and set(existing.info.case_names) == cases
-        and existing.info.epochs == task.settings.epochs
-        and not differences(existing, task.evaluation_settings, names, run)
+        and existing.info.epochs == task.config.epochs
+        and not differences(existing, task.evaluation, names, run)
     )
 
 
 def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
-    """Refuse, before anything is written, a plan that contradicts a run of the study.
-
-    Methods are compared on the same data, trained and tested on the same cases; an existing run
-    with other settings, data or cases is named.
-    """
+    """Refuse, before anything is written, a run that has other settings, data or cases."""
     for task in tasks:
-        folder, requested = study / task.folder, task.settings
+        folder = study / task.folder
         if read_run_config(folder) is not None:
-            check_same_settings(folder, requested, _may_differ(requested))
-            must_train(folder, requested)
+            must_train(folder, task.config)
             fingerprint = _present(task, "test")[0]
             cases = {part: _present(task, part)[1] for part in ("train", "val")}
-            check_same_data(folder, requested, fingerprint, cases)
+            check_same_data(folder, task.config, fingerprint, cases)
 
 
 def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
     """The fingerprint of the task's data as they are now, and the cases of a split."""
-    data = task.settings.data
-    root = Path(data.path)
-    stamps = tuple(
-        (path.stat().st_mtime_ns, path.stat().st_size)
-        for path in (root / "dataset.yaml", root / "splits.json")
-        if path.is_file()
-    )
+    data = task.config.data
+    files = [Path(data.path) / name for name in ("dataset.yaml", "splits.json")]
+    stats = [path.stat() for path in files if path.is_file()]
+    stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
     return _read_split(data.path, split, data.fold, stamps)
 
 
@@ -136,22 +125,15 @@ def must_train(folder: Path, requested: TrainConfig) -> bool:
     """
     if read_run_config(folder) is None:
         return True
-    check_same_settings(folder, requested, _may_differ(requested))
+    check_same_settings(folder, requested)
     done = epochs_done(folder)
     if done == 0 or any((folder / name).exists() for name in (LAST, PREVIOUS)):
         return True
     if done < requested.epochs:
-        raise PathError(
-            folder,
-            f"has {done} of {requested.epochs} epochs but no {LAST} to continue from",
-            f"request {done} epochs, restore {LAST}, or delete the folder to train it again",
-        )
+        problem = f"has {done} of {requested.epochs} epochs but no {LAST} to continue from"
+        remedy = f"request {done} epochs, restore {LAST}, or delete the folder to train it again"
+        raise PathError(folder, problem, remedy)
     return False
-
-
-def _may_differ(requested: TrainConfig) -> tuple[str, ...]:
-    """An existing run has the precision that "auto" meant when it was started."""
-    return (*FREE_TO_CHANGE, *(("precision",) if requested.precision == "auto" else ()))
 
 
 def delete_weights(task: Task, study: Path, keep: str | None = None) -> None:
@@ -159,6 +141,6 @@ def delete_weights(task: Task, study: Path, keep: str | None = None) -> None:
     keep = keep or task.keep
     if keep == "all":
         return
-    kept = {BEST, f"{task.evaluation_settings.checkpoint}.pt"} if keep == "best" else set[str]()
+    kept = {BEST, f"{task.evaluation.checkpoint}.pt"} if keep == "best" else set()
     for name in {BEST, LAST, PREVIOUS, REFUSED} - kept:
         (study / task.folder / name).unlink(missing_ok=True)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from segcal.benchmark.benchmark_study import BenchmarkStudy, named_late
-from segcal.benchmark.local_launcher import Ended, Event, Retried, Started, run_local
+from segcal.benchmark.local_launcher import Observer, run_local
 from segcal.benchmark.plan import Plan, load_plan, slug, to_yaml, with_absolute_paths
 from segcal.benchmark.progress import StudyProgress
 from segcal.benchmark.run_status import check_existing_runs, delete_weights, is_done, is_trained
 from segcal.benchmark.task_matrix import (
     check_parts,
+    counts,
     make_task,
     open_datasets,
     plan_tasks,
@@ -29,7 +31,7 @@ from segcal.core.locks import LOCK, folder_lock
 from segcal.core.signals import sigterm_as_interrupt
 from segcal.study import Candidate, read_evaluation, training_seconds
 
-Launch = Callable[[Iterable[Task], Path], Iterator[Event]]
+Launch = Callable[[Iterable[Task], Path, Observer], None]
 
 
 def run_benchmark(
@@ -81,7 +83,7 @@ def run_benchmark(
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = BenchmarkStudy(folder.resolve(), plan, kind, datasets)
         study.reference_late = named_late(plan, folder)
-        with StudyProgress(study.folder, len(first), silent=silent) as progress:
+        with StudyProgress(study.folder, sum(counts(plan).values()), silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():
             study.rank()
@@ -91,6 +93,7 @@ def run_benchmark(
 class _Benchmark:
     def __init__(self, study: BenchmarkStudy, launch: Launch, progress: StudyProgress) -> None:
         self.study, self.launch, self.progress = study, launch, progress
+        self.started, self.tick = progress.start, progress.tick
         self.searched: dict[str, Result] = {}
         self.trained_before = set[str]()
 
@@ -99,14 +102,15 @@ class _Benchmark:
         search = [task for task in tasks if plan.methods[_method_of(task)].grid]
         plain = [task for task in tasks if task not in search]
         grids = [name for name, method in plan.methods.items() if method.grid]
-        self.progress.total = len(tasks) + len(grids) * len(plan.datasets) * len(plan.seeds)
         self.study.add(plain)
         self._do([*search, *plain])
         chosen = [task for name in grids for task in self._choose(name)]
         self.study.add(chosen)
         self._do(chosen)
         self._delete_candidates(search, chosen)
-        self.study.tasks = {task.run: task for task in self._in_order()}
+        known = {(task.dataset, task.method, task.seed): task for task in self.study.tasks.values()}
+        order = product(plan.datasets, plan.method_groups, plan.seeds)
+        self.study.tasks = {known[key].run: known[key] for key in order if key in known}
         self.study.write(complete=True)
 
     def _delete_candidates(self, search: list[Task], chosen: list[Task]) -> None:
@@ -119,17 +123,6 @@ class _Benchmark:
             if all(result.state == "done" for result in results):
                 for task in candidates:
                     delete_weights(task, self.study.folder, self.study.plan.keep)
-
-    def _in_order(self) -> list[Task]:
-        plan, methods = self.study.plan, list(self.study.plan.method_groups)
-        return sorted(
-            self.study.tasks.values(),
-            key=lambda task: (
-                list(plan.datasets).index(task.dataset),
-                methods.index(task.method),
-                plan.seeds.index(task.seed),
-            ),
-        )
 
     def _do(self, tasks: list[Task]) -> None:
         """Skip finished tasks, launch the others, and keep the folder up to date."""
@@ -146,26 +139,19 @@ class _Benchmark:
         if len(left) < len(tasks):
             self.progress.say(f"{len(tasks) - len(left)} finished runs are kept")
         self.study.write()
-        with closing(self.launch(left, self.study.folder)) as events:  # type: ignore[type-var]
-            for event in events:
-                self._handle(event)
+        self.launch(left, self.study.folder, self)
 
-    def _handle(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self.progress.start(event.task)
-        elif isinstance(event, Retried):
-            self.progress.say(f"{event.task.run}: {event.reason}; retrying")
-        elif isinstance(event, Ended):
-            task, result = event.task, event.result
-            if result.state == "done" and task.run in self.trained_before:
-                result = replace(result, seconds=self._seconds(task))
-            self.progress.end(task, result)
-            self._record(task, result)
-            self.study.write()
-            if result.state == "failed":
-                self.progress.say(f"  see {log_of(self.study.folder, task)}")
-        else:
-            self.progress.tick()
+    def retried(self, task: Task, reason: str) -> None:
+        self.progress.say(f"{task.run}: {reason}; retrying")
+
+    def ended(self, task: Task, result: Result) -> None:
+        if result.state == "done" and task.run in self.trained_before:
+            result = replace(result, seconds=self._seconds(task))
+        self.progress.end(task, result)
+        self._record(task, result)
+        self.study.write()
+        if result.state == "failed":
+            self.progress.say(f"  see {log_of(self.study.folder, task)}")
 
     def _record(self, task: Task, result: Result) -> None:
         if task.run not in self.study.tasks:
@@ -173,11 +159,14 @@ class _Benchmark:
             return
         self.study.results[task.run] = result
         for name in task.posthoc:
-            calibrated, found = task.calibrated(name), result.of_calibrator(name)
-            if found.state == "done":
-                found = replace(found, seconds=self._seconds(calibrated))
-            elif result.state == "done":
-                self.progress.say(f"  {calibrated.run} failed: {found.error}")
+            calibrated, error = task.calibrated(name), result.posthoc.get(name, "")
+            found = Result("failed", error)
+            if result.state != "done":
+                found = Result("failed", f"the run to be calibrated failed: {result.error}")
+            elif error:
+                self.progress.say(f"  {calibrated.run} failed: {error}")
+            else:
+                found = Result("done", seconds=self._seconds(calibrated))
             self.study.results[calibrated.run] = found
 
     def _seconds(self, task: Task) -> float:
@@ -240,11 +229,8 @@ def _mean(values: Iterable[float]) -> float | None:
 def describe_choice(best: Candidate, judged: Iterable[Candidate]) -> str:
     """The chosen options and their score, and candidates with the same score to four digits."""
     score = f"{best.val_dsc:.4f}"
-    same = [
-        slug(other.options)
-        for other in judged
-        if other is not best and other.val_dsc is not None and f"{other.val_dsc:.4f}" == score
-    ]
+    others = [one for one in judged if one is not best and one.val_dsc is not None]
+    same = [slug(one.options) for one in others if f"{one.val_dsc:.4f}" == score]
     tie = f"; {' and '.join(same)} scored the same to four digits" if same else ""
     return f"chose {slug(best.options)} by validation DSC {score}{tie}"
 
@@ -258,8 +244,7 @@ def _locked(folder: Path, resume: bool) -> Iterator[None]:
     if existing and not (folder / "plan.yaml").is_file():
         raise PathError(folder, "holds files but no study", "choose another --out")
     if existing and not resume:
-        raise PathError(
-            folder, "is not empty", "continue it with --resume, or choose another --out"
-        )
+        remedy = "continue it with --resume, or choose another --out"
+        raise PathError(folder, "is not empty", remedy)
     with folder_lock(folder):
         yield

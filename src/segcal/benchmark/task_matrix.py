@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from segcal.benchmark.plan import Plan, slug
+from segcal.benchmark.plan import Plan, Settings, slug
 from segcal.benchmark.tasks import Task
 from segcal.core.errors import LeakError, PathError
 from segcal.data import PreparedDataset, open_dataset
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
-    """The prepared sets of a plan; an error names a set without a folder or without the true
-    probabilities that a metric needs."""
+    """The prepared sets of a plan; one without a folder, or needed probabilities, raises."""
     for name, dataset in plan.datasets.items():
         if not dataset.path:
-            raise ValueError(
-                f"dataset `{name}` has no folder; pass --data {name}=DIR, or set "
-                f"datasets.{name}.path in the plan"
-            )
+            remedy = f"pass --data {name}=DIR, or set datasets.{name}.path in the plan"
+            raise ValueError(f"dataset `{name}` has no folder; {remedy}")
     datasets = {name: open_dataset(dataset.path) for name, dataset in plan.datasets.items()}
     for metric in (name for name in plan.metrics if name.startswith("truth_")):
         for name, opened in datasets.items():
             if next(iter(opened)).truth() is None:
-                raise PathError(
-                    plan.datasets[name].path,
-                    f"dataset `{name}` has no known probabilities, which the metric `{metric}` "
-                    "needs",
-                    "remove the metric from `metrics`",
-                )
+                problem = f"dataset `{name}` lacks the true probabilities that `{metric}` needs"
+                remedy = "remove the metric from `metrics`"
+                raise PathError(plan.datasets[name].path, problem, remedy)
     return datasets
 
 
 def check_parts(tasks: Iterable[Task], datasets: Mapping[str, PreparedDataset]) -> None:
     """Refuse, before anything is trained, a set whose training, validation and test cases mix."""
-    for name, fold in dict.fromkeys((task.dataset, task.settings.data.fold) for task in tasks):
+    for name, fold in dict.fromkeys((task.dataset, task.config.data.fold) for task in tasks):
         try:
             datasets[name].check_parts(fold)
         except LeakError:
@@ -61,7 +54,7 @@ def plan_tasks(plan: Plan) -> list[Task]:
                 for options in method.candidates():
                     task = make_task(plan, dataset, name, options, seed, searched=bool(method.grid))
                     try:
-                        build_loss(task.settings.loss)
+                        build_loss(task.config.loss)
                     except (ValueError, TypeError) as error:
                         raise ValueError(f"method `{name}`: {error}") from error
                     tasks.append(task)
@@ -78,13 +71,7 @@ def possible_tasks(plan: Plan) -> Iterator[Task]:
 
 
 def make_task(
-    plan: Plan,
-    dataset: str,
-    method: str,
-    options: dict[str, Any],
-    seed: int,
-    *,
-    searched: bool = False,
+    plan: Plan, dataset: str, method: str, options: Settings, seed: int, *, searched: bool = False
 ) -> Task:
     """The task of one run. The folder of a run with a grid names its options.
 
@@ -100,8 +87,8 @@ def make_task(
         seed=seed,
         folder=f"runs/{dataset}/{place}/seed{seed}",
         split="val" if searched else "test",
-        config=plan.config(dataset, method, options, seed).model_dump(mode="json"),
-        evaluation=plan.evaluation.model_dump(mode="json"),
+        config=plan.config(dataset, method, options, seed),
+        evaluation=plan.evaluation,
         region=plan.region,
         posthoc=() if searched else plan.posthoc,
         keep="best" if searched and plan.keep == "none" else plan.keep,
@@ -111,9 +98,8 @@ def make_task(
 def counts(plan: Plan) -> Mapping[str, int]:
     """The number of candidates to search, and of runs to report."""
     per_seed = len(plan.datasets)
-    search = sum(
-        per_seed * len(list(method.candidates())) for method in plan.methods.values() if method.grid
-    )
+    grids = [method for method in plan.methods.values() if method.grid]
+    search = per_seed * sum(len(list(method.candidates())) for method in grids)
     return {"candidates": search, "runs": per_seed * len(plan.methods) * len(plan.seeds)}
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import gc
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from segcal.benchmark.plan import calibrated_name
 from segcal.benchmark.run_status import (
@@ -22,20 +21,18 @@ from segcal.benchmark.run_status import (
     is_trained,
     must_train,
 )
-from segcal.config import EvaluationConfig, TrainConfig, check_config, check_section
+from segcal.config import EvaluationConfig, Section, TrainConfig
 from segcal.metrics import DEFAULT_REGION
 from segcal.study import read_evaluation
 
 
-@dataclass(frozen=True)
-class Task:
-    """Plain data that can be sent to any process.
+class Task(Section):
+    """One run of a study; every process can do it.
 
-    Args:
+    Attributes:
         run: name of the run in the tables, such as "acdc/nacl/seed0".
         folder: folder of the run, relative to the study.
         split: the split to evaluate after training.
-        config, evaluation: settings of training and evaluation, as plain content.
         region: where the calibration of the progress line is measured.
         posthoc: calibrators to fit then, each evaluated as a run of its own.
         keep: the weights to keep at the end: "all", "best" or "none".
@@ -47,43 +44,27 @@ class Task:
     seed: int
     folder: str
     split: str
-    config: dict[str, Any]
-    evaluation: dict[str, Any]
+    config: TrainConfig
+    evaluation: EvaluationConfig
     region: str = DEFAULT_REGION
     posthoc: tuple[str, ...] = ()
     keep: str = "best"
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        content = json.loads(text)
-        return cls(**{**content, "posthoc": tuple(content["posthoc"])})
 
     def calibrated(self, name: str) -> Task:
         """The calibrated run: an evaluation in a folder of its own."""
         place, seed = self.folder.rsplit("/", 1)
         method = calibrated_name(self.method, name)
-        return replace(
-            self,
-            run=f"{self.dataset}/{method}/seed{self.seed}",
-            method=method,
-            folder=f"{calibrated_name(place, name)}/{seed}",
-            posthoc=(),
-        )
+        changes = {
+            "run": f"{self.dataset}/{method}/{seed}",
+            "method": method,
+            "folder": f"{calibrated_name(place, name)}/{seed}",
+            "posthoc": (),
+        }
+        return self.model_copy(update=changes)
 
     def and_calibrated(self) -> list[Task]:
         """This run and its calibrated runs."""
         return [self, *map(self.calibrated, self.posthoc)]
-
-    @property
-    def settings(self) -> TrainConfig:
-        return check_config(self.config, self.run)
-
-    @property
-    def evaluation_settings(self) -> EvaluationConfig:
-        return check_section(EvaluationConfig, self.evaluation, self.run)
 
 
 @dataclass(frozen=True)
@@ -105,20 +86,6 @@ class Result:
     posthoc: dict[str, str] = field(default_factory=dict)
     scores: dict[str, float] = field(default_factory=dict)
 
-    def of_calibrator(self, name: str) -> Result:
-        """How the run of a calibrator ended."""
-        if self.state != "done":
-            return Result("failed", f"the run to be calibrated failed: {self.error}")
-        error = self.posthoc.get(name, "")
-        return Result("failed" if error else "done", error)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Result:
-        return cls(**json.loads(text))
-
 
 def run_task(task: Task, study: Path) -> Result:
     """Do what is left of a task; output goes to the logs of the study.
@@ -135,17 +102,15 @@ def run_task(task: Task, study: Path) -> Result:
             }
             if all(one.state == "done" for one in calibrated.values()):
                 delete_weights(task, study)
-            return replace(
-                result,
-                posthoc={name: one.error for name, one in calibrated.items()},
-                unclean=any(one.unclean for one in calibrated.values()),
-            )
+            errors = {name: one.error for name, one in calibrated.items()}
+            unclean = any(one.unclean for one in calibrated.values())
+            return replace(result, posthoc=errors, unclean=unclean)
         finally:
             _free_memory()
 
 
 def _attempt(function: Callable[[], dict[str, float]]) -> Result:
-    from segcal.training import Interrupted, NonFiniteLossError
+    from segcal.training import Interrupted, NonFiniteLossError, TrainingError
 
     started = time.monotonic()
     try:
@@ -154,9 +119,11 @@ def _attempt(function: Callable[[], dict[str, float]]) -> Result:
         raise
     except Exception as error:
         traceback.print_exc()
-        expected = isinstance(error, (ValueError, NonFiniteLossError))
-        seconds = time.monotonic() - started
-        return Result("failed", _one_line(error), seconds, unclean=not expected)
+        text = " ".join(str(error).split())
+        if not text or not isinstance(error, (ValueError, TrainingError)):
+            text = f"{type(error).__name__}: {text}"
+        unclean = not isinstance(error, (ValueError, NonFiniteLossError))
+        return Result("failed", text, time.monotonic() - started, unclean)
     return Result("done", "", time.monotonic() - started, scores=scores)
 
 
@@ -164,13 +131,13 @@ def _train_and_evaluate(task: Task, study: Path) -> dict[str, float]:
     from segcal.evaluation import evaluate_run
     from segcal.training import train
 
-    folder, config = study / task.folder, task.settings
-    if not is_trained(task, study) and must_train(folder, config):
-        train(config, folder, resume=True)
+    folder = study / task.folder
+    if not is_trained(task, study) and must_train(folder, task.config):
+        train(task.config, folder, resume=True)
     evaluation = read_evaluation(folder, task.split) if is_evaluated(task, study) else None
     if evaluation is None:
         evaluation = evaluate_run(
-            folder, split=task.split, config=task.evaluation_settings, data=config.data.path,
+            folder, split=task.split, config=task.evaluation, data=task.config.data.path,
             name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
         )  # fmt: skip
     means = evaluation.means(task.region)
@@ -183,8 +150,8 @@ def _calibrate(task: Task, study: Path, name: str) -> dict[str, float]:
     calibrated = task.calibrated(name)
     if not is_calibrated(task, study, name):
         evaluate_calibrated(
-            study / task.folder, name, study / calibrated.folder, config=task.evaluation_settings,
-            data=task.settings.data.path, name=calibrated.run, method=calibrated.method,
+            study / task.folder, name, study / calibrated.folder, config=task.evaluation,
+            data=task.config.data.path, name=calibrated.run, method=calibrated.method,
             dataset=calibrated.dataset, overwrite=True,
         )  # fmt: skip
     return {}
@@ -218,8 +185,6 @@ def _logged(study: Path, task: Task) -> Iterator[None]:
 
 def _free_memory() -> None:
     """Release what a run left in the process, so that the next one starts afresh."""
-    import gc
-
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -229,11 +194,3 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-def _one_line(error: BaseException) -> str:
-    from segcal.training import TrainingError
-
-    text = " ".join(str(error).split())
-    expected = isinstance(error, (ValueError, TrainingError))
-    return text if expected and text else f"{type(error).__name__}: {text}"

@@ -4,10 +4,14 @@ python -m segcal.benchmark.worker STUDY PARENT
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
+
+from segcal.benchmark.tasks import Task, run_task
 
 
 def die_with_parent(parent: int) -> None:
@@ -23,24 +27,20 @@ def die_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    """Do tasks until there are no more, or until one failed in a way that needs a new process."""
-    die_with_parent(int(sys.argv[2]))  # before the slow imports
-    from segcal.benchmark.tasks import Task, run_task
-    from segcal.training import Interrupted
+    """Do tasks until there are no more."""
+    die_with_parent(int(sys.argv[2]))
+    from segcal.training import Interrupted  # slow: torch
 
-    study = Path(sys.argv[1])
     # Output of libraries must not mix with the lines of results.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
-            result = run_task(Task.from_json(line), study)
+            result = run_task(Task.model_validate(json.loads(line)), Path(sys.argv[1]))
         except Interrupted as stop:
             sys.exit(128 + stop.number)
-        answers.write(result.to_json() + "\n")
+        answers.write(json.dumps(asdict(result)) + "\n")
         answers.flush()
-        if result.unclean:
-            break
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ def benchmark(
         bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")
     ] = False,
     keep: Annotated[
-        str | None,
-        typer.Option(help="Weights to keep once a run is evaluated: all, best or none."),
+        str | None, typer.Option(help="Weights to keep once a run is evaluated: all, best or none.")
     ] = None,
     override: Annotated[
         list[str] | None,
@@ -94,10 +93,9 @@ def _show_ranks(study: Any) -> None:
     measured = {method for _, method, _ in means}
     for method in [*places, *(m for m in finished.methods if m in measured - set(places))]:
         numbers = [opt.number(means.get((d, method, m))) for d in shown for m in metrics]
-        place = places.get(method)
-        rank = ("–", "–") if place is None else (
-            f"{place.sum_rank:g}", f"{place.mean_case_rank:.3g}"
-        )  # fmt: skip
+        rank = ["–", "–"]
+        if method in places:
+            rank = [f"{places[method].sum_rank:g}", f"{places[method].mean_case_rank:.3g}"]
         grid.add_row(finished.methods[method].title, *numbers, *rank)
     opt.print_table(grid)
     if ranks is None:
@@ -105,10 +103,8 @@ def _show_ranks(study: Any) -> None:
         return
     undefined = int(ranks["undefined"].sum())
     if undefined:
-        typer.echo(
-            f"{undefined} values are undefined: ranks count a missed structure as the worst value, "
-            "means leave it out"
-        )
+        how = "ranks count a missed structure as the worst value, means leave it out"
+        typer.echo(f"{undefined} values are undefined: {how}")
     used = str(ranks["metrics"].iloc[0]).split()
     for metric in [name for name in metrics if name not in used]:
         typer.echo(f"not ranked by {metric}: a dataset has no value of it")

@@ -73,8 +73,5 @@ def _show(evaluation: Any) -> None:
         metrics = ("ece", "cece", "signed_gap", "brier", "nll")
         grid.add_row(region, *(mean(metric, "all", region) for metric in metrics))
     opt.print_table(grid)
-    undefined = sum(info.undefined.values())
-    typer.echo(
-        f"{evaluation.path('cases.csv')}: means over cases; {undefined} undefined values are left "
-        "out"
-    )
+    undefined = f"{sum(info.undefined.values())} undefined values are left out"
+    typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")

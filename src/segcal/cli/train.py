@@ -33,12 +33,9 @@ def train(
     from segcal.training import train as run
 
     given: dict[str, Any] = {
-        "data.path": str(data) if data is not None else None,
-        "loss.name": loss,
-        "precision": precision,
-        "epochs": epochs,
-        "seed": seed,
-    }
+        "data.path": str(data) if data is not None else None, "loss.name": loss,
+        "precision": precision, "epochs": epochs, "seed": seed,
+    }  # fmt: skip
     flags = {key: value for key, value in given.items() if value is not None}
     if resume and config is None and (out / "config.yaml").is_file():
         config = out / "config.yaml"
@@ -52,9 +49,6 @@ def train(
             raise ValueError(f"--loss {loss}: {error}") from error
     try:
         run(settings, out, resume=resume)
-    except Interrupted as error:
-        typer.echo(f"segcal: {error}", err=True)
-        raise typer.Exit(128 + error.number) from error
     except TrainingError as error:
         typer.echo(f"segcal: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error

@@ -63,10 +63,8 @@ def _describe_gap(gap: float) -> str:
     verdict = confidence_verdict(gap)
     if verdict == "undefined":
         return "confidence undefined"
-    more = "more" if gap > 0 else "less"
-    return (
-        f"{verdict}: on average {100 * abs(gap):.1f} percentage points {more} confident than right"
-    )
+    points = f"{100 * abs(gap):.1f} percentage points {'more' if gap > 0 else 'less'}"
+    return f"{verdict}: on average {points} confident than right"
 
 
 def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Path]:
@@ -85,9 +83,8 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
         if bare:
             title, folder = name or Path(text).resolve().name, text
         if not title or not folder or title in out:
-            raise ValueError(
-                f"--probs {text}: expected FOLDER, or NAME=FOLDER with a different name for each"
-            )
+            expected = "expected FOLDER, or NAME=FOLDER with a different name for each"
+            raise ValueError(f"--probs {text}: {expected}")
         out[title] = Path(folder)
     return out
 
@@ -108,17 +105,15 @@ def audit_predictions(
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Audited:
-    """Measure networks on the same cases and write a study; it is complete or not there.
+    """Measure networks on the same cases and write a study to `out`; it is complete or not there.
 
     Args:
-        networks: title → folder of predictions.
+        networks: title → folder of predictions, or of logits if `logits`.
         labels, images, axes, ignore_label: see `find_pairs`.
-        out: folder of the study.
         dataset: title of the data.
         classes: names, background first; by default those of nnU-Net's dataset.json beside the
             predictions, else numbers.
         region: where the report reads calibration; all regions are measured.
-        logits: the folders hold logits.
         patient: a regular expression that finds the patient in a case name, if some patients have
             several cases.
         overwrite: whether an audit in `out` may be replaced.
@@ -149,12 +144,8 @@ def audit_predictions(
                 about={"source": str(pairs.folder), "kind": "logits" if logits else "probs"},
             )  # fmt: skip
             done[title] = replace(evaluation, folder=out / "runs" / run)
-            runs.append(
-                Run(
-                    run=run, method=slugs[title], dataset=described.name, folder=f"runs/{run}",
-                    seconds=evaluation.info.seconds,
-                )
-            )  # fmt: skip
+            facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
+            runs.append(Run(**facts, folder=f"runs/{run}"))
         content = _study_file(slugs, described, runs, region, len(first.unused))
         StudyWriter(partial).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
@@ -184,15 +175,11 @@ def _check_same_cases(pairs_of: Mapping[str, Pairs]) -> None:
     for title, pairs in others:
         missing = sorted(set(reference.names) ^ set(pairs.names))
         if missing:
-            raise ValueError(
-                f"Expected every network to have predicted the same cases, but {missing[0]} is "
-                f"only in one of {first!r} and {title!r}."
-            )
+            where = f"{missing[0]} is only in one of {first!r} and {title!r}"
+            raise ValueError(f"Expected every network to have the same cases, but {where}.")
         if pairs.num_classes != reference.num_classes:
-            raise ValueError(
-                f"Expected every network to have the same classes, but {first!r} has "
-                f"{reference.num_classes} and {title!r} has {pairs.num_classes}."
-            )
+            given = f"{first!r} has {reference.num_classes} and {title!r} {pairs.num_classes}"
+            raise ValueError(f"Expected every network to have the same classes, but {given}.")
 
 
 def _describe_dataset(
@@ -201,17 +188,13 @@ def _describe_dataset(
     k = pairs.num_classes
     names = tuple(classes) if classes is not None else _nnunet_names(pairs.folder, k)
     if len(names) != k or len(set(names)) != k:
-        raise ValueError(
-            f"--classes {','.join(names)}: expected {k} different names, background first"
-        )
+        expected = f"expected {k} different names, background first"
+        raise ValueError(f"--classes {','.join(names)}: {expected}")
+    patients = {} if patient is None else patients_of(pairs.names, patient)
     return Dataset(
-        name=slug_of(title),
-        title=title,
-        source="folder",
-        labels=names,
-        structures=names[1:],
-        patients={} if patient is None else patients_of(pairs.names, patient),
-    )
+        name=slug_of(title), title=title, source="folder", labels=names, structures=names[1:],
+        patients=patients,
+    )  # fmt: skip
 
 
 def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
@@ -242,12 +225,7 @@ def _slugs(titles: Mapping[str, object]) -> dict[str, str]:
 
 
 def _evaluate(
-    pairs: Pairs,
-    folder: Path,
-    logits: bool,
-    title: str,
-    progress: ProgressCallback,
-    **options: Any,
+    pairs: Pairs, folder: Path, logits: bool, title: str, progress: ProgressCallback, **options: Any
 ) -> Evaluation:
     current = pairs.pairs[0]
 
@@ -256,14 +234,11 @@ def _evaluate(
         for pair in pairs:
             current = pair
             loaded = pair.load()
+            probs = to_probs(loaded.values, from_probs=not logits)
             yield PredictedCase(
-                pair.name,
-                to_probs(loaded.values, from_probs=not logits),
-                loaded.target,
-                loaded.spacing_mm,
-                image=loaded.image,
+                pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
                 logits=loaded.values if logits else None,
-            )
+            )  # fmt: skip
 
     try:
         return write_evaluation(

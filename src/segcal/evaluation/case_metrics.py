@@ -39,47 +39,22 @@ class PredictedCase:
     true_probs: NDArray[Any] | None = None
 
 
-@dataclass
-class Picture:
-    """The axial slice with the most true foreground, as bytes."""
-
-    image: NDArray[np.uint8]
-    truth: NDArray[np.uint8]
-    labels: NDArray[np.uint8]
-    confidence: NDArray[np.uint8]
-    spacing: NDArray[np.float64]
-
-
-@dataclass
-class EvaluatedCase:
-    """The metrics and the picture of a case, without its arrays."""
-
-    result: CaseResult
-    picture: Picture
-
-
 def evaluate_predicted_case(
     case: PredictedCase,
     names: Mapping[str, Any],
     groups: Mapping[str, Sequence[int]],
     options: CaseOptions,
-) -> EvaluatedCase:
-    """All metrics of a case.
-
-    Args:
-        case: the case.
-        names: `run`, `method`, `seed` and `dataset` of its rows.
-        groups, options: as `evaluate_case`.
-    """
+) -> tuple[CaseResult, dict[str, NDArray[Any]]]:
+    """All metrics of a case, with rows of these `names`, and a picture."""
     result = evaluate_case(
         case.probs, case.target, case.spacing_mm, case=case.name, **names,
         groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
     )  # fmt: skip
-    return EvaluatedCase(result, _draw(case))
+    return result, _draw(case)
 
 
-def _draw(case: PredictedCase) -> Picture:
-    """The slice of the first axis with the largest true foreground; a 2-D case is one slice."""
+def _draw(case: PredictedCase) -> dict[str, NDArray[Any]]:
+    """The axial slice with the most true foreground, as bytes; a 2-D case is one slice."""
     target = np.asarray(case.target)
     index: Any = ...
     if target.ndim == 3:
@@ -89,13 +64,13 @@ def _draw(case: PredictedCase) -> Picture:
     image = image[0] if image.ndim > target.ndim else image
     truth = np.where((target[index] < 0) | (target[index] > 255), 0, target[index])
     confidence = to_numpy(probs.max(0).values if is_tensor(probs) else probs.max(0))
-    return Picture(
-        image=_window(image[index]),
-        truth=truth.astype(np.uint8),
-        labels=predicted_labels(probs).astype(np.uint8),
-        confidence=np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8),
-        spacing=np.array(case.spacing_mm[-2:], dtype=np.float64),
-    )
+    return {
+        "image": _window(image[index]),
+        "truth": truth.astype(np.uint8),
+        "labels": predicted_labels(probs).astype(np.uint8),
+        "confidence": np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8),
+        "spacing": np.array(case.spacing_mm[-2:], dtype=np.float64),
+    }
 
 
 def _window(image: NDArray[Any]) -> NDArray[np.uint8]:

@@ -16,8 +16,8 @@ import numpy as np
 
 from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit, versions
-from segcal.evaluation.case_metrics import EvaluatedCase, PredictedCase, evaluate_predicted_case
-from segcal.metrics import POOLED, CaseOptions, pool_cases
+from segcal.evaluation.case_metrics import PredictedCase, evaluate_predicted_case
+from segcal.metrics import POOLED, CaseOptions, CaseResult, pool_cases
 from segcal.study import Evaluation, EvaluationInfo, file_of_split, write_evaluation_files
 
 T = TypeVar("T")
@@ -62,22 +62,23 @@ def write_evaluation(
     started = time.monotonic()
     out = Path(out)
     if not overwrite and file_of_split(out, "evaluation.json", split).exists():
-        raise PathError(
-            out, f"has an evaluation of split {split} already", "pass --overwrite to replace it"
-        )
+        problem = f"has an evaluation of split {split} already"
+        raise PathError(out, problem, "pass --overwrite to replace it")
     structures = dict(groups or {name: (k,) for k, name in enumerate(labels) if k > 0})
     identity = {"run": run, "method": method, "seed": seed, "dataset": dataset}
     options = CaseOptions() if options is None else options
-    evaluate = partial(evaluate_predicted_case, names=identity, groups=structures, options=options)
+    measure = partial(evaluate_predicted_case, names=identity, groups=structures, options=options)
     names: list[str] = []
-    measured: list[EvaluatedCase] = []
-    for one in map_in_order(evaluate, _checked(cases, labels, names), workers):
-        measured.append(one)
+    results: list[CaseResult] = []
+    slices: dict[str, Any] = {}
+    for result, picture in map_in_order(measure, _checked(cases, labels, names), workers):
+        slices |= {f"{key}_{len(results)}": array for key, array in picture.items()}
+        results.append(result)
         if progress is not None:
-            progress(len(measured))
-    if not measured:
+            progress(len(results))
+    if not results:
         raise ValueError(f"Expected split {split} of {dataset} to have cases, but got none.")
-    rows = [row for one in measured for row in one.result.rows]
+    rows = [row for result in results for row in result.rows]
     undefined = Counter(row.metric for row in rows if math.isnan(row.value))
     info = EvaluationInfo.model_validate({
         **identity,
@@ -94,9 +95,9 @@ def write_evaluation(
         "versions": versions(),
         "commit": git_commit(),
     })  # fmt: skip
-    bins = _stack_bins(names, options.regions, labels, measured)
-    rows += pool_cases(one.result for one in measured)
-    return write_evaluation_files(out, info, rows, bins, _slices(names, measured))
+    bins = {"labels": np.array(labels), **_stack_bins(names, options.regions, results)}
+    slices = {"cases": np.array(names), **slices}
+    return write_evaluation_files(out, info, rows + pool_cases(results), bins, slices)
 
 
 def _checked(
@@ -136,28 +137,15 @@ def map_in_order(function: Callable[[T], U], items: Iterable[T], workers: int) -
 
 
 def _stack_bins(
-    names: Sequence[str],
-    regions: Sequence[str],
-    labels: Sequence[str],
-    measured: Sequence[EvaluatedCase],
+    names: Sequence[str], regions: Sequence[str], results: Sequence[CaseResult]
 ) -> dict[str, Any]:
     """The state of the bins, stacked over (case, region)."""
-    out: dict[str, Any] = {
-        "cases": np.array(names), "regions": np.array(regions), "labels": np.array(labels),
-    }  # fmt: skip
-    states = [[one.result.statistics[name].bins.state() for name in regions] for one in measured]
+    out: dict[str, Any] = {"cases": np.array(names), "regions": np.array(regions)}
+    states = [[result.statistics[name].bins.state() for name in regions] for result in results]
     for key in states[0][0]:
         out[key] = np.stack([np.stack([state[key] for state in case]) for case in states])
-    truths = [one.result.true_bins.state() for one in measured if one.result.true_bins is not None]
-    if len(truths) == len(measured):
+    truths = [result.true_bins.state() for result in results if result.true_bins is not None]
+    if len(truths) == len(results):
         for key in truths[0]:
             out[f"truth_{key}"] = np.stack([state[key][None] for state in truths])
-    return out
-
-
-def _slices(names: Sequence[str], measured: Sequence[EvaluatedCase]) -> dict[str, Any]:
-    out: dict[str, Any] = {"cases": np.array(names)}
-    for index, one in enumerate(measured):
-        for key, array in vars(one.picture).items():
-            out[f"{key}_{index}"] = array
     return out

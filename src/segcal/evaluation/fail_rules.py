@@ -16,7 +16,7 @@ from segcal.study import Evaluation
 if TYPE_CHECKING:
     import pandas as pd
 
-_RULE = re.compile(r"(?:(\w+):)?([\w.]+)(>=|<=|>|<)([-+.\deE]+)")
+_RULE = re.compile(r"(?:(\w+):)?([\w.]+)(>=|<=|>|<)([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
 }  # fmt: skip
@@ -50,21 +50,15 @@ def parse_rule(text: str) -> Rule:
         0.05
     """
     match = _RULE.fullmatch("".join(text.split()))
-    try:
-        limit = float(match[4]) if match else math.nan
-    except ValueError:
-        limit = math.nan
-    if match is None or not math.isfinite(limit):
-        raise ValueError(
-            f"--fail-if {text!r} is not a rule; write for example 'ece>0.05' or "
-            "'foreground:cece>=0.1'"
-        )
+    if match is None:
+        example = "write for example 'ece>0.05' or 'foreground:cece>=0.1'"
+        raise ValueError(f"--fail-if {text!r} is not a rule; {example}")
     region, metric = match[1] or DEFAULT_REGION, match[2]
     check_choice("--fail-if", region, REGIONS)
     get_metric(metric)
     if match[1] and find_metric(metric).whole_image:
         raise ValueError(f"--fail-if {text!r}: {metric} has no region; omit {match[1]}:")
-    return Rule(text, region, metric, match[3], limit)
+    return Rule(text, region, metric, match[3], float(match[4]))
 
 
 def check_rules(networks: Mapping[str, Evaluation], rules: Sequence[Rule]) -> list[str]:
@@ -80,13 +74,10 @@ def _violation(table: pd.DataFrame, rule: Rule) -> str:
     """Why a network fails a rule; "" if it passes."""
     measured = [str(name) for name in table["metric"].unique()]
     names = [name for name in measured if rule.metric in (name, find_metric(name).key)]
+    unchecked = f"--fail-if {rule.text!r} cannot be checked"
     if len(names) != 1:
-        key = find_metric(rule.metric).key
-        similar = [name for name in measured if find_metric(name).key == key]
-        return (
-            f"--fail-if {rule.text!r} cannot be checked: measured was "
-            f"{', '.join(similar) or 'no such metric'}"
-        )
+        similar = [name for name in measured if find_metric(name).key == find_metric(rule.metric).key]
+        return f"{unchecked}: measured was {', '.join(similar) or 'no such metric'}"
     whole = find_metric(rule.metric).whole_image
     region = "all" if whole else rule.region
     rows = table[(table["case"] != POOLED) & (table["metric"] == names[0])]
@@ -94,10 +85,8 @@ def _violation(table: pd.DataFrame, rule: Rule) -> str:
     undefined, mean = int(values.isna().sum()), float(values.mean())
     # A missed structure has no distance: skipping it would let a worse network pass.
     if math.isnan(mean) or (undefined and whole):
-        return (
-            f"--fail-if {rule.text!r} cannot be checked: {rule.subject} is undefined in "
-            f"{undefined} of {len(values)} values"
-        )
+        count = f"{undefined} of {len(values)} values"
+        return f"{unchecked}: {rule.subject} is undefined in {count}"
     if not _COMPARISONS[rule.sign](mean, rule.limit):
         return ""
     skipped = f" ({undefined} cases without such voxels skipped)" if undefined else ""

@@ -40,9 +40,8 @@ class FinishedRun(RunRecord):
     def checkpoint(self, name: str = "best") -> Path:
         path = self.folder / f"{name}.pt"
         if not path.is_file():
-            raise PathError(
-                self.folder, f"has no {name}.pt", "finish its training, or restore its weights"
-            )
+            remedy = "finish its training, or restore its weights"
+            raise PathError(self.folder, f"has no {name}.pt", remedy)
         return path
 
     def network(self, name: str, device: torch.device) -> SegmentationNetwork:
@@ -51,34 +50,25 @@ class FinishedRun(RunRecord):
     def open_data(self, folder: Path | str | None = None) -> PreparedDataset:
         """The prepared set of the training, at its old path or in `folder`."""
         path = Path(folder) if folder is not None else Path(self.config.data.path)
+        remedy = "give the folder of its data with --data"
         if folder is None and not path.is_dir():
-            raise PathError(
-                self.folder,
-                f"was trained on {path}, which does not exist",
-                "give the folder of its data with --data",
-            )
+            problem = f"was trained on {path}, which does not exist"
+            raise PathError(self.folder, problem, remedy)
         dataset = open_dataset(path)
         if dataset.fingerprint != self.info.data_fingerprint:
-            raise PathError(
-                self.folder,
-                f"was trained on other data than {path}",
-                "give the folder of its data with --data",
-            )
+            raise PathError(self.folder, f"was trained on other data than {path}", remedy)
         return dataset
 
     def check_unseen(self, cases: Sequence[PreparedCase], split: str = "test") -> None:
-        """Refuse test cases that the run used for training or validation, and validation cases
-        that it was trained on."""
+        """Refuse cases of `split` that the run used in another one."""
         for part, names in self.info.cases.items():
             if part == split or split == "train":
                 continue
             seen = sorted(set(names) & {case.name for case in cases})
             if seen:
-                raise PathError(
-                    self.folder,
-                    f"used {split} case {seen[0]} in its {part} split (the splits have changed)",
-                    "train it again with the present splits",
-                )
+                problem = f"used {split} case {seen[0]} in its {part} split"
+                remedy = "train it again with the present splits"
+                raise PathError(self.folder, f"{problem} (the splits have changed)", remedy)
 
 
 def open_run(folder: Path | str) -> FinishedRun:
@@ -125,7 +115,11 @@ def evaluate_run(
     names = _row_names(opened, split, {"run": name, "method": method, "dataset": dataset})
     existing = None if overwrite else read_evaluation(opened.folder, split)
     if existing is not None:
-        _check_same_settings(existing, config, names)
+        for key in differences(existing, config, names):
+            value = existing.info.options.get(key, getattr(existing.info, key, None))
+            what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {value!r}"
+            path, remedy = existing.path("evaluation.json"), "pass --overwrite to replace it"
+            raise PathError(path, f"was computed with {what}", remedy)
         reason = _outdated(existing, opened, data)
         if reason is None:
             return replace(existing, reused=True)
@@ -139,10 +133,7 @@ def evaluate_run(
 
 
 def _row_names(run: FinishedRun, split: str, given: Mapping[str, str | None]) -> dict[str, Any]:
-    """The columns of the rows: as given, else as in an existing evaluation, else by the run itself.
-
-    A run that was renamed or copied, or that belongs to a study, keeps its names.
-    """
+    """The columns of the rows: as given, else as in an existing evaluation, else by the run."""
     names: dict[str, Any] = {
         "run": run.folder.resolve().name,
         "method": run.config.loss.name,
@@ -160,29 +151,13 @@ def _row_names(run: FinishedRun, split: str, given: Mapping[str, str | None]) ->
     return {**names, "seed": run.config.seed}
 
 
-def _check_same_settings(
-    existing: Evaluation, config: EvaluationConfig, names: Mapping[str, Any]
-) -> None:
-    for key in differences(existing, config, names):
-        value = existing.info.options.get(key, getattr(existing.info, key, None))
-        what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {value!r}"
-        raise PathError(
-            existing.path("evaluation.json"),
-            f"was computed with {what}",
-            "pass --overwrite to replace it",
-        )
-
-
 def _outdated(existing: Evaluation, run: FinishedRun, data: Path | str | None) -> str | None:
-    """Why an existing evaluation has to be computed again; None if it is up to date.
-
-    Without the data, a change of the splits cannot be detected.
-    """
+    """Why an existing evaluation has to be computed again; None if it is up to date."""
     damaged = existing.damaged()
     if damaged is not None:
         return f"{damaged}: is missing or was modified"
     if data is None and not Path(run.config.data.path).is_dir():
-        return None
+        return None  # Without the data, a change of the splits cannot be detected.
     cases = run.open_data(data).part(existing.split, run.config.data.fold)
     if sorted(case.name for case in cases) == sorted(existing.info.case_names):
         return None
@@ -206,17 +181,16 @@ def measure_run(
 ) -> Evaluation:
     """Predict a split with the run's network and write its evaluation into `out`.
 
-    Args:
-        names: the columns run, method, seed and dataset of the rows.
-        about: further entries of evaluation.json.
-        change: applied to each predicted case before it is measured.
-        data, device, workers, overwrite, progress: as in `evaluate_run`.
+    `names` are columns of the rows, `about` further entries of evaluation.json; `change` is applied
+    to each predicted case before it is measured. The other arguments are those of `evaluate_run`.
     """
     run.checkpoint(config.checkpoint)
     prepared = run.open_data(data)
     cases = prepared.part(split, run.config.data.fold)
     run.check_unseen(cases, split)
     chosen = choose_device(device)
+    on_cuda = chosen.type == "cuda"
+    name = torch.cuda.get_device_name(chosen) if on_cuda else chosen.type.upper()
     predicted = predicted_cases(run, cases, config, chosen)
     with reproducible_float32(), warnings.catch_warnings():
         # There was one softmax; an undertrained network may look as if there were two.
@@ -229,12 +203,13 @@ def measure_run(
             split=split,
             groups=prepared.info.regions or None,
             options=CaseOptions(**config.metric_options()),
-            workers=_default_workers() if workers is None else workers,
+            # This process's share of the cores; more than four threads do not help.
+            workers=max(1, min(4, torch.get_num_threads())) if workers is None else workers,
             about={
                 **identity(run, config),
                 "epochs": epochs_done(run.folder),
                 "data_fingerprint": prepared.fingerprint,
-                "device": _device_name(chosen),
+                "device": name,
                 **(about or {}),
             },
             overwrite=overwrite,
@@ -243,10 +218,7 @@ def measure_run(
 
 
 def predicted_cases(
-    run: FinishedRun,
-    cases: Sequence[PreparedCase],
-    config: EvaluationConfig,
-    device: torch.device,
+    run: FinishedRun, cases: Sequence[PreparedCase], config: EvaluationConfig, device: torch.device
 ) -> Iterator[PredictedCase]:
     """The predictions of one case after another, with everything they are measured against."""
     network = run.network(config.checkpoint, device)
@@ -256,12 +228,9 @@ def predicted_cases(
         image = case.image()
         try:
             found = predict_case(
-                network,
-                torch.from_numpy(image).to(device),
-                patch_size=run.patch_size,
-                flips=config.flips,
-                average=config.average,
-            )
+                network, torch.from_numpy(image).to(device), patch_size=run.patch_size,
+                flips=config.flips, average=config.average,
+            )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
         yield PredictedCase(
@@ -283,10 +252,8 @@ def differences(
 ) -> list[str]:
     """The settings, names or checkpoint in which an evaluation differs from what is requested.
 
-    A checkpoint that was deleted does not count as different.
-
-    Args:
-        run: the folder of the run, if the evaluation is in another one.
+    A checkpoint that was deleted does not count as different. `run` is the folder of the run, if
+    the evaluation is in another one.
     """
     options = config.metric_options()
     wanted = {
@@ -308,12 +275,3 @@ def identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
         "flips": config.flips,
         "average": config.average,
     }
-
-
-def _default_workers() -> int:
-    """This process's share of the cores; more than four threads do not help."""
-    return max(1, min(4, torch.get_num_threads()))
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()

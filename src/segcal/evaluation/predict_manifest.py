@@ -15,12 +15,7 @@ NAME = "predict.json"
 
 
 class PredictionManifest:
-    """The manifest of a folder of predicted maps.
-
-    Args:
-        folder: where the maps are.
-        settings: everything but the scan that determines the content of a map.
-    """
+    """The manifest of a folder of maps; `settings` and the scan determine the content of a map."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.settings = folder, dict(settings)
@@ -37,19 +32,14 @@ class PredictionManifest:
         for path in existing:
             if self.maps.get(path.name, {}).get("settings") != self.key:
                 how = ", predicted with other settings" if path.name in self.maps else ""
-                raise PathError(
-                    path, f"exists already{how}", "pass --overwrite, or choose another --out"
-                )
+                remedy = "pass --overwrite, or choose another --out"
+                raise PathError(path, f"exists already{how}", remedy)
         now = _stamps(scan)
         same = all(self.maps[path.name].get("scan") == now for path in existing)
         return same and len(existing) == len(maps)
 
     def begin(self, scan: Sequence[Path], maps: Sequence[Path]) -> None:
-        """Remove old maps and record that these maps are written next.
-
-        They are recorded before they are written, so that after an interruption the next start
-        recognizes them.
-        """
+        """Remove old maps, and record the new ones, so that an interrupted start is recognized."""
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in maps:
@@ -59,9 +49,8 @@ class PredictionManifest:
         self.known_settings[self.key] = self.settings
         used = {entry["settings"] for entry in self.maps.values()}
         settings = {key: value for key, value in self.known_settings.items() if key in used}
-        write_json(
-            self.folder / NAME, {"settings": settings, "maps": dict(sorted(self.maps.items()))}
-        )
+        content = {"settings": settings, "maps": dict(sorted(self.maps.items()))}
+        write_json(self.folder / NAME, content)
 
 
 def _stamps(scan: Sequence[Path]) -> list[list[Any]]:

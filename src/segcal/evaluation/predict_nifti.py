@@ -27,9 +27,14 @@ from segcal.evaluation.predict import (
 from segcal.evaluation.predict_manifest import PredictionManifest
 from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
 
-OUTPUTS = ("labels", "probs", "confidence", "entropy")
-CHECKPOINTS = ("best", "last")
 _CLIP = 1e-12
+_MAPS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
+    "labels": lambda probs: probs.argmax(0).astype(np.uint8),
+    "probs": lambda probs: probs,
+    "confidence": lambda probs: probs.max(0),
+    "entropy": lambda probs: -(probs * np.log(np.maximum(probs, _CLIP))).sum(0, dtype=np.float32),
+}
+OUTPUTS = tuple(_MAPS)
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,18 @@ def predict_volumes(
         out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
             NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not the input folder.
         outputs: which of the four.
-        checkpoint: "best" or "last".
         flips, average: as in `predict_case`.
-        device: as in `evaluate_run`.
+        device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
-        progress: called as (what, cases done, cases in total).
         warn: called with one line about each unusual orientation or spacing.
     """
     outputs = list(dict.fromkeys(outputs))
-    _check_options(outputs, checkpoint, flips, average)
+    for name in outputs:
+        check_choice("--output", name, OUTPUTS)
+    check_choice("--checkpoint", checkpoint, ("best", "last"))
+    for axis in flips:
+        check_choice("--flips", axis, FLIPS)
+    check_choice("--average", average, AVERAGES)
     opened = [open_run(run) for run in runs]
     _check_compatible(opened)
     info, space, out = opened[0].data_info, Space(opened), Path(out)
@@ -98,7 +106,8 @@ def predict_volumes(
     todo = {case: header for case, header in headers.items() if case not in kept}
     for line in space.warnings(todo, info):
         warn(line)
-    predict = _predictor(opened, checkpoint, choose_device(device), flips, average)
+    chosen = choose_device(device)
+    networks = [run.network(checkpoint, chosen) for run in opened]
     written: list[Path] = []
     for done, case in enumerate(todo, start=1):
         try:
@@ -106,7 +115,13 @@ def predict_volumes(
         except PathError as problem:
             problems.append(problem)
         else:
-            maps = _maps(scan.grid.restore_probs(predict(scan.image)), outputs)
+            with reproducible_float32():
+                found = predict_case(
+                    networks, torch.from_numpy(scan.image).to(chosen),
+                    patch_size=opened[0].patch_size, flips=flips, average=average,
+                )  # fmt: skip
+            probs = scan.grid.restore_probs(found.probs.cpu().numpy())
+            maps = [_MAPS[what](probs) for what in outputs]
             manifest.begin(images[case], paths[case])
             for path, array in zip(paths[case], maps, strict=True):
                 write_nifti(path, scan.to_file_order(array), scan.file_grid)
@@ -117,68 +132,16 @@ def predict_volumes(
     return PredictReport(tuple(written), tuple(kept), tuple(problems))
 
 
-def _check_options(
-    outputs: Sequence[str], checkpoint: str, flips: Sequence[str], average: str
-) -> None:
-    for name in outputs:
-        check_choice("--output", name, OUTPUTS)
-    check_choice("--checkpoint", checkpoint, CHECKPOINTS)
-    for axis in flips:
-        check_choice("--flips", axis, FLIPS)
-    check_choice("--average", average, AVERAGES)
-
-
-def _predictor(
-    runs: Sequence[FinishedRun],
-    checkpoint: str,
-    device: torch.device,
-    flips: Sequence[str],
-    average: str,
-) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """A function from an image (C, Z, Y, X) to its probabilities."""
-    networks = [run.network(checkpoint, device) for run in runs]
-
-    def predict(image: NDArray[np.float32]) -> NDArray[np.float32]:
-        with reproducible_float32():
-            found = predict_case(
-                networks,
-                torch.from_numpy(image).to(device),
-                patch_size=runs[0].patch_size,
-                flips=flips,
-                average=average,
-            )
-        probs: NDArray[np.float32] = found.probs.cpu().numpy()
-        return probs
-
-    return predict
-
-
-def _maps(probs: NDArray[np.float32], outputs: Sequence[str]) -> list[NDArray[np.generic]]:
-    make: dict[str, Callable[[], NDArray[np.generic]]] = {
-        "labels": lambda: probs.argmax(0).astype(np.uint8),
-        "probs": lambda: probs,
-        "confidence": lambda: probs.max(0),
-        "entropy": lambda: -(probs * np.log(np.maximum(probs, _CLIP))).sum(0, dtype=np.float32),
-    }
-    return [make[what]() for what in outputs]
-
-
 def _check_compatible(runs: Sequence[FinishedRun]) -> None:
     """Runs can be averaged only if their classes and the preparation of their data agree."""
     if not runs:
         raise ValueError("Expected argument `runs` to name a run, but got none.")
-    first = runs[0]
-    for other in runs[1:]:
+    first, *others = runs
+    for other in others:
         for what in ("classes", "channels", "grid", "intensity", "dtype"):
             if getattr(other.data_info, what) != getattr(first.data_info, what):
-                raise PathError(
-                    other.folder,
-                    f"was trained on data with another `{what}` than {first.folder}",
-                    "average runs of one data set only",
-                )
+                problem = f"was trained on data with another `{what}` than {first.folder}"
+                raise PathError(other.folder, problem, "average runs of one data set only")
         if other.patch_size != first.patch_size:
-            raise PathError(
-                other.folder,
-                f"was trained with another patch size than {first.folder}",
-                "predict with one at a time",
-            )
+            problem = f"was trained with another patch size than {first.folder}"
+            raise PathError(other.folder, problem, "predict with one at a time")

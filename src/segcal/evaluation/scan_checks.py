@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from segcal.core.errors import PathError
 from segcal.data import (
     UNKNOWN,
     DatasetInfo,
     Header,
-    TrainingSpace,
     check_scan,
     grid_orientation,
     scan_grids,
@@ -45,19 +42,16 @@ def check_output_folder(out: Path, source: Path, images: Mapping[str, Sequence[P
     target, root = out.resolve(), source.resolve()
     nested = any(path.parent.resolve() != root for files in images.values() for path in files)
     if target == root or (nested and target.parent == root):
-        raise PathError(
-            out,
-            "--out must not be the input folder, or beside its cases: the maps would be read as "
-            "images next time",
-            "choose another --out",
-        )
+        problem = "must not be the input folder, or beside its cases"
+        remedy = "choose another --out: the maps would be read as images next time"
+        raise PathError(out, f"--out {problem}", remedy)
 
 
 class Space:
     """The orientations and spacings on which all runs together were trained."""
 
     def __init__(self, runs: Sequence[FinishedRun]) -> None:
-        self.spaces = [_training_space(run) for run in runs]
+        self.spaces = [run.info.space for run in runs]
         self.orientations = list(dict.fromkeys(c for s in self.spaces for c in s.orientations))
 
     @property
@@ -93,10 +87,3 @@ class Space:
                 seen = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
                 return f"spacing {spacing:.3g} mm along {name}, but {seen} mm in training"
         return None
-
-
-def _training_space(run: FinishedRun) -> TrainingSpace:
-    try:
-        return TrainingSpace.model_validate(run.info.space)
-    except ValidationError as error:
-        raise PathError(run.folder, "has a damaged `space` in run.json", "restore it") from error

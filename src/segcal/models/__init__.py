@@ -13,15 +13,6 @@ from segcal.models.network import (
 from segcal.models.unet import UNet
 
 __all__ = [
-    "NETWORKS",
-    "NetworkSpec",
-    "SegmentationNetwork",
-    "UNet",
-    "check_model",
-    "count_parameters",
-    "load_model",
-    "make_model",
-    "predict_logits",
-    "read_checkpoint",
-    "write_checkpoint",
-]
+    "NETWORKS", "NetworkSpec", "SegmentationNetwork", "UNet", "check_model", "count_parameters",
+    "load_model", "make_model", "predict_logits", "read_checkpoint", "write_checkpoint",
+]  # fmt: skip

@@ -25,11 +25,9 @@ def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = No
             # Pass the path: writing through a Python stream takes twice as long.
             torch.save({"format": FORMAT, "version": VERSION, **content}, draft)
     except RuntimeError as error:  # torch turns some failed writes into RuntimeError
-        free = shutil.disk_usage(path.parent).free / 2**20
+        free = f"{shutil.disk_usage(path.parent).free / 2**20:,.0f} MiB are free on this disk"
         reason = str(error).splitlines()[0]
-        raise PathError(
-            path, f"cannot be written ({reason})", f"{free:,.0f} MiB are free on this disk"
-        ) from error
+        raise PathError(path, f"cannot be written ({reason})", free) from error
 
 
 def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -43,10 +41,9 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
         raise PathError(path, f"is damaged or not safe to load ({reason})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PathError(path, "is not a checkpoint of segcal")
-    if content.get("version") != VERSION:
-        raise PathError(
-            path, f"has format version {content.get('version')}, but this segcal reads {VERSION}"
-        )
+    version = content.get("version")
+    if version != VERSION:
+        raise PathError(path, f"has format version {version}, but this segcal reads {VERSION}")
     return content
 
 

@@ -83,18 +83,13 @@ class SegmentationNetwork(nn.Module):
         missing = [-side % self.divisible_by for side in size]
         if any(missing):
             image = F.pad(image, [pad for side in missing[::-1] for pad in (0, side)])
-        heads = _heads(self.net(image), image.ndim)
+        heads = self.net(image)
+        if isinstance(heads, Tensor):  # MONAI may stack the heads of deep supervision on axis 1
+            heads = heads.unbind(1) if heads.ndim == image.ndim + 1 else (heads,)
         if any(missing):
             inside = (slice(None), slice(None), *(slice(side) for side in size))
-            heads = tuple(head[inside].contiguous() for head in heads)
-        return heads if len(heads) > 1 else heads[0]
-
-
-def _heads(out: Any, ndim: int) -> tuple[Tensor, ...]:
-    """MONAI stacks the heads of deep supervision on axis 1, or returns a list of them."""
-    if isinstance(out, Tensor):
-        return tuple(out.unbind(1)) if out.ndim == ndim + 1 else (out,)
-    return tuple(out)
+            heads = [head[inside].contiguous() for head in heads]
+        return tuple(heads) if len(heads) > 1 else heads[0]
 
 
 def make_model(spec: NetworkSpec) -> SegmentationNetwork:
@@ -110,12 +105,8 @@ def make_model(spec: NetworkSpec) -> SegmentationNetwork:
     """
     network = network_class(spec.name)
     known = inspect.signature(network).parameters
-    arguments = {
-        argument: getattr(spec, fact)
-        for fact, names in _FROM_DATA.items()
-        for argument in names
-        if argument in known
-    }
+    values = {name: getattr(spec, fact) for fact, names in _FROM_DATA.items() for name in names}
+    arguments = {name: value for name, value in values.items() if name in known}
     try:
         net = network(**arguments | dict(spec.options))
     except TypeError as error:
@@ -139,9 +130,8 @@ def network_class(name: str) -> type[nn.Module]:
     try:
         return NETWORKS.get(name)
     except ValueError as error:
-        raise ValueError(
-            f"`model.name`: {error} Any network of MONAI works as monai.NAME."
-        ) from error
+        hint = "Any network of MONAI works as monai.NAME."
+        raise ValueError(f"`model.name`: {error} {hint}") from error
 
 
 def check_model(model: nn.Module, spec: NetworkSpec, size: tuple[int, ...]) -> None:

@@ -11,16 +11,9 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.study.breakdown import BREAKDOWN_SHARE, broke_down
-from segcal.study.cases_table import (
-    empty_cases_table,
-    read_cases_table,
-    read_cases_tables,
-    write_cases_table,
-)
+from segcal.study.cases_table import read_cases_table, read_cases_tables, write_cases_table
 from segcal.study.evaluation_files import (
-    BINS,
     CASES,
-    SLICES,
     Evaluation,
     EvaluationInfo,
     file_of_split,
@@ -28,27 +21,19 @@ from segcal.study.evaluation_files import (
     read_evaluation,
     write_evaluation_files,
 )
-from segcal.study.ranks import (
-    RANK_COLUMNS,
-    check_ranking_folder,
-    read_ranks,
-    write_ranking,
-    write_ranks,
-)
-from segcal.study.reader import GROUPS, Study, read_study, read_study_file
-from segcal.study.reference import Named
+from segcal.study.ranks import check_ranking_folder, write_ranking
+from segcal.study.reader import Study, read_study, read_study_file
 from segcal.study.run_folder import (
     BEST,
-    FREE_TO_CHANGE,
     LAST,
     PREVIOUS,
     REFUSED,
     RunFolder,
-    RunInfo,
     RunRecord,
     check_same_data,
     check_same_settings,
     epochs_done,
+    free_to_change,
     read_run,
     read_run_config,
     read_run_info,
@@ -59,61 +44,52 @@ from segcal.study.schema import (
     FORMAT,
     VERSION,
     Candidate,
-    Course,
     Dataset,
     Method,
     MethodGroup,
     Run,
     StudyFile,
+    Table,
     Training,
 )
-from segcal.study.writer import RANKS, STUDY, StudyWriter, rank_study
+from segcal.study.writer import STUDY, StudyWriter, rank_study
 
 __all__ = [
     "BEST",
-    "BINS",
     "BREAKDOWN_SHARE",
     "CASES",
     "FORMAT",
-    "FREE_TO_CHANGE",
-    "GROUPS",
     "LAST",
     "PREVIOUS",
-    "RANKS",
-    "RANK_COLUMNS",
     "REFUSED",
-    "SLICES",
     "STUDY",
     "VERSION",
     "Candidate",
-    "Course",
     "Dataset",
     "Evaluation",
     "EvaluationInfo",
     "Method",
     "MethodGroup",
-    "Named",
     "Run",
     "RunFolder",
-    "RunInfo",
     "RunRecord",
     "Study",
     "StudyFile",
     "StudyWriter",
+    "Table",
     "Training",
     "broke_down",
     "check_ranking_folder",
     "check_same_data",
     "check_same_settings",
-    "empty_cases_table",
     "epochs_done",
     "file_of_split",
+    "free_to_change",
     "open_arrays",
     "rank_study",
     "read_cases_table",
     "read_cases_tables",
     "read_evaluation",
-    "read_ranks",
     "read_run",
     "read_run_config",
     "read_run_info",
@@ -124,5 +100,4 @@ __all__ = [
     "write_cases_table",
     "write_evaluation_files",
     "write_ranking",
-    "write_ranks",
-]
+]  # fmt: skip

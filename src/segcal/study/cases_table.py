@@ -50,6 +50,8 @@ def read_cases_table(
     import pandas as pd
 
     path = Path(path)
+    # pandas 2 may change the last digits of a number; pandas 3 does not and has no such option.
+    exact: dict[str, Any] = {"float_precision": "round_trip"} if pd.__version__ < "3" else {}
     try:
         _check_complete(path, limit)
         table: pd.DataFrame = pd.read_csv(
@@ -57,7 +59,7 @@ def read_cases_table(
             dtype=dict.fromkeys(COLUMNS[:-1], str),
             keep_default_na=False,
             na_values={"value": ["", "nan", "NaN"]},
-            **_exact_numbers(),
+            **exact,
         )
     except FileNotFoundError as error:
         raise PathError(path, "does not exist", "check the path") from error
@@ -79,9 +81,7 @@ def read_cases_tables(
 ) -> "pd.DataFrame":
     """The rows of several tables of different runs; see `read_cases_table`.
 
-    Raises:
-        PathError: a table cannot be read, has no rows, or has other columns than the first.
-        ValueError: two tables have the same row.
+    A table without rows, with other columns than the first or with the same row raises.
     """
     import pandas as pd
 
@@ -96,18 +96,16 @@ def read_cases_tables(
         if different:
             name = min(different)
             has, lacks = (path, paths[0]) if name in table.columns else (paths[0], path)
-            raise PathError(
-                lacks, f"has no column `{name}`, but {has} has", "rank tables with the same columns"
-            )
+            remedy = "rank tables with the same columns"
+            raise PathError(lacks, f"has no column `{name}`, but {has} has", remedy)
     # A column whose tables have different names loses its categories.
     table = _categorical(pd.concat(tables, ignore_index=True))
     twice = table.duplicated([name for name in table.columns if name != "value"])
     if twice.any():
         row = table[twice].iloc[0]
-        raise ValueError(
-            f"{', '.join(map(str, paths))}: several of these tables have {row['metric']} of method "
-            f"{row['method']} in case {row['case']}; give each run once"
-        )
+        value = f"{row['metric']} of method {row['method']} in case {row['case']}"
+        files = ", ".join(map(str, paths))
+        raise ValueError(f"{files}: several of these tables have {value}; give each run once")
     return table
 
 
@@ -115,8 +113,7 @@ def empty_cases_table() -> "pd.DataFrame":
     """A table without rows, for a study in which no run is finished."""
     import pandas as pd
 
-    names = dict.fromkeys(COLUMNS[:-1], "category")
-    return pd.DataFrame(columns=list(COLUMNS)).astype({**names, "value": float})
+    return _categorical(pd.DataFrame(columns=list(COLUMNS)).astype({"value": float}))
 
 
 def _categorical(table: "pd.DataFrame") -> "pd.DataFrame":
@@ -136,10 +133,3 @@ def _check_complete(path: Path, limit: int | None) -> None:
         stream.seek((size if limit is None else limit) - 1)
         if stream.read(1) not in (b"\n", b"\r"):
             raise PathError(path, "is cut off in its last line", "copy or write it again")
-
-
-def _exact_numbers() -> dict[str, Any]:
-    """pandas 2 may change the last digits of a number; pandas 3 does not and has no such option."""
-    import pandas as pd
-
-    return {"float_precision": "round_trip"} if pd.__version__ < "3" else {}

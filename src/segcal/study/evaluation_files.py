@@ -82,10 +82,7 @@ class EvaluationInfo(BaseModel):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """An evaluation on disk.
-
-    `reused`: it existed before and was not computed again.
-    """
+    """An evaluation on disk; `reused`: it existed before and was not computed again."""
 
     folder: Path
     info: EvaluationInfo
@@ -95,10 +92,6 @@ class Evaluation:
     @property
     def split(self) -> str:
         return self.info.split
-
-    @property
-    def structures(self) -> list[str]:
-        return list(self.info.structures)
 
     def path(self, name: str) -> Path:
         """The path of one of the four files."""
@@ -125,7 +118,9 @@ class Evaluation:
     def means(self, region: str = DEFAULT_REGION) -> dict[str, float]:
         """Mean over cases and structures of each metric; undefined values are left out."""
         table = self.table()
-        cases = table[(table["case"] != POOLED) & table["label"].isin(["all", *self.structures])]
+        cases = table[
+            (table["case"] != POOLED) & table["label"].isin(["all", *self.info.structures])
+        ]
         whole = {metric for metric in set(cases["metric"]) if find_metric(metric).whole_image}
         chosen = cases[(cases["region"] == region) | cases["metric"].isin(whole)]
         found = chosen.groupby("metric", sort=False, observed=True)["value"].mean()
@@ -143,15 +138,14 @@ def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | Non
     path = file_of_split(Path(folder), JSON, split)
     remedy = "pass --overwrite to evaluate again"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        info = EvaluationInfo.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise PathError(path, f"is damaged ({error})", remedy) from error
-    try:
-        return Evaluation(Path(folder), EvaluationInfo.model_validate(content))
     except ValidationError as error:
         raise PathError(path, "is not an evaluation of segcal", remedy) from error
+    except (OSError, ValueError) as error:
+        raise PathError(path, f"is damaged ({error})", remedy) from error
+    return Evaluation(Path(folder), info)
 
 
 def write_evaluation_files(
@@ -176,11 +170,7 @@ def write_evaluation_files(
 
 @contextmanager
 def open_arrays(path: Path, what: str) -> Iterator[Arrays]:
-    """The arrays of bins.npz or slices.npz; a damaged file raises a PathError.
-
-    Args:
-        what: description of the content for the error, such as "calibration bins".
-    """
+    """The arrays of bins.npz or slices.npz; a damaged file raises a PathError that names `what`."""
     try:
         # Checked first: for other files numpy advises to load pickles, which is never done here.
         if not zipfile.is_zipfile(path):
@@ -189,11 +179,8 @@ def open_arrays(path: Path, what: str) -> Iterator[Arrays]:
             yield file
     except _DAMAGED as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise PathError(
-            path,
-            f"does not hold {what} ({reason})",
-            "copy it again, evaluate its run again, or remove it to report without it",
-        ) from error
+        remedy = "copy it again, evaluate its run again, or remove it to report without it"
+        raise PathError(path, f"does not hold {what} ({reason})", remedy) from error
 
 
 def _checksum(path: Path) -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""`ranks.csv` and the other tables of a ranking, with `rank.json`, which describes their source.
-
-`ranks.csv` has one row per method, best first. `segcal rank`, `segcal benchmark` and `segcal audit`
-write it, all with the columns `RANK_COLUMNS`.
-"""
+"""`ranks.csv` (one row per method, best first), the other tables of a ranking, and `rank.json`."""
 
 import json
 import os
@@ -31,32 +27,12 @@ def write_ranks(path: Path, ranks: "pd.DataFrame") -> None:
     write_text(path, ranks[list(RANK_COLUMNS)].to_csv(index=False))
 
 
-def read_ranks(path: Path) -> "pd.DataFrame":
-    """The table of a `ranks.csv`; methods are strings."""
-    import pandas as pd
-
-    ranks: pd.DataFrame = pd.read_csv(
-        path,
-        dtype={"method": str},
-        keep_default_na=False,
-        na_values={name: [""] for name in RANK_COLUMNS[1:8]},
-    )
-    missing = [name for name in RANK_COLUMNS if name not in ranks.columns]
-    if missing:
-        raise PathError(path, f"has no column `{missing[0]}`", "rank the study again")
-    return ranks
-
-
 def write_ranking(
     folder: Path, ranking: Ranking, cases: Sequence[Path], options: dict[str, Any]
 ) -> None:
     """Write all tables of a ranking and `rank.json`; either all files are replaced or none.
 
-    Args:
-        folder: where to write; created if missing.
-        ranking: the tables.
-        cases: the tables of cases that were ranked.
-        options: further entries of `rank.json`.
+    `cases` are the tables that were ranked, `options` further entries of `rank.json`.
     """
     scores = ranking.scores
     source = {
@@ -90,11 +66,9 @@ def check_ranking_folder(folder: Path, cases: Sequence[Path], overwrite: bool) -
         return
     source = _source_of(folder)
     if {(folder / name).resolve() for name in source} != inputs:
-        raise PathError(
-            existing[0],
-            f"was computed from {', '.join(source) or 'an unknown table'}",
-            "pass --overwrite to replace it, or choose another --out",
-        )
+        problem = f"was computed from {', '.join(source) or 'an unknown table'}"
+        remedy = "pass --overwrite to replace it, or choose another --out"
+        raise PathError(existing[0], problem, remedy)
 
 
 def _source_of(folder: Path) -> list[str]:

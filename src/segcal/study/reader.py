@@ -3,10 +3,11 @@
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,7 +17,6 @@ from segcal.metrics import REGIONS, find_metric
 from segcal.stats import ranked_methods
 from segcal.study.cases_table import empty_cases_table, read_cases_table
 from segcal.study.evaluation_files import CASES, file_of_split
-from segcal.study.reference import Named, find_named
 from segcal.study.schema import Dataset, Method, Run, StudyFile
 from segcal.study.writer import STUDY
 
@@ -29,6 +29,18 @@ _Titled = TypeVar("_Titled", Dataset, Method)
 
 
 @dataclass(frozen=True)
+class Named:
+    """A reference (the method that is compared with every other), and where it was named.
+
+    In the plan before results existed ("plan") or afterwards ("late"), in study.json without that
+    information ("study"), or for this report only ("report").
+    """
+
+    method: str
+    where: Literal["plan", "late", "study", "report"]
+
+
+@dataclass(frozen=True)
 class Study:
     """A study as it was read. The files of its runs are opened on demand.
 
@@ -36,7 +48,7 @@ class Study:
         region: where the calibration metrics of tables and ranks are measured.
         regions: all regions in which calibration was measured.
         metrics: the metrics of the tables, as the rows name them.
-        named: the reference method, if one was named.
+        requested: a reference that replaces that of study.json.
     """
 
     folder: Path
@@ -45,7 +57,7 @@ class Study:
     region: str
     regions: tuple[str, ...]
     metrics: tuple[str, ...]
-    named: Named | None = None
+    requested: str | None = None
 
     @cached_property
     def methods(self) -> dict[str, Method]:
@@ -71,16 +83,35 @@ class Study:
 
     def in_group(self, *groups: str) -> list[str]:
         """Names of the methods in some groups; an unknown group counts as "main"."""
-        return [
-            m.name
-            for m in self.methods.values()
-            if (m.group if m.group in GROUPS else "main") in groups
-        ]
+        known = {m.name: m.group if m.group in GROUPS else "main" for m in self.methods.values()}
+        return [name for name, group in known.items() if group in groups]
 
     @property
     def compared(self) -> list[str]:
         """The methods that are ranked; see `segcal.stats.ranked_methods`."""
         return ranked_methods({name: method.group for name, method in self.methods.items()})
+
+    @cached_property
+    def named(self) -> Named | None:
+        """The reference, if one was named; an unknown one raises."""
+        info, name = self.info, self.requested or self.info.reference
+        if name is None:
+            return None
+        for_report = name != info.reference
+        if name not in self.compared:
+            origin = "--reference" if for_report else f"`reference` of {self.folder / STUDY}"
+            problem = "is not a method of the study"
+            if name in self.methods:
+                problem = f"is in group {self.methods[name].group}, which is not ranked"
+            elif near := get_close_matches(name, self.compared, n=1):
+                problem += f". Did you mean {near[0]!r}?"
+            ranked = ", ".join(self.compared)
+            raise ValueError(f"{origin}: {name!r} {problem}; ranked methods: {ranked}")
+        if for_report:
+            return Named(name, "report")
+        if info.reference_late is None:
+            return Named(name, "study")
+        return Named(name, "late" if info.reference_late else "plan")
 
     @property
     def failed(self) -> list[Run]:
@@ -94,48 +125,36 @@ class Study:
             if run.state != "done" or not run.folder:
                 continue
             if place.is_absolute() or ".." in place.parts:
-                raise PathError(
-                    self.folder / STUDY,
-                    f"the folder of run {run.run!r} is outside the study ({run.folder})",
-                )
+                problem = f"the folder of run {run.run!r} is outside the study ({run.folder})"
+                raise PathError(self.folder / STUDY, problem)
             path = file_of_split(self.folder / place, name, self.info.split)
             if path.is_file():
                 yield run, path
 
 
 def read_study(folder: Path, region: str | None = None, reference: str | None = None) -> Study:
-    """Read the study in a folder.
-
-    Args:
-        folder: what `segcal benchmark`, `segcal demo` or `segcal audit` wrote.
-        region: overrides the region of study.json.
-        reference: overrides the reference of study.json.
-    """
+    """Read the study in a folder; `region` and `reference` override those of study.json."""
     path = folder / STUDY
     if not folder.is_dir():
         raise PathError(folder, "does not exist", "check the path")
     if not path.is_file():
-        raise PathError(
-            folder,
-            f"is not a study: it has no {STUDY}",
-            "give a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote",
-        )
+        remedy = "give a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote"
+        raise PathError(folder, f"is not a study: it has no {STUDY}", remedy)
     info = read_study_file(path)
     table = _read_table(folder / CASES, info.table_bytes)
     _check_runs(info, table, folder)
-    regions = _regions(table)
+    measured = set(table.loc[table["metric"] == "ece", "region"])
+    regions = tuple(name for name in REGIONS if name in measured)
     wanted = region if region is not None else info.region
     if region is not None and regions:
         check_choice("--region", wanted, regions)
     elif regions and wanted not in regions:
-        raise PathError(
-            path,
-            f"`region` is {wanted!r}, but calibration was measured in {', '.join(regions)}",
-            "correct it, or pass --region",
-        )
+        problem = f"`region` is {wanted!r}, but calibration was measured in {', '.join(regions)}"
+        raise PathError(path, problem, "correct it, or pass --region")
     metrics = _row_metrics(info.metrics, set(table["metric"]))
-    study = Study(folder, info, table, wanted, regions, metrics)
-    return replace(study, named=find_named(study, reference))
+    study = Study(folder, info, table, wanted, regions, metrics, reference)
+    _ = study.named  # An invalid reference raises here.
+    return study
 
 
 def read_study_file(path: Path) -> StudyFile:
@@ -152,10 +171,7 @@ def read_study_file(path: Path) -> StudyFile:
 
 
 def _read_table(path: Path, limit: int | None) -> "pd.DataFrame":
-    """The long table; a missing or empty file is a study without rows.
-
-    Rows after `limit` bytes belong to a run that was being added when the study was stopped.
-    """
+    """The long table; rows after `limit` bytes are of a run that was being added at the end."""
     if not path.is_file() or path.stat().st_size == 0 or limit == 0:
         return empty_cases_table()
     try:
@@ -172,20 +188,12 @@ def _check_runs(info: StudyFile, table: "pd.DataFrame", folder: Path) -> None:
     for run in info.runs:
         known = run.run in named or (run.dataset, run.method, str(run.seed)) in present
         if run.state == "done" and not known:
-            raise PathError(
-                folder / CASES,
-                f"has no rows of run {run.run!r}, which is done according to {STUDY}",
-                _INCOMPLETE,
-            )
+            problem = f"has no rows of run {run.run!r}, which is done according to {STUDY}"
+            raise PathError(folder / CASES, problem, _INCOMPLETE)
 
 
 def _with_title(part: _Titled) -> _Titled:
     return part if part.title else part.model_copy(update={"title": part.name})
-
-
-def _regions(table: "pd.DataFrame") -> tuple[str, ...]:
-    measured = set(table.loc[table["metric"] == "ece", "region"])
-    return tuple(name for name in REGIONS if name in measured)
 
 
 def _row_metrics(metrics: tuple[str, ...], present: set[str]) -> tuple[str, ...]:

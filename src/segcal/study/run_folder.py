@@ -6,11 +6,10 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,13 +19,11 @@ from segcal.core.errors import PathError
 from segcal.core.files import write_json, write_text
 from segcal.core.locks import LOCK, folder_lock
 from segcal.core.provenance import git_commit, versions
+from segcal.data import TrainingSpace
 from segcal.study.schema import Course, Training
 
 CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
 BEST, LAST, PREVIOUS, REFUSED = "best.pt", "last.pt", "last.prev.pt", "last.refused.pt"
-# Settings that may change when a run is resumed: more epochs continue it, the data may have moved
-# (a fingerprint detects other data), and CUDA graphs do not change what a step computes.
-FREE_TO_CHANGE = ("epochs", "data.path", "device", "cuda_graph")
 
 
 class RunInfo(BaseModel):
@@ -34,7 +31,7 @@ class RunInfo(BaseModel):
 
     Attributes:
         data: description of the prepared set, without its cases.
-        space: orientations and spacing of the training cases; see `segcal.data.TrainingSpace`.
+        space: orientations and spacing of the training cases.
         cases: names of the training and validation cases.
     """
 
@@ -45,7 +42,7 @@ class RunInfo(BaseModel):
     dataset: str
     data_fingerprint: str
     data: dict[str, Any]
-    space: dict[str, Any]
+    space: TrainingSpace
     cases: dict[str, tuple[str, ...]]
     device: str
     commit: str | None
@@ -87,9 +84,8 @@ def read_run_info(folder: Path) -> RunInfo:
         reason = f"`{where}`: {error.errors()[0]['msg']}"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise PathError(
-        folder, f"has a damaged {INFO} ({reason})", "restore it, or train the run again"
-    )
+    remedy = "restore it, or train the run again"
+    raise PathError(folder, f"has a damaged {INFO} ({reason})", remedy)
 
 
 def epochs_done(folder: Path) -> int:
@@ -104,10 +100,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """The lines of log.jsonl; a line that a kill cut off is left out."""
     path, rows = folder / LOG, []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
+        with suppress(ValueError):
             rows.append(json.loads(line))
-        except ValueError:
-            continue
     return rows
 
 
@@ -117,10 +111,9 @@ def training_seconds(folder: Path) -> float:
 
 
 def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
-    """Summarize the validation of a run; None if the log has no validation.
+    """Summarize the validation of a run; None if the log has none.
 
-    Args:
-        checkpoint: the checkpoint that was evaluated, "best" or "last".
+    `checkpoint` is the one that was evaluated, "best" or "last".
     """
     rows = read_log(folder)
     try:
@@ -146,95 +139,77 @@ def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
     )
 
 
-def check_same_settings(
-    folder: Path, config: TrainConfig, may_differ: Sequence[str] = FREE_TO_CHANGE
-) -> None:
+def free_to_change(config: TrainConfig) -> set[str]:
+    """Settings in which an existing run may differ from the requested config.
+
+    More epochs continue it, the data may have moved (a fingerprint detects other data), and CUDA
+    graphs do not change what a step computes. The run has the precision that "auto" meant then.
+    """
+    return {"epochs", "data.path", "device", "cuda_graph"} | (
+        {"precision"} if config.precision == "auto" else set()
+    )
+
+
+def check_same_settings(folder: Path, config: TrainConfig) -> None:
     """Refuse to continue a run with other settings, or with fewer epochs."""
-    old = read_run(folder).config
-    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in may_differ]
+    old, free = read_run(folder).config, free_to_change(config)
+    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in free]
     if config.epochs < old.epochs:
         changed.append(f"`epochs` ({old.epochs}, not {config.epochs})")
     if changed:
-        raise PathError(
-            folder,
-            f"was started with another {changed[0]}",
-            "restore the old value, or choose another --out",
-        )
+        remedy = "restore the old value, or choose another --out"
+        raise PathError(folder, f"was started with another {changed[0]}", remedy)
 
 
 def check_same_data(
     folder: Path, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
 ) -> None:
-    """Refuse to continue a run with other data or splits.
+    """Refuse to continue a run with data of another fingerprint, or other cases in a part.
 
-    Args:
-        fingerprint: of the data.
-        cases: names in each part of the data. A case that was trained on must not become a
-            validation or test case.
+    A case that was trained on must not become a validation or test case.
     """
     info, path = read_run_info(folder), config.data.path
     if info.data_fingerprint != fingerprint:
-        raise PathError(
-            folder,
-            f"was trained on other data than {path}",
-            "give its own data with --data, or choose another --out",
-        )
+        remedy = "give its own data with --data, or choose another --out"
+        raise PathError(folder, f"was trained on other data than {path}", remedy)
     for part, names in info.cases.items():
         moved = sorted(set(names) ^ set(cases.get(part, ())))
         if moved:
-            raise PathError(
-                folder,
-                f"was trained with other {part} cases than {path} has now, such as {moved[0]}",
-                "restore the old splits, or choose another --out",
-            )
+            problem = f"was trained with other {part} cases than {path} has now"
+            remedy = "restore the old splits, or choose another --out"
+            raise PathError(folder, f"{problem}, such as {moved[0]}", remedy)
 
 
-class RunFolder:
+class RunFolder(ExitStack):
     """A run folder that a training writes; it is locked from `hold` until the block ends.
 
-    Args:
-        path: the folder; created if it does not exist.
-        resume: whether the folder may hold a run already.
+    `resume`: whether the folder may hold a run already.
     """
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        self.path = path
-        self.resume = resume
-        self.run_id = ""
-        self._held = ExitStack()
+        super().__init__()
+        self.path, self.resume, self.run_id = path, resume, ""
 
     def check(
         self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
     ) -> None:
         """Refuse a folder with other files, or with a run of other settings, data or splits."""
-        if self.path.exists() and not self.path.is_dir():
+        if self.path.is_file():
             raise PathError(self.path, "is a file, not a folder", "choose another --out")
         if not self.path.is_dir() or all(path.name == LOCK for path in self.path.iterdir()):
             return
         if not all((self.path / name).is_file() for name in (CONFIG, INFO)):
             raise PathError(self.path, "holds files but no run", "choose another --out")
         if not self.resume:
-            raise PathError(
-                self.path, "is not empty", "continue it with --resume, or choose another --out"
-            )
+            remedy = "continue it with --resume, or choose another --out"
+            raise PathError(self.path, "is not empty", remedy)
         check_same_settings(self.path, config)
         check_same_data(self.path, config, fingerprint, cases)
 
     def hold(self) -> Self:
         """Create the folder and lock it."""
-        self._held.enter_context(folder_lock(self.path))
+        self.enter_context(folder_lock(self.path))
         return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._held.close()
 
     def describe(self, config: TrainConfig, about: Mapping[str, Any]) -> None:
         """Write config.yaml and run.json; a resumed run keeps its identity."""

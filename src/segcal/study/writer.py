@@ -45,15 +45,15 @@ class StudyWriter:
             self._rewrite(done)
         elif new:
             self._append(new)
-        self._write_json(content, None if complete else self._bytes)
-
-    def _write_json(self, content: StudyFile, table_bytes: int | None) -> None:
-        content = content.model_copy(update={"table_bytes": table_bytes})
-        write_json(self.folder / STUDY, content.model_dump(mode="json"))
+        valid = {"table_bytes": None if complete else self._bytes}
+        write_json(self.folder / STUDY, {**content.model_dump(mode="json"), **valid})
 
     def _rewrite(self, folders: list[str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._accept_any_length()
+        if (self.folder / STUDY).is_file():
+            # Its number of valid bytes does not apply to the table that follows.
+            old = json.loads((self.folder / STUDY).read_text(encoding="utf-8"))
+            write_json(self.folder / STUDY, {**old, "table_bytes": None})
         with atomic_path(self.folder / CASES) as partial, partial.open("wb") as table:
             for number, folder in enumerate(folders):
                 self._copy(folder, table, header=number == 0)
@@ -75,14 +75,6 @@ class StudyWriter:
             if header:
                 table.write(line)
             shutil.copyfileobj(rows, table)
-
-    def _accept_any_length(self) -> None:
-        """The number in an existing study.json does not apply to the table that follows."""
-        path = self.folder / STUDY
-        if path.is_file():
-            old = json.loads(path.read_text(encoding="utf-8"))
-            if old.get("table_bytes") is not None:
-                write_json(path, {**old, "table_bytes": None})
 
 
 def rank_study(

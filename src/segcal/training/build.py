@@ -6,10 +6,9 @@ import copy
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from segcal.config import LossConfig, OptimizerConfig, TrainConfig, change_config
@@ -22,11 +21,12 @@ from segcal.training.schedule import WeightSchedule, make_schedule, set_penalty_
 from segcal.training.state import TrainingState
 from segcal.training.validate import Validator, slices_per_batch
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-}
+    "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD,
+}  # fmt: skip
 # Compiling takes as long as some thousand steps; `compile: auto` does not compile shorter runs.
 COMPILE_FROM_STEPS = 4000
 
@@ -43,7 +43,12 @@ def config_from_arguments(
     if data is not None:
         changes["data"] = data if isinstance(data, Mapping) else {"path": str(data)}
     if isinstance(loss, nn.Module):
-        changes["loss"] = {"name": _class_name(type(loss)), "options": {}, "instance": True}
+        kind = type(loss)
+        try:
+            path = LOSSES.name_of(kind)
+        except ValueError:  # defined in a function or in the main script
+            path = f"{kind.__module__}:{kind.__qualname__}"
+        changes["loss"] = {"name": path, "options": {}, "instance": True}
     elif loss is not None:
         name = LOSSES.name_of(loss) if isinstance(loss, type) else loss
         changes["loss"] = loss if isinstance(loss, Mapping) else {"name": name, "instance": False}
@@ -51,13 +56,6 @@ def config_from_arguments(
         name = NETWORKS.name_of(network) if isinstance(network, type) else network
         changes["model"] = network if isinstance(network, Mapping) else {"name": name}
     return change_config(config, changes)
-
-
-def _class_name(loss: type[nn.Module]) -> str:
-    try:
-        return LOSSES.name_of(loss)
-    except ValueError:  # defined in a function or in the main script
-        return f"{loss.__module__}:{loss.__qualname__}"
 
 
 def build_state(
@@ -68,12 +66,10 @@ def build_state(
     loss = loss.to(fabric.device)
     loader = build_loader(config, fabric, dataset)
     spec = NetworkSpec(
-        config.model.name,
+        **config.model.model_dump(),
         spatial_dims=3 if config.data.mode == "3d" else 2,
         in_channels=len(dataset.info.channels),
         num_classes=dataset.num_classes,
-        options=config.model.options,
-        divisible_by=config.model.divisible_by,
     )
     torch.manual_seed(config.seed)
     network = make_model(spec)
@@ -83,14 +79,18 @@ def build_state(
         memory_format = torch.channels_last_3d if spec.spatial_dims == 3 else torch.channels_last
         network = network.to(memory_format=memory_format)  # type: ignore[call-overload]
     network = network.to(fabric.device)
-    size = _image_size(config, dataset)
+    first = dataset.part("train", config.data.fold)[0]
+    size = config.data.patch_size or config.data.size or first.shape[1:]
     check_model(network, spec, size)
     check_loss(loss, spec.num_classes, size, fabric.device)
     ema = copy.deepcopy(network).requires_grad_(False) if config.ema is not None else None
     long_run = config.epochs * len(loader) >= COMPILE_FROM_STEPS
     worthwhile = on_cuda and long_run and find_spec("triton") is not None
     compiled = config.compile == "on" or (config.compile == "auto" and worthwhile)
-    cuda_graph = _use_cuda_graph(config, fabric)
+    single = on_cuda and fabric.world_size == 1
+    if config.cuda_graph == "on" and not single:
+        raise ValueError("`cuda_graph`: on needs a single process with a CUDA device; use auto")
+    cuda_graph = single and config.cuda_graph != "off"
     if compiled:
         # reduce-overhead captures forward and backward; not needed where whole steps are captured.
         network.net.compile(mode=None if cuda_graph else "reduce-overhead", dynamic=False)
@@ -108,10 +108,8 @@ def build_loss(
 ) -> tuple[nn.Module, WeightSchedule | None]:
     """The loss, with soft Dice added if `dice_weight` is set, and the schedule of its penalty."""
     if config.instance and instance is None:
-        raise ValueError(
-            f"`loss`: this run uses a {config.name} object that was passed to `train`; "
-            "pass it again: train(..., loss=...)"
-        )
+        problem = f"this run uses a {config.name} object that was passed to `train`"
+        raise ValueError(f"`loss`: {problem}; pass it again: train(..., loss=...)")
     schedule = None
     try:
         loss = make_loss(config.name, **config.options) if instance is None else instance
@@ -165,19 +163,16 @@ def build_optimizer(
     try:
         return OPTIMIZERS[config.name](network.parameters(), **options)
     except TypeError as error:
-        raise ValueError(
-            f"Expected `optimizer.options` to be arguments of {config.name}: {error}"
-        ) from error
+        problem = f"Expected `optimizer.options` to be arguments of {config.name}: {error}"
+        raise ValueError(problem) from error
 
 
 def build_loader(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) -> Loader:
     """Training batches; each process gets its share of every batch."""
     data, world = config.data, fabric.world_size
     if config.batch_size % world:
-        raise ValueError(
-            f"Expected `batch_size` to be divisible by the {world} processes, "
-            f"but got {config.batch_size}."
-        )
+        expected = f"Expected `batch_size` to be divisible by the {world} processes"
+        raise ValueError(f"{expected}, but got {config.batch_size}.")
     items: SliceDataset | PatchDataset
     if data.patch_size is not None:
         items = PatchDataset(
@@ -187,10 +182,8 @@ def build_loader(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) 
     else:
         items = SliceDataset(dataset, "train", fold=data.fold, size=data.size)
         if items.shape() is None:
-            raise ValueError(
-                f"the slices of {dataset.root} differ in size; "
-                "set `data.size`, for example --set data.size=[192,192]"
-            )
+            remedy = "set `data.size`, for example --set data.size=[192,192]"
+            raise ValueError(f"the slices of {dataset.root} differ in size; {remedy}")
     return make_loader(
         items, config.batch_size // world, device=fabric.device, kind=data.loader,
         workers=data.workers, seed=config.seed, rank=fabric.global_rank, world_size=world,
@@ -210,16 +203,3 @@ def build_validator(config: TrainConfig, fabric: Fabric, dataset: PreparedDatase
         batch_size=slices_per_batch(cases, config.batch_size, fabric.device),
         patch_size=config.data.patch_size,
     )
-
-
-def _image_size(config: TrainConfig, dataset: PreparedDataset) -> tuple[int, ...]:
-    if config.data.patch_size is not None:
-        return config.data.patch_size
-    return config.data.size or dataset.part("train", config.data.fold)[0].shape[1:]
-
-
-def _use_cuda_graph(config: TrainConfig, fabric: Fabric) -> bool:
-    possible = fabric.device.type == "cuda" and fabric.world_size == 1
-    if config.cuda_graph == "on" and not possible:
-        raise ValueError("`cuda_graph`: on needs a single process with a CUDA device; use auto")
-    return possible and config.cuda_graph != "off"

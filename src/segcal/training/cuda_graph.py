@@ -27,10 +27,6 @@ class CudaGraphStep:
     change, it is captured again. An incomplete batch is an ordinary step. If the network cannot be
     captured (because it reads values from the GPU in between), or if memory is too small for a
     graph next to ordinary steps, training continues without a graph, and `say` gets the reason.
-
-    Args:
-        state: the training on one GPU.
-        say: prints a line for the user.
     """
 
     def __init__(self, state: TrainingState, say: Callable[[str], None]) -> None:
@@ -123,7 +119,12 @@ class CudaGraphStep:
         self.say(f"{problem}; training continues without it")
 
     def _capture(self, image: Tensor, target: Tensor) -> torch.cuda.CUDAGraph:
-        self._inputs = _empty_like(image), _empty_like(target)
+        # `empty_strided` keeps the strides of an image of one channel.
+        image, target = (
+            torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
+            for one in (image, target)
+        )
+        self._inputs = image, target
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads (a loader that pins memory) may use CUDA during the capture.
@@ -137,9 +138,3 @@ class CudaGraphStep:
                 "set `cuda_graph` to off and continue with --resume"
             ) from error
         return graph
-
-
-def _empty_like(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )

@@ -6,12 +6,14 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric import Fabric
 
 from segcal.config import TrainConfig
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def resolve(config: TrainConfig) -> TrainConfig:
@@ -29,11 +31,8 @@ def resolve(config: TrainConfig) -> TrainConfig:
 
 def choose_accelerator(device: str) -> str:
     """ "cuda", "mps" or "cpu"; "auto" is the first of them that is available."""
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    available = {"cuda": cuda, "mps": mps, "cpu": True}
     if device == "auto":
         return next(name for name, usable in available.items() if usable)
     if not available[device]:
@@ -43,6 +42,8 @@ def choose_accelerator(device: str) -> str:
 
 def make_fabric(config: TrainConfig) -> Fabric:
     """Fabric for this process: the only one, or one of those that torchrun or srun started."""
+    from lightning_fabric import Fabric
+
     per_node, nodes = processes()
     # Silence messages that repeat the config, or that recommend TF32 where precision is 32.
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)

@@ -22,10 +22,9 @@ from segcal.training.cuda_graph import CudaGraphStep
 from segcal.training.device import device_name, gather, make_fabric, numerics, resolve
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.loss_meter import CHECK_EVERY
-from segcal.training.progress import Reporter
+from segcal.training.progress import Reporter, add_row, open_tensorboard
 from segcal.training.resume import case_names, open_run, save_last
 from segcal.training.state import TrainingState, uncompiled
-from segcal.training.tensorboard import add_row, open_tensorboard
 from segcal.training.validate import summarize
 
 
@@ -86,8 +85,10 @@ def train(
                 state = build_state(config, fabric, dataset, instance)
                 open_run(state, folder, reporter.say)
                 return TrainingLoop(state, folder, stop, reporter).run()
-        except (RuntimeError, MemoryError) as error:
-            if isinstance(error, TrainingError) or not _out_of_memory(error):
+        except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+            raise TrainingError(_memory_advice(config, error)) from error
+        except RuntimeError as error:
+            if isinstance(error, TrainingError) or "allocate memory" not in str(error):
                 raise
             raise TrainingError(_memory_advice(config, error)) from error
 
@@ -140,24 +141,26 @@ class TrainingLoop:
     def train_epoch(self, do_step: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> None:
         """The remaining steps of the epoch."""
         state, fabric = self.state, self.state.fabric
-        steps, single = len(state.loader), fabric.world_size == 1
+        steps = len(state.loader)
         # On a CPU a check costs nothing, and a step may take seconds.
-        check_every = 1 if single and fabric.device.type == "cpu" else CHECK_EVERY
+        check_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else CHECK_EVERY
         for step, batch in enumerate(state.loader, start=state.loader.step):
             state.seed(step)
             image, target = state.place(batch, step)
             terms = do_step(image, target)
             state.meter.add(terms, batch.case)
             ended = step + 1 == steps
-            stopped = single and self.stop.received is not None
-            if ended or stopped or (step + 1) % check_every == 0:
+            if ended or self.stopped() or (step + 1) % check_every == 0:
                 state.trained = ended
                 self.check(step)
+
+    def stopped(self) -> bool:
+        """Whether to stop now; several processes stop together, in `check`."""
+        return self.state.fabric.world_size == 1 and self.stop.received is not None
 
     def check(self, step: int) -> None:
         """Fetch the losses, stop on NaN or a signal, show progress."""
         state = self.state
-        # All processes stop together, so that none waits for another one.
         found = gather(state.fabric, (state.meter.fetch(), self.stop.received))
         for cases, _ in found:
             if cases is not None:
@@ -180,10 +183,8 @@ class TrainingLoop:
         state.meter.items = sum(meter["items"] for meter in meters)
         for name in state.meter.sums:
             state.meter.sums[name] = sum(meter["sums"][name] for meter in meters)
-        row: dict[str, Any] = {
-            "epoch": state.epoch,
-            "lr": state.config.optimizer.lr_at(state.epoch),
-        }
+        lr = state.config.optimizer.lr_at(state.epoch)
+        row: dict[str, Any] = {"epoch": state.epoch, "lr": lr}
         if state.schedule is not None:
             row["penalty_weight"] = state.schedule(state.epoch)
         return {**row, "losses": state.meter.means()}
@@ -191,13 +192,8 @@ class TrainingLoop:
     def validate(self) -> dict[str, Any]:
         """Metrics of the validation cases; the weights are saved if DSC is the best so far."""
         state, fabric = self.state, self.state.fabric
-        single = fabric.world_size == 1
-
-        def stopped() -> bool:
-            return single and self.stop.received is not None
-
         with fabric.autocast(), uncompiled() if state.compiled else nullcontext():
-            own = state.validator.score(state.validated_network, stopped)
+            own = state.validator.score(state.validated_network, self.stopped)
         if own is None:
             assert self.stop.received is not None
             self.interrupt(self.stop.received)
@@ -214,7 +210,7 @@ class TrainingLoop:
         if dsc > state.best_dsc:
             state.best_dsc, state.best_epoch = dsc, state.epoch
             if fabric.is_global_zero:
-                content = {
+                write_checkpoint(self.folder.path / BEST, {
                     "run_id": self.folder.run_id,
                     "epoch": state.epoch,
                     "network": state.spec.as_dict(),
@@ -222,8 +218,7 @@ class TrainingLoop:
                     "metrics": metrics,
                     "classes": dict(state.dataset.classes),
                     "data_fingerprint": state.dataset.fingerprint,
-                }
-                write_checkpoint(self.folder.path / BEST, content)
+                })  # fmt: skip
         return metrics
 
     def interrupt(self, number: int) -> NoReturn:
@@ -234,11 +229,6 @@ class TrainingLoop:
             f"{self.state.epoch + 1}; its state is saved, continue with --resume",
             number,
         )
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    cpu = isinstance(error, RuntimeError) and "allocate memory" in str(error)
-    return isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)) or cpu
 
 
 def _memory_advice(config: TrainConfig, error: BaseException) -> str:

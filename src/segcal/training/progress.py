@@ -1,10 +1,12 @@
-"""Progress of a run: a bar for the epoch in a terminal, one line per finished epoch."""
+"""Progress of a run: a bar for the epoch in a terminal, a line per epoch, and TensorBoard."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
+from segcal.core.checks import require
 from segcal.core.progress import Progress, format_duration
 
 
@@ -55,3 +57,25 @@ def _losses(losses: dict[str, float]) -> str:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
+
+
+def open_tensorboard(folder: Path, epoch: int) -> Any:
+    """A `SummaryWriter`; curves from `epoch` on, which are trained again, are dropped."""
+    require("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
+
+
+def add_row(writer: Any, row: dict[str, Any]) -> None:
+    """Add a row of the log to the curves."""
+    curves = {"lr": row["lr"], "seconds": row["seconds"]}
+    curves |= {f"train/{name}": value for name, value in row["losses"].items()}
+    validation = row.get("val", {})
+    curves |= {f"val/{k}": value for k, value in validation.items() if isinstance(value, float)}
+    for name, value in validation.get("dsc_by_label", {}).items():
+        if value is not None:
+            curves[f"val_dsc/{name}"] = value
+    for name, value in curves.items():
+        writer.add_scalar(name, value, row["epoch"])
+    writer.flush()

@@ -51,8 +51,8 @@ def save_last(state: TrainingState, folder: RunFolder) -> None:
 
 def case_names(dataset: PreparedDataset, config: TrainConfig) -> dict[str, list[str]]:
     """The training and validation cases."""
-    parts = ("train", "val")
-    return {part: [case.name for case in dataset.part(part, config.data.fold)] for part in parts}
+    fold = config.data.fold
+    return {part: [case.name for case in dataset.part(part, fold)] for part in ("train", "val")}
 
 
 def _lock_and_read(
@@ -70,7 +70,7 @@ def _lock_and_read(
         "data_fingerprint": dataset.fingerprint,
         # For evaluation and prediction where the data are not at hand.
         "data": dataset.info.model_dump(mode="json", exclude={"cases", "skipped"}),
-        "space": training_space(case.grid for case in trained).model_dump(mode="json"),
+        "space": training_space(case.grid for case in trained),
         "cases": cases,
         "loss": repr(state.loss),
         "parameters": count_parameters(state.network),
@@ -85,9 +85,8 @@ def _lock_and_read(
 def _read_last(folder: Path, run_id: str, say: Callable[[str], None]) -> dict[str, Any] | None:
     """The newest valid state, or None if none was ever written.
 
-    If last.pt is damaged or belongs to another run, last.prev.pt is used with a warning, and
-    last.pt is renamed, so that the next save does not replace the valid file by it. If neither is
-    valid, the first problem is raised.
+    If last.pt is damaged or belongs to another run, last.prev.pt is used, and last.pt is renamed,
+    so that the next save does not replace the valid file by it.
     """
     problems = []
     for name in (LAST, PREVIOUS):

@@ -6,20 +6,15 @@ loss with `set_penalty_weight`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
+
+from torch import nn
 
 from segcal.core.checks import check_choice, check_int, check_number
 
-if TYPE_CHECKING:
-    from torch import nn
-
-
-class WeightSchedule(Protocol):
-    """The weight in an epoch; epochs count from 0."""
-
-    def __call__(self, epoch: int) -> float: ...
+WeightSchedule = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -99,12 +94,9 @@ class Multiply:
         return weight
 
 
-SCHEDULES: dict[str, type[Constant] | type[LinearRamp] | type[Step] | type[Multiply]] = {
-    "constant": Constant,
-    "linear": LinearRamp,
-    "step": Step,
-    "multiply": Multiply,
-}
+SCHEDULES: dict[str, Callable[..., WeightSchedule]] = {
+    "constant": Constant, "linear": LinearRamp, "step": Step, "multiply": Multiply,
+}  # fmt: skip
 
 
 def make_schedule(name: str, **options: Any) -> WeightSchedule:
@@ -117,9 +109,8 @@ def set_penalty_weight(loss: nn.Module, weight: float) -> None:
     """Set the penalty weight of `loss`, and of every loss inside it (`WeightedSum`)."""
     penalized = [module for module in loss.modules() if hasattr(module, "penalty_weight")]
     if not penalized:
-        raise ValueError(
-            f"Expected a loss with a penalty weight, but {type(loss).__name__} has none."
-        )
+        name = type(loss).__name__
+        raise ValueError(f"Expected a loss with a penalty weight, but {name} has none.")
     check_number("weight", weight, low=0)
     for module in penalized:
         setattr(module, "penalty_weight", float(weight))  # noqa: B010 (nn.Module's own type forbids =)

@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from segcal.config import TrainConfig
@@ -22,6 +21,9 @@ from segcal.training.augment import Augmentation
 from segcal.training.loss_meter import LossMeter
 from segcal.training.schedule import WeightSchedule, set_penalty_weight
 from segcal.training.validate import Validator
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 # Settings of an optimizer that depend on the device and do not change the result.
 _DEVICE_SETTINGS = {"fused", "foreach", "capturable"}
@@ -211,8 +213,7 @@ def to_memory_format(image: Tensor, memory_format: torch.memory_format) -> Tenso
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Run compiled networks without compilation: for shapes that are rare or vary."""
-    if not hasattr(torch.compiler, "set_stance"):  # torch before 2.6
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
+    # torch before 2.6 has no `set_stance`.
+    stance = getattr(torch.compiler, "set_stance", lambda _: nullcontext())
+    with stance("force_eager"):
         yield

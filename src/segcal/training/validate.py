@@ -46,18 +46,11 @@ class _Stack:
 
 
 class Validator:
-    """Scores a network on the volumes of `cases`.
+    """Scores a network on the volumes of `cases`, those of this process.
 
-    For a 2-D network, cases with equal slice sizes are concatenated up to a memory limit: on a GPU
-    each transfer of a result takes longer than its computation.
-
-    Args:
-        cases: the cases of this process.
-        num_classes: K.
-        groups: structures of the DSC, name → labels; None is each class except 0.
-        device: the device of the network.
-        batch_size: slices predicted at a time.
-        patch_size: sliding window of a 3-D network; None predicts slices.
+    For a 2-D network (no `patch_size`), cases with equal slice sizes are concatenated up to a
+    memory limit: on a GPU each transfer of a result takes longer than its computation. `groups` are
+    the structures of the DSC, name → labels; None is each class except 0.
     """
 
     def __init__(
@@ -123,13 +116,8 @@ class Validator:
         volume = torch.from_numpy(np.repeat(np.arange(len(cases)), lengths)[:, None, None])
         # mps has no float64, which the metrics use: its logits are scored on the CPU.
         scored_on = torch.device("cpu") if self.device.type == "mps" else self.device
-        stack = _Stack(
-            [case.name for case in cases],
-            lengths,
-            image.to(self.device),
-            target.to(scored_on),
-            volume.to(scored_on),
-        )
+        names, placed = [case.name for case in cases], image.to(self.device)
+        stack = _Stack(names, lengths, placed, target.to(scored_on), volume.to(scored_on))
         if self._keep:
             self._kept[number] = stack
         return stack
@@ -143,14 +131,11 @@ class Validator:
         else:
             parts = torch.split(stack.image, self.batch_size, dim=1)
         logits = []
+        batch, patch = self.batch_size, self.patch_size
         for part in parts:
             if stop():
                 return None
-            logits.append(
-                predict_logits(
-                    network, part, batch_size=self.batch_size, patch_size=self.patch_size
-                )
-            )
+            logits.append(predict_logits(network, part, batch_size=batch, patch_size=patch))
         return logits[0] if len(logits) == 1 else torch.cat(logits, dim=1)
 
     def _score(self, stack: _Stack, logits: Tensor) -> list[CaseScore]:
@@ -165,15 +150,11 @@ class Validator:
         pairs = (stack.volume * classes + stack.target) * classes + probs.argmax(0)
         counts = torch.bincount(pairs.flatten(), minlength=len(bins) * classes**2)
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
-        return [
-            CaseScore(
-                name,
-                {key: dsc_from_confusion(table, labels) for key, labels in self.groups.items()},
-                one.ece(),
-                one.cece(),
-            )
-            for name, table, one in zip(stack.names, tables, bins, strict=True)
-        ]
+        scores = []
+        for name, table, one in zip(stack.names, tables, bins, strict=True):
+            dsc = {key: dsc_from_confusion(table, labels) for key, labels in self.groups.items()}
+            scores.append(CaseScore(name, dsc, one.ece(), one.cece()))
+        return scores
 
 
 def slices_per_batch(cases: Sequence[PreparedCase], batch_size: int, device: torch.device) -> int:
@@ -189,10 +170,7 @@ def slices_per_batch(cases: Sequence[PreparedCase], batch_size: int, device: tor
 
 
 def summarize(scores: Sequence[CaseScore]) -> dict[str, Any]:
-    """Means over the cases; undefined values are left out, and None is a mean without any.
-
-    Calibration is measured over all voxels, the default region.
-    """
+    """Means over the cases; undefined values are left out, and None is a mean without any."""
     labels = list(scores[0].dsc)
     return {
         "dsc": _mean([value for score in scores for value in score.dsc.values()]),
