@@ -76,7 +76,9 @@ def _violation(table: pd.DataFrame, rule: Rule) -> str:
     names = [name for name in measured if rule.metric in (name, find_metric(name).key)]
     unchecked = f"--fail-if {rule.text!r} cannot be checked"
     if len(names) != 1:
-        similar = [name for name in measured if find_metric(name).key == find_metric(rule.metric).key]
+        similar = [
+            name for name in measured if find_metric(name).key == find_metric(rule.metric).key
+        ]
         return f"{unchecked}: measured was {', '.join(similar) or 'no such metric'}"
     whole = find_metric(rule.metric).whole_image
     region = "all" if whole else rule.region
