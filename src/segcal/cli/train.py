@@ -29,7 +29,7 @@ def train(
     """Train a network with the protocol of the NACL paper, or with your settings."""
     from segcal.config import make_config
     from segcal.losses import LOSSES
-    from segcal.training import Interrupted, TrainingError
+    from segcal.training import Interrupted, TrainingError, close_process_group
     from segcal.training import train as run
 
     given: dict[str, Any] = {
@@ -52,3 +52,4 @@ def train(
     except TrainingError as error:
         typer.echo(f"segcal: {error}", err=True)
         raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error
+    close_process_group()

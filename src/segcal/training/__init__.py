@@ -9,6 +9,7 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.training.build import build_loss
+from segcal.training.device import close_process_group
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.loop import train
 from segcal.training.schedule import (
@@ -23,5 +24,6 @@ from segcal.training.schedule import (
 
 __all__ = [
     "SCHEDULES", "Constant", "Interrupted", "LinearRamp", "Multiply", "NonFiniteLossError",
-    "Step", "TrainingError", "build_loss", "make_schedule", "set_penalty_weight", "train",
+    "Step", "TrainingError", "build_loss", "close_process_group", "make_schedule",
+    "set_penalty_weight", "train",
 ]  # fmt: skip

@@ -58,6 +58,16 @@ def make_fabric(config: TrainConfig) -> Fabric:
     return fabric
 
 
+def close_process_group() -> None:
+    """Wait for the other processes of the run, then close the connections to them.
+
+    A process that exits while gloo's threads are running is sometimes aborted.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
 def processes() -> tuple[int, int]:
     """(processes per node, nodes), from the environment of torchrun or of a SLURM job step."""
     env = os.environ
