@@ -1,6 +1,7 @@
 """Objects by registered name, by import path, and through entry points."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -57,3 +58,20 @@ def test_an_object_that_cannot_be_imported_again_has_no_path() -> None:
     assert import_path(OrderedDict) == "collections:OrderedDict"
     with pytest.raises(ValueError, match="top level"):
         import_path(Local)
+
+
+def test_a_plugin_that_cannot_be_loaded_is_skipped(registry: Registry) -> None:
+    registry.register("plain", dict)
+    registry._entry_points = {
+        name: EntryPoint(name, value, "segcal.tests.none")
+        for name, value in {
+            "counter": "collections:Counter",
+            "missing": "no_such_module_x:Thing",
+            "wrong": "os:system",
+        }.items()
+    }
+    assert registry.names() == ["plain", "counter", "missing", "wrong"]
+    with pytest.warns(UserWarning, match="cannot be loaded"):
+        assert registry.available() == {"plain": dict, "counter": Counter}
+    with pytest.raises(ValueError, match="no_such_module_x"):
+        registry.get("missing")

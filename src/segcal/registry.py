@@ -11,6 +11,7 @@ Every kind of extension (loss, metric, network, data source, calibrator, report 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import cached_property
@@ -77,7 +78,7 @@ class Registry(Generic[T]):
                 known = self._objects[name] = self._import(known)
             return known
         if name in self._entry_points:
-            return self._checked(name, self._entry_points[name].load())
+            return self._load(self._entry_points[name])
         if ":" in name:
             return self._import(name)
         near = get_close_matches(name, self.names(), n=1)
@@ -91,12 +92,22 @@ class Registry(Generic[T]):
         """Registered names in the order of registration, then those of installed packages."""
         return [*self._objects, *(n for n in self._entry_points if n not in self._objects)]
 
+    def available(self) -> dict[str, T]:
+        """All objects by name; a plugin that cannot be loaded is skipped with a warning."""
+        found = {}
+        for name in self.names():
+            try:
+                found[name] = self.get(name)
+            except ValueError as error:
+                if name in self._objects:
+                    raise
+                warnings.warn(f"{error}; it is skipped", stacklevel=2)
+        return found
+
     def name_of(self, thing: object) -> str:
         """The name of a registered object, or its import path: what a file stores."""
-        for name in self.names():
-            if self.get(name) is thing:
-                return name
-        return import_path(thing)
+        names = (name for name, known in self.available().items() if known is thing)
+        return next(names, None) or import_path(thing)
 
     def describe(self, name: str) -> str:
         """One line about an object: its `title`, or the first line of its docstring."""
@@ -115,6 +126,15 @@ class Registry(Generic[T]):
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=self.group)}
+
+    def _load(self, point: EntryPoint) -> T:
+        try:
+            return self._checked(point.name, point.load())
+        except Exception as error:  # the code of a plugin may raise anything
+            package = point.dist.name if point.dist else point.value
+            raise ValueError(
+                f"{self.kind} {point.name!r} of the package {package} cannot be loaded ({error})"
+            ) from error
 
     def _import(self, path: str) -> T:
         module, _, attribute = path.partition(":")

@@ -29,7 +29,7 @@ def list_names(
     check_choice("kind", kind, _REGISTRIES)
     module, attribute = _REGISTRIES[kind]
     registry = getattr(import_module(module), attribute)
-    names = registry.names()
+    names = registry.available()
     width = max(map(len, names))
     for name in names:
         typer.echo(f"{name:<{width}}  {registry.describe(name)}".rstrip())

@@ -33,14 +33,7 @@ class SourceCommands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         from segcal.data import SOURCES
 
-        names = []
-        for name in SOURCES:
-            try:
-                SOURCES.get(name)
-                names.append(name)
-            except Exception as error:  # a broken plugin must not hide the other sources
-                typer.echo(f"segcal: source {name!r} cannot be loaded ({error})", err=True)
-        return names
+        return list(SOURCES.available())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from segcal.data import SOURCES

@@ -143,7 +143,7 @@ def get_metric(name: str) -> Metric:
 
 def default_metrics() -> list[Metric]:
     """The metrics that are computed without being requested, in the order of registration."""
-    return [metric for metric in map(METRICS.get, METRICS) if metric.default]
+    return [metric for metric in METRICS.available().values() if metric.default]
 
 
 def ranking_direction(name: str) -> Better:

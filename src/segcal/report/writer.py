@@ -46,7 +46,7 @@ def write_report(
     folder = study.folder if isinstance(study, Study) else Path(study)
     target = Path(out) if out is not None else folder / "report"
     _check_folders(folder, target)
-    build = [SECTIONS.get(name) for name in dict.fromkeys([*SECTIONS, *sections])]
+    build = (SECTIONS.available() | {name: SECTIONS.get(name) for name in sections}).values()
     context = Context(study if isinstance(study, Study) else read_study(folder, region, reference))
     with figure_style():
         built = [section for each in build if (section := each(context)) is not None]
