@@ -1,5 +1,6 @@
 """One case: its arrays, and the properties stored with them."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,7 +45,7 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     """`case.json`: what is stored beside the arrays of a case.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
-    stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
+    stored voxels of each class; `image_range` has the decoded minimum and maximum of each channel;
     `settings` holds everything that decided how the source files became these arrays.
     """
 
@@ -66,3 +67,8 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}
+
+    @property
+    def ignored(self) -> int:
+        """Number of stored voxels that do not count."""
+        return math.prod(self.shape) - sum(self.voxels.values())

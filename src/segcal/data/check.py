@@ -179,6 +179,8 @@ def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[
             ranges = np.array([c.image_range[index] for c in cases])
             shown = f"{ranges[:, 0].min():.3g} to {ranges[:, 1].max():.3g} after normalization"
             rows.append((f"intensity {channel}", shown))
+        stored = int(shapes.prod(axis=1).sum())
+        rows += [("ignored voxels", f"{sum(c.ignored for c in cases) / stored:.1%}")]
         rows += _class_fractions(dataset, cases)
     with suppress(PathError):  # listed among the problems
         rows += _split_rows(dataset.splits, cases)
@@ -207,7 +209,7 @@ def _class_fractions(
         voxels.update(case.voxels)
         present.update(list(case.voxels))
     for label, name in sorted(dataset.classes.items()):
-        fraction = f"{voxels[label] / voxels.total():.2%} of voxels"
+        fraction = f"{voxels[label] / max(voxels.total(), 1):.2%} of voxels"
         shown = f"{fraction}, in {_count(present[label], 'case')}"
         yield f"class {label} {name}", shown if present[label] else "warning: occurs in no case"
 

@@ -10,6 +10,7 @@ from scipy.ndimage import binary_erosion
 
 from segcal.core.files import atomic_path
 from segcal.data.dataset import PreparedCase, PreparedDataset
+from segcal.data.grid import IGNORED
 from segcal.data.resample import center_start, crop_or_pad, resize_labels, resize_linear
 
 # Bright, distinct on gray, and distinguishable with color blindness.
@@ -74,7 +75,7 @@ def _draw(
 def _tile(case: PreparedCase) -> NDArray[np.generic]:
     """The middle labeled slice of the first channel, in true proportions, with contours."""
     label = case.label()
-    labeled = np.flatnonzero(label.any(axis=(1, 2)))
+    labeled = np.flatnonzero(((label > 0) & (label < IGNORED)).any(axis=(1, 2)))
     index = int(labeled[len(labeled) // 2]) if labeled.size else len(label) // 2
     image = case.image_slice(index)[0]
     size_mm = np.array(image.shape) * np.array(case.spacing_mm[1:])
@@ -84,7 +85,7 @@ def _tile(case: PreparedCase) -> NDArray[np.generic]:
     gray = np.clip((gray - low) / max(float(high - low), 1e-6), 0, 1)
     picture = np.repeat(gray[None], 3, axis=0)
     labels = resize_labels(label[index], (height, width))
-    for value in np.unique(labels[labels > 0]):
+    for value in np.unique(labels[(labels > 0) & (labels < IGNORED)]):
         code = COLORS[(int(value) - 1) % len(COLORS)]
         color = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         mask = labels == value

@@ -15,6 +15,9 @@ from segcal.data.resample import (
     resize_linear,
 )
 
+# A stored label of this value marks a voxel that does not count; loaders turn it into -100.
+IGNORED = 255
+
 Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 PositiveShape = tuple[PositiveInt, PositiveInt, PositiveInt]
@@ -76,9 +79,9 @@ class Grid(BaseModel, frozen=True, extra="forbid"):
         return np.asarray(crop_or_pad(resized, self.start, self.shape, 0.0), dtype=np.float32)
 
     def apply_labels(self, labels: NDArray[np.integer]) -> Labels:
-        """(Z, Y, X) from the original grid to the stored one; padding is background."""
+        """(Z, Y, X) from the original grid to the stored one; padding is IGNORED."""
         resized = resize_labels(labels, self.resized_shape)
-        return np.asarray(crop_or_pad(resized, self.start, self.shape, 0), dtype=np.uint8)
+        return np.asarray(crop_or_pad(resized, self.start, self.shape, IGNORED), dtype=np.uint8)
 
     def restore_labels(self, labels: NDArray[np.integer]) -> Labels:
         """(Z, Y, X) labels from the stored grid to the original one.

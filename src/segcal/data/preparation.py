@@ -204,7 +204,7 @@ def _finish(
     patient_of = {c.name: c.patient for c in cases}
     splits = make_splits(patient_of, duplicates, info.split_counts, seed, folds)
     write_json(out / "splits.json", splits.model_dump(mode="json"))
-    top = max(1, *(max(c.voxels) for c in cases))
+    top = max(1, *(max(c.voxels, default=0) for c in cases))
     numbered = {0: "background"} | {v: f"class {v}" for v in range(1, top + 1)}
     packages = ("numpy", "scipy", "nibabel", "blosc2")
     info = info.model_copy(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.data import PreparedCase, free_bytes
+from segcal.data import IGNORED, PreparedCase, free_bytes
 from segcal.metrics import DEFAULT_REGION, CalibrationBins, check_groups, dsc_from_confusion
 from segcal.models import predict_logits
 from segcal.training.errors import NonFiniteLossError
@@ -146,9 +146,13 @@ class Validator:
             raise NonFiniteLossError(f"the logits of validation case {name} are not finite")
         probs, classes = logits.softmax(0), self.num_classes
         # First, because it checks that every label has a class.
-        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths)
+        counted = stack.target != IGNORED
+        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths, counted)
         pairs = (stack.volume * classes + stack.target) * classes + probs.argmax(0)
-        counts = torch.bincount(pairs.flatten(), minlength=len(bins) * classes**2)
+        last = len(bins) * classes**2
+        # Ignored voxels go to one more count: selecting the others would wait for the device.
+        pairs = torch.where(counted, pairs, last)
+        counts = torch.bincount(pairs.flatten(), minlength=last + 1)[:last]
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
         scores = []
         for name, table, one in zip(stack.names, tables, bins, strict=True):

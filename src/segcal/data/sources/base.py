@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segcal.core.errors import PathError
 from segcal.data.case import Case
 from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
-from segcal.data.grid import GridRecipe, Shape, plan_grid
+from segcal.data.grid import IGNORED, GridRecipe, Shape, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.resample import present
@@ -82,10 +82,12 @@ class NiftiCase(SourceCase):
 
 
 def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:
-    known = info.label_map or {v: v for v in info.file_labels or range(256)}
+    known = info.label_map or {v: v for v in info.file_labels or range(IGNORED)}
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
-        listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
+        listed = (
+            ", ".join(map(str, sorted(known))) if len(known) < IGNORED else f"0 to {IGNORED - 1}"
+        )
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
         raise PathError(path, problem, "correct the label map, or name all classes of the data set")
     table = np.zeros(max(known) + 1, dtype=np.uint8)
@@ -149,7 +151,8 @@ class Source(ABC):
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
         """What decides how files become arrays; a case is kept only if its settings are equal."""
-        return {
+        padding = {"padding": "ignored"} if info.recipe == "padded" else {}
+        return padding | {
             "grid": info.grid.model_dump_json(),
             "intensity": info.intensity.model_dump_json(),
             "channels": ", ".join(info.channels),
