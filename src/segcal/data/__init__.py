@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports
 from segcal.data.case import Case
-from segcal.data.check import check_dataset
+from segcal.data.check import check_dataset, find_copies
 from segcal.data.contact_sheet import write_contact_sheet
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.formats.nifti import (
@@ -55,6 +55,7 @@ from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
 from segcal.data.sources.phantom import PhantomSource
 from segcal.data.splits import Splits, make_splits
+from segcal.data.summary import at_most
 
 if TYPE_CHECKING:
     from segcal.data.loaders import Loader, ResidentLoader, StreamLoader, free_bytes, make_loader
@@ -65,11 +66,11 @@ __all__ = [
     "Case", "DatasetInfo", "Description", "FlareSource", "FolderSource", "Grid", "GridRecipe",
     "Header", "Intensity", "Loader", "MsdSource", "NiftiCase", "PatchDataset", "PhantomSource",
     "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
-    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset",
-    "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",
-    "make_splits", "nifti_name", "open_dataset", "prepare", "read_header", "read_image",
-    "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space",
-    "write_contact_sheet", "write_nifti",
+    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "at_most", "axis_codes",
+    "check_dataset", "check_same_grid", "check_scan", "find_copies", "find_images", "free_bytes",
+    "grid_orientation", "make_loader", "make_splits", "nifti_name", "open_dataset", "prepare",
+    "read_header", "read_image", "read_labels", "read_scan", "read_voxels", "reorient",
+    "scan_grids", "training_space", "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

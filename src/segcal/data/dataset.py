@@ -44,6 +44,11 @@ class PreparedCase:
         return self.properties.patient
 
     @property
+    def group(self) -> str | None:
+        """Site, scanner or pathology, where it is known."""
+        return self.properties.group
+
+    @property
     def spacing_mm(self) -> Spacing:
         return self.properties.spacing_mm
 

@@ -241,6 +241,7 @@ def predicted_cases(
             image=image,
             logits=None if found.logits is None else found.logits.to(target_device),
             true_probs=case.truth(),
+            annotated=case.properties.annotated,
         )
 
 

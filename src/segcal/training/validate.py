@@ -39,6 +39,7 @@ class _Stack:
     """Volumes concatenated along Z, which are predicted and scored together."""
 
     names: list[str]
+    shown: list[Sequence[int]]  # the classes that the labels of each volume show
     lengths: list[int]
     image: Tensor  # (C, Z, Y, X)
     target: Tensor  # (Z, Y, X), uint8: int64 would take eight times the memory
@@ -117,7 +118,8 @@ class Validator:
         # mps has no float64, which the metrics use: its logits are scored on the CPU.
         scored_on = torch.device("cpu") if self.device.type == "mps" else self.device
         names, placed = [case.name for case in cases], image.to(self.device)
-        stack = _Stack(names, lengths, placed, target.to(scored_on), volume.to(scored_on))
+        shown = [case.properties.annotated or range(self.num_classes) for case in cases]
+        stack = _Stack(names, shown, lengths, placed, target.to(scored_on), volume.to(scored_on))
         if self._keep:
             self._kept[number] = stack
         return stack
@@ -155,8 +157,11 @@ class Validator:
         counts = torch.bincount(pairs.flatten(), minlength=last + 1)[:last]
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
         scores = []
-        for name, table, one in zip(stack.names, tables, bins, strict=True):
-            dsc = {key: dsc_from_confusion(table, labels) for key, labels in self.groups.items()}
+        for name, shown, table, one in zip(stack.names, stack.shown, tables, bins, strict=True):
+            dsc = {
+                key: dsc_from_confusion(table, labels) if {*labels} <= {*shown} else math.nan
+                for key, labels in self.groups.items()
+            }
             scores.append(CaseScore(name, dsc, one.ece(), one.cece()))
         return scores
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segcal.core.errors import PathError
 from segcal.data.case import Case
 from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
-from segcal.data.grid import IGNORED, GridRecipe, Shape, plan_grid
+from segcal.data.grid import IGNORED, GridRecipe, Shape, Spacing, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.resample import present
@@ -25,11 +25,18 @@ class SourceCase(ABC):
     """One case of a source. Worker processes receive it, so it must be picklable.
 
     `patient` decides the splits: cases of one patient stay in one part. NIfTI files need no own
-    class, see `NiftiCase`; for another format write a subclass.
+    class, see `NiftiCase`; for another format write a subclass. Optional facts: `group` (site,
+    scanner, pathology), `part` ("test" if the data set says so), `mask` (a NIfTI file on the grid
+    of the image; voxels where it is 0 are ignored) and `annotated` (the classes that the label
+    map shows, if these are not all of them).
     """
 
     name: str
     patient: str
+    group: str | None = field(default=None, kw_only=True)
+    part: Literal["test"] | None = field(default=None, kw_only=True)
+    mask: Path | None = field(default=None, kw_only=True)
+    annotated: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -39,6 +46,14 @@ class SourceCase(ABC):
     @abstractmethod
     def shape(self) -> Shape:
         """Shape (Z, Y, X) of the image; fast, reads no voxels."""
+
+    def spacing_mm(self) -> Spacing | None:
+        """Spacing (Z, Y, X) of the image; fast. None if it is not known before the case is read."""
+        return None
+
+    def labels(self) -> dict[int, Path]:
+        """The labels that occur in its files, with the file; empty if `load` alone can tell."""
+        return {}
 
     @abstractmethod
     def load(self, info: DatasetInfo) -> Case:
@@ -59,6 +74,12 @@ class NiftiCase(SourceCase):
 
     def shape(self) -> Shape:
         return read_header(self.images[0]).shape
+
+    def spacing_mm(self) -> Spacing:
+        return read_header(self.images[0]).spacing_mm
+
+    def labels(self) -> dict[int, Path]:
+        return dict.fromkeys(present(read_labels(self.label)[0]), self.label)
 
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels))
@@ -106,7 +127,10 @@ class Source(ABC):
         name: stored in dataset.yaml as `source`.
         layout: what the folder must hold; shown when no case is found.
         paper_grid: the grid of recipe `paper`; without it the recipe is `padded`.
+        spacing: the spacing of recipe `padded`: (Z, Y, X) in mm, `median` or `native`.
         knows_patients: False if the files do not tell which cases belong to one patient.
+        check_labels: whether the labels of all files are read first, to find gaps in them.
+        ask_modality: whether values as in CT stop the preparation.
         folder: the folder it reads; None if it reads none.
         description: the facts about the data set; a class attribute, or set by `__init__`.
 
@@ -132,8 +156,11 @@ class Source(ABC):
     name: ClassVar[str] = "custom"
     layout: ClassVar[str] = ""
     paper_grid: ClassVar[GridRecipe | None] = None
-    knows_patients: ClassVar[bool] = True
+    check_labels: ClassVar[bool] = False
 
+    knows_patients: bool = True
+    ask_modality: bool = False
+    spacing: Spacing | Literal["median", "native"] = "native"
     folder: Path | None = None
     description: Description
 
