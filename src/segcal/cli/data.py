@@ -25,14 +25,14 @@ def check(
     if figure is not None and len(folders) > 1:
         raise ValueError("Expected argument `figure` with one set only.")
     reports = {folder: check_dataset(folder) for folder in folders}
-    problems: list[str] = []
     for folder, report in reports.items():
         if len(folders) > 1:
             typer.echo(f"{folder}:")
         width = max(len(title) for title, _ in report.summary)
         for title, value in report.summary:
             typer.echo(f"{title:<{width}}  {value}")
-        problems += report.problems
+        for problem in at_most(list(report.problems)):
+            typer.echo(f"segcal: {problem}", err=True)
         valid = [case.name for case in report.cases]
         if figure is not None and valid:
             try:
@@ -42,8 +42,6 @@ def check(
             typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")
     for line in at_most(find_copies(reports)):
         typer.echo(f"warning: {line}")
-    for problem in at_most(problems):
-        typer.echo(f"segcal: {problem}", err=True)
-    if problems:
+    if any(report.problems for report in reports.values()):
         raise typer.Exit(2)
     typer.echo(f"{'check':<{width}}  no problems")

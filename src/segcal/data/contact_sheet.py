@@ -13,11 +13,17 @@ from segcal.data.dataset import PreparedCase, PreparedDataset
 from segcal.data.grid import IGNORED
 from segcal.data.resample import center_start, crop_or_pad, resize_labels, resize_linear
 
-# Bright, distinct on gray, and distinguishable with color blindness.
-COLORS = ("#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff")
+# Bright, distinct on gray; the first eight are distinguishable with color blindness. The others are
+# at least 30 units of CIELAB away from each other.
+COLORS = (
+    "#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff",
+    "#ff00ff", "#666633", "#ff0066", "#00ff00", "#44ffee", "#5533ff", "#cc0099", "#ffaa88",
+    "#bbdd99", "#008877", "#dd88ff", "#779911", "#bbff00", "#ff0022", "#aa4444", "#6666aa",
+    "#ccbbff", "#9933cc", "#bbff77", "#007722", "#996611", "#006688", "#ddbb66", "#55cc11",
+)  # fmt: skip
 TILE = 128
 MAX_CASES = 400
-_HEADER_PIXELS = 34
+_LEGEND_ROW_PIXELS = 17
 
 
 def write_contact_sheet(
@@ -56,8 +62,12 @@ def _draw(
     from matplotlib.patheffects import withStroke
 
     height, width = sheet.shape[:2]
-    total = height + _HEADER_PIXELS
-    figure = Figure(figsize=(max(width, 480) / 100, total / 100), dpi=100)
+    width = max(width, 480)
+    named = [(label, name) for label, name in sorted(classes.items()) if label > 0]
+    longest = max((len(name) for _, name in named), default=1)
+    columns = max(1, min(len(named), width // (6 * longest + 50)))
+    total = height + _LEGEND_ROW_PIXELS * (math.ceil(len(named) / columns) + 1)
+    figure = Figure(figsize=(width / 100, total / 100), dpi=100)
     axes = figure.add_axes((0.0, 0.0, 1.0, height / total))
     axes.imshow(sheet, interpolation="none")
     axes.set_axis_off()
@@ -65,9 +75,11 @@ def _draw(
         text = axes.text(x + 3, y + 3, caption, color="white", fontsize=5.5, va="top")
         # An outline keeps the text readable on bright tissue.
         text.set_path_effects([withStroke(linewidth=1.2, foreground="black")])
-    named = [(label, name) for label, name in sorted(classes.items()) if label > 0][:12]
-    handles = [Patch(color=COLORS[(label - 1) % len(COLORS)], label=name) for label, name in named]
-    columns = min(len(handles), 6)
+    colors = [COLORS[(label - 1) % len(COLORS)] for label, _ in named]
+    handles = [
+        Patch(facecolor=color, edgecolor="gray", linewidth=0.5, label=name)
+        for color, (_, name) in zip(colors, named, strict=True)
+    ]
     figure.legend(handles=handles, loc="upper left", ncols=columns, fontsize=7, frameon=False)
     figure.savefig(path, format="png", dpi=100)
 

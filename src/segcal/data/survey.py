@@ -124,7 +124,7 @@ def check_labels(source: Source, cases: Iterable[SourceCase]) -> None:
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for each in pool.map(labels, cases):
-            found = each | found
+            found = {v: path for v, path in each.items() if v >= 0} | found
     known = set(source.description.label_map or source.description.classes)
     gaps = [value for index, value in enumerate(sorted(found)) if value != index]
     fits = not known or len(found) == len(known) == len(source.description.classes)

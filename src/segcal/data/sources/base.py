@@ -111,9 +111,10 @@ def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> N
         )
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
         raise PathError(path, problem, "correct the label map, or name all classes of the data set")
-    table = np.zeros(max(known) + 1, dtype=np.uint8)
-    table[list(known)] = list(known.values())
-    return np.asarray(table[labels])
+    lowest = min(known)
+    table = np.zeros(max(known) - lowest + 1, dtype=np.uint8)
+    table[[value - lowest for value in known]] = list(known.values())
+    return np.asarray(table[labels if lowest == 0 else labels.astype(np.int64) - lowest])
 
 
 class Source(ABC):
