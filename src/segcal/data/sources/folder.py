@@ -95,7 +95,7 @@ class FolderSource(Source):
             )
             for case in found
         ]
-        self.knows_patients = patient is not None
+        self.knows_patients = patient is not None or patient_per_case
         self.spacing = _spacing(spacing)
         ignored = content.ignore if ignore_label is None else ignore_label
         intensity = _intensity(content.channels, modality, window, normalize)
