@@ -22,7 +22,8 @@ def read_case_table(
             stream.seek(0)
             rows = list(csv.DictReader(stream, delimiter=";" if ";" in first else ","))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PathError(path, f"cannot be read ({error})", "give a CSV file") from error
+        reason = getattr(error, "strerror", None) or error
+        raise PathError(path, f"cannot be read ({reason})", "give a CSV file") from error
     names = [name.strip() for name in next(iter(rows), {}) if name]
     key = next((name for name in names if name.lower() in ("case", "patient")), None)
     others = [n for n in names if n != key and (not columns or n.lower() in columns)]
@@ -61,13 +62,16 @@ def read_annotated(
     the file annotate every class.
     """
     found: dict[str, list[str]]
+    if not classes:
+        raise ValueError("Expected argument `annotated` only with --classes.")
     if path.suffix.lower() == ".json":
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             found = {name: [str(value) for value in values] for name, values in content.items()}
         except (OSError, ValueError, TypeError, AttributeError) as error:
             remedy = "give {case: [classes]} to --annotated"
-            raise PathError(path, f"cannot be read ({error})", remedy) from error
+            reason = getattr(error, "strerror", None) or error
+            raise PathError(path, f"cannot be read ({reason})", remedy) from error
     else:
         table = read_case_table(path, patient_of, ("classes", "annotated"))
         found = {name: value.replace(";", " ").split() for name, value in table.items()}

@@ -179,11 +179,12 @@ def _given_parts(
     if all_test:
         return GivenParts({"test": list(cases)})
     if leave_out_group is not None:
-        groups = sorted({case.group or "none" for case in cases.values()})
-        if leave_out_group not in groups or len(groups) < 2:
+        groups = sorted({case.group for case in cases.values() if case.group})
+        if leave_out_group not in groups:
+            listed = ", ".join(groups) or "the groups in --group FILE"
             raise ValueError(
-                f"Expected argument `leave_out_group` to be one of {', '.join(groups)}, but got "
-                f"{leave_out_group!r}; --group FILE gives the groups."
+                f"Expected argument `leave_out_group` to be one of {listed}, but got "
+                f"{leave_out_group!r}."
             )
         left_out = [n for n, c in cases.items() if c.group == leave_out_group]
         return GivenParts({"test": left_out})

@@ -118,7 +118,8 @@ class Validator:
         # mps has no float64, which the metrics use: its logits are scored on the CPU.
         scored_on = torch.device("cpu") if self.device.type == "mps" else self.device
         names, placed = [case.name for case in cases], image.to(self.device)
-        shown = [case.properties.annotated or range(self.num_classes) for case in cases]
+        every = range(self.num_classes)
+        shown: list[Sequence[int]] = [case.properties.annotated or every for case in cases]
         stack = _Stack(names, shown, lengths, placed, target.to(scored_on), volume.to(scored_on))
         if self._keep:
             self._kept[number] = stack

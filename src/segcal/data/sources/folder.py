@@ -84,6 +84,8 @@ class FolderSource(Source):
         found = [*self.list_cases(content), *self._test_cases(content)]
         patients = _patients(self.folder, found, patient, patient_per_case)
         shown = {} if annotated is None else read_annotated(annotated, patients, named)
+        if mask is not None:
+            list_folder(mask, "--mask")
         self._found = [
             case
             if isinstance(case, PathError)
