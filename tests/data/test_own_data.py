@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,18 +59,20 @@ def labels_of(dataset: PreparedDataset) -> set[int]:
         ([(1, 4), (2,)], {}, "4=3"),
         ([(85,), (170, 255)], {}, "85=1,170=2,255=3"),
         ([(1000,), (1,)], {}, "1000=2"),
+        ([(3,), (1, 7)], {"ignore_label": 7}, "3=2"),
+        ([(3,), (1, 9)], {"map": "9=5"}, "3=2,9=3"),
     ],
 )
 def test_gaps_are_an_error_whose_remedy_works(
-    labels: list[tuple[int, ...]], options: dict[str, str], proposed: str, tmp_path: Path
+    labels: list[tuple[int, ...]], options: dict[str, Any], proposed: str, tmp_path: Path
 ) -> None:
     source = labeled(tmp_path / "source", *labels)
     with pytest.raises(PathError, match=r"labels of the data set are") as error:
         prepare(FolderSource(source, **options), tmp_path / "out", recipe="native")
     assert f"--map {proposed}" in error.value.remedy
-    changed = FolderSource(source, map=proposed, **options)
+    changed = FolderSource(source, **options | {"map": proposed})
     dataset = prepare(changed, tmp_path / "out", recipe="native").dataset
-    found = labels_of(dataset)
+    found = labels_of(dataset) - {IGNORED}
     assert found == set(range(len(found))) == set(dataset.classes)
 
 

@@ -50,7 +50,8 @@ class GridRecipe(BaseModel, frozen=True, extra="forbid"):
         scaled = shape
         if self.spacing_mm and spacing_mm:
             axes = zip(shape, spacing_mm, self.spacing_mm, strict=True)
-            z, y, x = (max(1, round(n * have / want)) for n, have, want in axes)
+            # A single slice stays one, whatever its thickness.
+            z, y, x = (n if n == 1 else max(1, round(n * have / want)) for n, have, want in axes)
             scaled = (z, y, x)
         z, y, x = (want or have for want, have in zip(self.resize, scaled, strict=True))
         resized = (z, y, x)

@@ -13,7 +13,7 @@ from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.data._free_memory import free_ram
 from segcal.data.case import SourceFile
-from segcal.data.grid import GridRecipe, Shape, Spacing
+from segcal.data.grid import IGNORED, GridRecipe, Shape, Spacing
 from segcal.data.info import DatasetInfo, Dtype, Recipe
 from segcal.data.sources.base import Source, SourceCase
 
@@ -125,16 +125,21 @@ def check_labels(source: Source, cases: Iterable[SourceCase]) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for each in pool.map(labels, cases):
             found = {v: path for v, path in each.items() if v >= 0} | found
-    known = set(source.description.label_map or source.description.classes)
-    gaps = [value for index, value in enumerate(sorted(found)) if value != index]
-    fits = not known or len(found) == len(known) == len(source.description.classes)
-    if (set(found) - known if known else gaps) and fits:
-        listed = ", ".join(map(str, sorted(found)[:10])) + (", …" if len(found) > 10 else "")
-        pairs = ((value, index) for index, value in enumerate(sorted(found)) if value != index)
-        remedy = f"add --map {','.join(f'{value}={index}' for value, index in pairs)}"
-        if not known:
-            remedy += ", or name labels 1, 2, … with --classes"
-        raise PathError(found[max(found)], f"the labels of the data set are {listed}", remedy)
+    classes, table = source.description.classes, source.description.label_map or {}
+    stored = {value: table.get(value, value) for value in found if table.get(value) != IGNORED}
+    ordered = sorted({0, *stored.values()})
+    if classes:
+        wrong = set(ordered) - set(classes) and len(ordered) == len(classes)
+    else:
+        wrong = ordered != list(range(len(ordered)))
+    if wrong:
+        listed = ", ".join(map(str, ordered[:10])) + (", …" if len(ordered) > 10 else "")
+        pairs = {value: ordered.index(now) for value, now in sorted(stored.items())}
+        changed = ",".join(f"{value}={new}" for value, new in pairs.items() if value != new)
+        remedy = f"add --map {changed}" + (
+            "" if classes else ", or name labels 1, 2, … by --classes"
+        )
+        raise PathError(found[max(stored)], f"the labels of the data set are {listed}", remedy)
 
 
 def auto_workers(cases: Iterable[SourceCase], info: DatasetInfo) -> int:
