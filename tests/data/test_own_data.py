@@ -252,6 +252,9 @@ def test_parts_by_patient_and_leaks(tmp_path: Path) -> None:
     table.write_text("case,part\np1_a,test\np1_b,train\np2_a,train\np3_a,val\n")
     with pytest.raises(ValueError, match="share a patient"):
         prepare(source, tmp_path / "leak", splits=table)
+    assert not (tmp_path / "leak").exists()
+    table.write_text("case,part\np1_a,test\np1_b,test\np2_a,train\np3_a,excluded\n")
+    assert prepare(source, tmp_path / "less", splits=table).dataset.splits.excluded == ("p3_a",)
 
 
 def test_edited_splits_are_kept(
@@ -416,20 +419,20 @@ def test_one_extreme_voxel_does_not_flatten_the_image(tmp_path: Path) -> None:
 def test_warnings_and_copies_between_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = folder_tree(tmp_path / "source", cases=30)
+    source = folder_tree(tmp_path / "source", cases=22)
     affine = np.diag([-1.0, 1.0, 1.0, 1.0])
     save(source / "images" / "fall 1.nii.gz", scan(SHAPE, 1), affine)
     save(source / "labels" / "fall 1.nii.gz", blob(SHAPE, (1,)), affine)
     one = prepare(FolderSource(source, classes="a,b"), tmp_path / "one")
     text = "\n".join(one.lines())
-    assert "RAS in 29 cases, LAS in 1 case" in text
+    assert "RAS in 21 cases, LAS in 1 case" in text
     assert "no case has class 2 b" in text
     prepare(FolderSource(source, classes="a,b"), tmp_path / "two", dtype="uint8")
     assert run_cli(monkeypatch, "data", "check", tmp_path / "one", tmp_path / "two") == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "same scan" in line]
     assert len(lines) == 19
     reports = {p: check_dataset(p) for p in (tmp_path / "one", tmp_path / "two")}
-    assert len(find_copies(reports)) == 30
+    assert len(find_copies(reports)) == 22
 
 
 def test_32_colors_differ() -> None:

@@ -124,6 +124,8 @@ def prepare(
         groups = read_groups(group, patient_of)
         cases = {name: replace(case, group=groups[name]) for name, case in cases.items()}
     given = _given_parts(cases, patient_of, splits, all_test, leave_out_group)
+    # Errors in given parts are found before anything is written.
+    make_splits(patient_of, (), source.description.split_counts, seed, folds, given)
     if source.check_labels:
         check_labels(source, cases.values())
     info = describe(source, cases.values(), recipe, dtype)

@@ -126,7 +126,7 @@ def make_splits(
     check_folds(folds)
     names = {
         part: tuple(sorted(set(given.parts.get(part, ()) if given else ()) & set(patient_of)))
-        for part in PARTS
+        for part in (*PARTS, "excluded")
     }
     held = {patient_of[name] for name in names["test"]}
     crossing = shared(names, patient_of, {}) + [
@@ -137,9 +137,10 @@ def make_splits(
     if crossing:
         problem = f"the given parts share a patient: {crossing[0]}"
         raise ValueError(f"{problem}; correct them, or correct --patient")
-    same = {patient for group in duplicates if held & set(group) for patient in group} - held
-    excluded = _cases_of(patient_of, [sorted(same)])
-    free = set(patient_of.values()) - held - same
+    out = {patient_of[name] for name in names["excluded"]}
+    out |= {patient for group in duplicates if held & set(group) for patient in group} - held
+    excluded = _cases_of(patient_of, [sorted(out)])
+    free = set(patient_of.values()) - held - out
     together = [sorted(group) for group in duplicates if set(group) <= free]
     singles = [[patient] for patient in sorted(free - {p for group in together for p in group})]
     rng = np.random.default_rng(seed)
@@ -176,7 +177,7 @@ class GivenParts:
 
 _PART_NAMES = {
     "train": "train", "training": "train", "tr": "train", "val": "val", "valid": "val",
-    "validation": "val", "test": "test", "testing": "test", "ts": "test",
+    "validation": "val", "test": "test", "testing": "test", "ts": "test", "excluded": "excluded",
 }  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def read_given_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
         given = _read_json_parts(path, patient_of)
     else:
         table = read_case_table(path, patient_of, ("part", "split", "set"))
-        parts: dict[str, list[str]] = {part: [] for part in PARTS}
+        parts: dict[str, list[str]] = {part: [] for part in _PART_NAMES.values()}
         for name, value in table.items():
             if value.lower() not in _PART_NAMES:
                 raise PathError(path, f"has the part {value!r}", "use train, val and test")
