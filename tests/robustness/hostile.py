@@ -63,22 +63,19 @@ def build(root: Path) -> None:
     call(root, "evaluate", "run")
 
 
-COMMANDS: list[tuple[list[str], list[str]]] = [
-    (["data", "check", "set"], ["set/*.*", "set/cases/*/*"]),
-    (["train", "--data", "set", "--out", "run", "--resume", "--set", "epochs=2"], ["run/*"]),
-    (["evaluate", "run", "--overwrite"], ["run/*", "set/*.*", "set/cases/*/*"]),
-    (["evaluate", "run"], ["run/evaluation.json", "run/cases.csv"]),
-    (["rank", "study/cases.csv", "--out", "out", "--missing", "worst"], ["study/cases.csv"]),
-    (["rank", "study/cases.csv", "--out", "out", "--missing", "worst"], ["study/cases.csv"]),
-    (["report", "study", "--out", "out"], ["study/*.*", "study/runs/**/*.*"]),
-    (
-        ["audit", "--probs", "nnunet", "--labels", "labels", "--out", "out"],
-        ["nnunet/*", "labels/*"],
-    ),
-    (["audit", "--probs", "nifti", "--labels", "labels", "--out", "out"], ["nifti/*"]),
-    (["apply", "cal.json", "--probs", "nnunet", "--out", "out"], ["cal.json", "nnunet/*"]),
-    (["calibrate", "--probs", "nifti", "--labels", "labels", "--out", "out.json"], ["nifti/*"]),
-    (["benchmark", "plan.yaml", "--out", "out", "--data", "toy=set", "--dry-run"], ["plan.yaml"]),
+# Command, and the files of which one is changed.
+COMMANDS = [
+    ("data check set", "set/*.* set/cases/*/*"),
+    ("train --data set --out run --resume --set epochs=2", "run/*"),
+    ("evaluate run --overwrite", "run/* set/*.* set/cases/*/*"),
+    ("evaluate run", "run/evaluation.json run/cases.csv"),
+    ("rank study/cases.csv --out out --missing worst", "study/cases.csv"),
+    ("report study --out out", "study/*.* study/runs/**/*.*"),
+    ("audit --probs nnunet --labels labels --out out", "nnunet/* labels/*"),
+    ("audit --probs nifti --labels labels --out out", "nifti/*"),
+    ("apply cal.json --probs nnunet --out out", "cal.json nnunet/*"),
+    ("calibrate --probs nifti --labels labels --out out.json", "nifti/*"),
+    ("benchmark plan.yaml --out out --data toy=set --dry-run", "plan.yaml"),
 ]
 
 
@@ -123,7 +120,7 @@ def call(folder: Path, *arguments: str) -> tuple[str, str]:
 
 def trial(world: Path, seed: int) -> dict[str, object]:
     rng = random.Random(seed)
-    arguments, patterns = COMMANDS[seed % len(COMMANDS)]
+    arguments, patterns = (text.split() for text in COMMANDS[seed % len(COMMANDS)])
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "world"
         shutil.copytree(world, copy)

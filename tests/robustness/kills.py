@@ -23,28 +23,27 @@ from pathlib import Path
 import numpy as np
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
-# Name, first start, second start, files whose content must not depend on the kill.
-COMMANDS: dict[str, tuple[list[str], list[str], list[str]]] = {
-    "prepare": (["prepare", "phantom", "--out", "out", "--cases", "8", "--slices", "4", "--size", "32",
-                 "--workers", "1"],) * 2 + (["out/dataset.yaml", "out/splits.json"],),
-    "train": (["train", "--config", "config.yaml", "--out", "out"],
-              ["train", "--config", "config.yaml", "--out", "out", "--resume"], ["out/last.pt"]),
-    "evaluate": (["evaluate", "run", "--overwrite"],) * 2 + (["run/cases.csv"],),
-    "predict": (["predict", "run", "--input", "images", "--out", "out"],) * 2
-               + (["out/*_labels.nii.gz"],),
-    "calibrate": (["calibrate", "--probs", "nnunet", "--labels", "labels", "--out", "out.json"],) * 2
-                 + ([],),
-    "apply": (["apply", "cal.json", "--probs", "nnunet", "--out", "out"],
-              ["apply", "cal.json", "--probs", "nnunet", "--out", "out", "--overwrite"], ["out/*.npz"]),
-    "audit": (["audit", "--probs", "nnunet", "--labels", "labels", "--out", "out"],
-              ["audit", "--probs", "nnunet", "--labels", "labels", "--out", "out", "--overwrite"],
-              ["out/cases.csv"]),
-    "rank": (["rank", "study/cases.csv", "--out", "out", "--missing", "worst"],) * 2 + (["out/ranks.csv"],),
-    "report": (["report", "study", "--out", "out"],) * 2 + (["out/tables/*.csv"],),
-    "benchmark": (["benchmark", "plan.yaml", "--out", "out", "--data", "toy=set", "--no-report"],
-                  ["benchmark", "plan.yaml", "--out", "out", "--data", "toy=set", "--no-report",
-                   "--resume"], ["out/cases.csv"]),
-}  # fmt: skip
+# Command; what the second start adds; files whose content must not depend on the kill.
+COMMANDS = {
+    "prepare": (
+        "prepare phantom --out out --cases 8 --slices 4 --size 32 --workers 1",
+        "",
+        "out/dataset.yaml out/splits.json",
+    ),
+    "train": ("train --config config.yaml --out out", "--resume", "out/last.pt"),
+    "evaluate": ("evaluate run --overwrite", "", "run/cases.csv"),
+    "predict": ("predict run --input images --out out", "", "out/*_labels.nii.gz"),
+    "calibrate": ("calibrate --probs nnunet --labels labels --out out.json", "", ""),
+    "apply": ("apply cal.json --probs nnunet --out out", "--overwrite", "out/*.npz"),
+    "audit": ("audit --probs nnunet --labels labels --out out", "--overwrite", "out/cases.csv"),
+    "rank": ("rank study/cases.csv --out out --missing worst", "", "out/ranks.csv"),
+    "report": ("report study --out out", "", "out/tables/*.csv"),
+    "benchmark": (
+        "benchmark plan.yaml --out out --data toy=set --no-report",
+        "--resume",
+        "out/cases.csv",
+    ),
+}
 
 
 def build(root: Path) -> None:
@@ -87,7 +86,7 @@ def watch(folder: Path, last: int | None, count_file: Path | None = None) -> Non
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal changes
         if event == "open":
-            _, mode, flags = arguments
+            flags = arguments[2]
             if not (isinstance(flags, int) and flags & writing) or not arguments[0]:
                 return
         elif event not in CHANGES:
@@ -153,7 +152,8 @@ def drafts(folder: Path) -> list[str]:
 
 def check(world: Path, name: str, every: int, offset: int = 0) -> tuple[int, list[str]]:
     """(kills, problems) of a command, killed at every `every`-th change."""
-    first, second, patterns = COMMANDS[name]
+    command, more, files = COMMANDS[name]
+    first, second, patterns = command.split(), f"{command} {more}".split(), files.split()
     problems, kills = [], 0
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
