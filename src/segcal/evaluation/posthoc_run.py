@@ -84,6 +84,7 @@ def fit_run(
     run.checkpoint(config.checkpoint)
     cases = run.open_data(data).part(FITTED_ON, run.config.data.fold)
     run.check_unseen(cases, FITTED_ON)
+    verify_cases(cases)
     predicted = predicted_cases(run, cases, config, choose_device(device))
 
     def held_out() -> Iterator[HeldOut]:
