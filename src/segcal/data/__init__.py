@@ -69,8 +69,8 @@ __all__ = [
     "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset",
     "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",
     "make_splits", "nifti_name", "open_dataset", "prepare", "read_header", "read_image",
-    "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space", "verify_cases",
-    "write_contact_sheet", "write_nifti",
+    "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space",
+    "verify_cases", "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.config import EvaluationConfig
+from segcal.data import verify_cases
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.finished_run import (
     FinishedRun,
