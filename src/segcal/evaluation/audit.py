@@ -214,7 +214,7 @@ def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
 
 def slug_of(name: str) -> str:
     """A name that is safe as a folder."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "network"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "network"
 
 
 def _slugs(titles: Mapping[str, object]) -> dict[str, str]:
