@@ -150,7 +150,8 @@ def test_the_command(
     assert run_cli(monkeypatch, "predict", run, *where, "--output", "labels") == 0
     shown = capsys.readouterr()
     assert "0 files written; 1 scans were predicted before" in shown.out
-    assert shown.err == ""
+    assert shown.err.count("\n") == 1
+    assert "1 label maps skipped" in shown.err
     assert run_cli(monkeypatch, "predict", run, *where, "--flips", "w") == 2
     assert "a_labels.nii.gz: exists already, predicted with other" in capsys.readouterr().err
     (tmp_path / "in" / "a_0000.nii.gz").write_bytes(b"nothing")
@@ -158,7 +159,7 @@ def test_the_command(
     assert "a_0000.nii.gz: is not a NIfTI file" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run_cli(monkeypatch, "predict", run, "--input", tmp_path / "empty", *where[2:]) == 2
-    assert "holds no .nii or .nii.gz images" in capsys.readouterr().err
+    assert "holds no images" in capsys.readouterr().err
 
 
 def test_names_of_channels(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -13,10 +13,19 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.data.case import Case
-from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
+from segcal.data.formats import (
+    Header,
+    check_same_grid,
+    files_of,
+    read_channels,
+    read_header,
+    read_labels,
+    read_masks,
+)
 from segcal.data.grid import GridRecipe, Shape, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
+from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
 
 
@@ -24,8 +33,8 @@ from segcal.data.resample import present
 class SourceCase(ABC):
     """One case of a source. Worker processes receive it, so it must be picklable.
 
-    `patient` decides the splits: cases of one patient stay in one part. NIfTI files need no own
-    class, see `NiftiCase`; for another format write a subclass.
+    `patient` decides the splits: cases of one patient stay in one part. Files of the supported
+    formats need no own class, see `FileCase`; for another format write a subclass.
     """
 
     name: str
@@ -46,25 +55,37 @@ class SourceCase(ABC):
 
 
 @dataclass(frozen=True)
-class NiftiCase(SourceCase):
-    """NIfTI files: one image per channel, or one with all channels; and a label map."""
+class FileCase(SourceCase):
+    """Files of any supported format: one image per channel, or one with all channels; and labels.
+
+    `label` is a label map, or a mask for each class by its name. A folder of slices is one path.
+    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file.
+    """
 
     images: tuple[Path, ...]
-    label: Path
+    label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
+    arrays: tuple[str, str] = ("image", "label")
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.label)
+        labels = (self.label,) if isinstance(self.label, Path) else self.label.values()
+        paths = dict.fromkeys((*self.images, *labels))
+        return tuple(file for path in paths for file in files_of(path))
+
+    def header(self) -> Header:
+        """The header of the first image."""
+        return read_header(self.images[0], self.arrays[0])
 
     def shape(self) -> Shape:
-        return read_header(self.images[0]).shape
+        return self.header().shape
 
     def load(self, info: DatasetInfo) -> Case:
-        image, header = read_channels(self.images, len(info.channels))
-        labels, label_header = read_labels(self.label)
+        image, header = read_channels(self.images, len(info.channels), self.arrays[0])
+        labels, label_header = self._read_labels(info)
+        labels, label_header = turn_labels(labels, label_header, header)
         check_same_grid(label_header, header)
-        stored_labels = _map_labels(self.label, labels, info)
+        stored_labels = _map_labels(label_header.path, labels, info)
         digest = hashlib.sha256(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
@@ -79,6 +100,19 @@ class NiftiCase(SourceCase):
             voxels_sha256=digest.hexdigest(),
             notes=self.notes | header.notes,
         )
+
+    def _read_labels(self, info: DatasetInfo) -> tuple[NDArray[np.integer], Header]:
+        if isinstance(self.label, Path):
+            return read_labels(self.label, self.arrays[1])
+        masks = {}
+        for value, name in info.classes.items():
+            if value and name not in self.label:
+                folder = next(iter(self.label.values())).parent
+                problem = f"has no mask of {name} for case {self.name}"
+                raise PathError(folder, problem, "add an empty one, or leave the class out")
+            if value:
+                masks[value] = self.label[name]
+        return read_masks(masks)
 
 
 def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:
@@ -121,7 +155,7 @@ class Source(ABC):
         ...     def cases(self):
         ...         for path in sorted(self.folder.iterdir()):
         ...             images = (path / "t2.nii.gz",)
-        ...             yield NiftiCase(path.name, path.name[:4], images, path / "mask.nii.gz")
+        ...             yield FileCase(path.name, path.name[:4], images, path / "mask.nii.gz")
 
         Use it as `segcal prepare my_package.my_module:KneeSource --source … --out …`, or register
         it as an entry point of the group `segcal.sources`.

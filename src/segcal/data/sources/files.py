@@ -1,31 +1,24 @@
-"""Finding the NIfTI files of a source."""
+"""Finding the files of a source."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from segcal.core.errors import PathError, list_folder
+from segcal.core.errors import PathError
+from segcal.data.formats import SUPPORTED, scan_name
 from segcal.data.sources.base import SourceCase
 
 T = TypeVar("T")
 
-_ENDINGS = (".nii.gz", ".nii")
 _SPELLINGS = (".nii.gz", ".nii", ".NII.GZ", ".NII", ".nii.GZ")
+UNSUPPORTED = ("is not an image of a supported format", f"supported are {SUPPORTED}")
 
 
-def nifti_name(path: Path) -> str | None:
-    """File name without .nii or .nii.gz (in any case); None if it is not a NIfTI file."""
-    for ending in _ENDINGS:
-        if path.name.lower().endswith(ending) and len(path.name) > len(ending):
-            return path.name[: -len(ending)]
-    return None
-
-
-def require_nifti_name(path: Path) -> str:
-    """`nifti_name`, or a PathError if the file is not a NIfTI file."""
-    name = nifti_name(path)
+def require_scan_name(path: Path) -> str:
+    """The name of a case from its file (or folder of slices), or a PathError."""
+    name = scan_name(path)
     if name is None:
-        raise PathError(path, "is not a .nii or .nii.gz file", "convert it or remove it")
+        raise PathError(path, *UNSUPPORTED)
     return name
 
 
@@ -51,11 +44,3 @@ def collect(
             yield from find(item)
         except PathError as problem:
             yield problem
-
-
-def labels_without_image(folder: Path, names: Iterable[str]) -> Iterator[PathError]:
-    """A PathError for each label map whose name is not one of the images' `names`."""
-    known = set(names)
-    for path in list_folder(folder):
-        if (name := nifti_name(path)) and name not in known:
-            yield PathError(path, "has no image of that name", "complete the download or remove it")

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segcal.core.errors import PathError
-from segcal.data.sources.base import NiftiCase, SourceCase
+from segcal.data.sources.base import FileCase, SourceCase
 from segcal.data.sources.dataset_json import DatasetJson
-from segcal.data.sources.files import collect, require_nifti_name
+from segcal.data.sources.files import collect, require_scan_name
 from segcal.data.sources.folder import FolderSource
 
 
@@ -26,8 +26,8 @@ class MsdSource(FolderSource):
 
     def _listed(self, pair: tuple[str, str]) -> list[SourceCase]:
         image, label = (_inside(self.folder, name) for name in pair)
-        name = require_nifti_name(image)
-        return [NiftiCase(name, name, (image,), label)]
+        name = require_scan_name(image)
+        return [FileCase(name, name, (image,), label)]
 
 
 def _inside(folder: Path, name: str) -> Path:
