@@ -82,10 +82,7 @@ class FileCase(SourceCase):
 
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels), self.arrays[0])
-        labels, label_header = self._read_labels(info)
-        labels, label_header = turn_labels(labels, label_header, header)
-        check_same_grid(label_header, header)
-        stored_labels = _map_labels(label_header.path, labels, info)
+        stored_labels = _read_label(self.label, header, info, self.arrays[1])
         digest = hashlib.sha256(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
@@ -101,27 +98,33 @@ class FileCase(SourceCase):
             notes=self.notes | header.notes,
         )
 
-    def _read_labels(self, info: DatasetInfo) -> tuple[NDArray[np.integer], Header]:
-        if isinstance(self.label, Path):
-            return read_labels(self.label, self.arrays[1])
-        masks = {}
-        for value, name in info.classes.items():
-            if value and name not in self.label:
-                folder = next(iter(self.label.values())).parent
-                problem = f"has no mask of {name} for case {self.name}"
-                raise PathError(folder, problem, "add an empty one, or leave the class out")
-            if value:
-                masks[value] = self.label[name]
-        return read_masks(masks)
+
+def _read_label(
+    label: Path | Mapping[str, Path], image: Header, info: DatasetInfo, key: str
+) -> NDArray[np.uint8]:
+    """The labels of a case on the grid of its image, as they are stored."""
+    if isinstance(label, Path):
+        labels, header = read_labels(label, key)
+    else:
+        first = next(iter(label.values()))
+        for name in info.classes.values():
+            if name not in label and name != info.classes[0]:
+                problem = f"has no mask of {name} beside it"
+                raise PathError(first, problem, "add an empty one, or leave the class out")
+        labels, header = read_masks({v: label[name] for v, name in info.classes.items() if v})
+    labels, header = turn_labels(labels, header, image)
+    check_same_grid(header, image)
+    return _map_labels(header.path, labels, info)
 
 
-def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:
+def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> NDArray[np.uint8]:
     known = info.label_map or {v: v for v in info.file_labels or range(256)}
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
         listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
-        raise PathError(path, problem, "correct the label map, or name all classes of the data set")
+        named = ", or name all classes (--classes)" if info.source in ("folder", "msd") else ""
+        raise PathError(path, problem, f"correct the label map{named}")
     table = np.zeros(max(known) + 1, dtype=np.uint8)
     table[list(known)] = list(known.values())
     return np.asarray(table[labels])

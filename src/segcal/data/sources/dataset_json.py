@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.core.errors import PathError
-
-# The stored label of voxels that count nowhere.
-IGNORED = 255
+from segcal.data.grid import IGNORED
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class DatasetJson:
     classes: dict[int, str] = field(default_factory=dict)
     regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     training: tuple[tuple[str, str], ...] | None = None
-    label_map: dict[int, int] | None = None
+    ignore: int | None = None
 
 
 def read_dataset_json(path: Path) -> DatasetJson:
@@ -30,13 +28,14 @@ def read_dataset_json(path: Path) -> DatasetJson:
         content = json.loads(path.read_text(encoding="utf-8"))
         channels = content.get("channel_names", content.get("modality")) or {}
         ordered = sorted(channels.items(), key=lambda item: int(item[0]))
-        classes, regions, label_map = _read_labels(path, content["labels"])
+        classes, regions = _read_labels(path, content["labels"])
         training = content.get("training")
         pairs = None
         if training and isinstance(training[0], dict):
             pairs = tuple((str(t["image"]), str(t["label"])) for t in training)
+        ignore = content["labels"].get("ignore")
         names = tuple(str(name) for _, name in ordered)
-        return DatasetJson(names, classes, regions, pairs, label_map)
+        return DatasetJson(names, classes, regions, pairs, ignore)
     except PathError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -44,13 +43,8 @@ def read_dataset_json(path: Path) -> DatasetJson:
         raise PathError(path, problem, "correct it or remove it") from error
 
 
-def _read_labels(
-    path: Path, labels: dict[str, Any]
-) -> tuple[dict[int, str], dict[str, Any], dict[int, int] | None]:
-    """Classes, regions, and the label map if nnU-Net's label `ignore` is among them.
-
-    The Decathlon has {"1": "liver"}, nnU-Net {"liver": 1} and regions as {"all": [1, 2]}.
-    """
+def _read_labels(path: Path, labels: dict[str, Any]) -> tuple[dict[int, str], dict[str, Any]]:
+    """The Decathlon has {"1": "liver"}, nnU-Net {"liver": 1} and regions as {"all": [1, 2]}."""
     classes: dict[int, str] = {}
     regions: dict[str, tuple[int, ...]] = {}
     for key, value in labels.items():
@@ -58,14 +52,10 @@ def _read_labels(
             regions[key] = tuple(int(v) for v in value)
         elif str(key).isdigit():
             classes[int(key)] = str(value)
-        else:
+        elif key != "ignore":
             classes[int(value)] = str(key)
-    ignored = [value for value, name in classes.items() if name == "ignore"]
-    classes = {value: name for value, name in classes.items() if name != "ignore"}
     top = max([*classes, *(v for region in regions.values() for v in region)])
-    if not 0 < top < 256 or min([0, *classes, *ignored]) < 0:
-        raise PathError(path, f"has labels up to {top}", "labels must lie in 0 to 255")
+    if not 0 < top < IGNORED or min(classes, default=0) < 0:
+        raise PathError(path, f"has labels up to {top}", "labels must lie in 0 to 254")
     classes.setdefault(0, "background")
-    known = {v: classes.get(v, f"class {v}") for v in range(top + 1)}
-    label_map = {v: v for v in known} | dict.fromkeys(ignored, IGNORED)
-    return known, regions, label_map if ignored else None
+    return {v: classes.get(v, f"class {v}") for v in range(top + 1)}, regions

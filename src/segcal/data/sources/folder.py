@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
+from segcal.data.grid import IGNORED
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import CT_WINDOW, Intensity
 from segcal.data.sources.base import FileCase, Source, SourceCase
@@ -58,7 +59,7 @@ class FolderSource(Source):
             if classes is None
             else _named_classes(classes),
             regions=content.regions,
-            label_map=content.label_map,
+            label_map=_label_map(content),
             intensity=_intensity(content.channels, modality, window),
         )
 
@@ -85,6 +86,12 @@ def _numbered_channels(found: Iterable[SourceCase | PathError]) -> tuple[str, ..
                 continue  # reported when the case is read
     count = min(counts, key=lambda n: (-counts[n], n), default=1)
     return tuple(f"channel {index}" for index in range(count))
+
+
+def _label_map(content: DatasetJson) -> dict[int, int] | None:
+    if content.ignore is None:
+        return None
+    return {value: value for value in content.classes} | {content.ignore: IGNORED}
 
 
 def _named_arrays(arrays: str) -> tuple[str, str]:

@@ -24,59 +24,62 @@ _MASKS = "segmentations"
 def list_folder_cases(
     folder: Path, channels: int, arrays: tuple[str, str]
 ) -> Iterator[SourceCase | PathError]:
-    """The cases of a folder; `channels` are the channels that dataset.json names, 0 if none."""
+    """The cases of a folder; `channels` is the number that dataset.json names, 0 if none."""
     entries = list_folder(folder)
     pair = next((p for p in _FOLDERS if {folder / p[0], folder / p[1]} <= set(entries)), None)
     if pair:
-        images, labels = folder / pair[0], folder / pair[1]
-    elif patients := [path for path in entries if (path / _MASKS).is_dir()]:
-        yield from collect(patients, _with_masks)
-        return
-    else:
-        images = labels = folder
+        return paired_cases(folder / pair[0], folder / pair[1], channels, arrays)
+    if patients := [path for path in entries if (path / _MASKS).is_dir()]:
+        return collect(patients, _with_masks)
+    return paired_cases(folder, folder, channels, arrays)
+
+
+def paired_cases(
+    images: Path, labels: Path, channels: int, arrays: tuple[str, str]
+) -> Iterator[SourceCase | PathError]:
+    """The cases of two folders, or of one with NAME and NAME_seg, paired by name."""
     scans, problems = _scans(images)
-    maps, more = _scans(labels) if labels != images else ({}, [])
+    maps, twice = _scans(labels)
     if images == labels:
         maps = {name: path for name, path in scans.items() if is_label_name(name)}
         scans = {name: path for name, path in scans.items() if name not in maps}
-        # Other files beside images and labels are not expected to be images.
-        problems = []
-    whole = any(holds_both(path) for path in scans.values())
-    if (images == labels and not maps and not whole) or (not scans and list_folder(images)):
+        usable = bool(maps) or any(holds_both(path) for path in scans.values())
+    else:
+        known = {file for path in scans.values() if path.is_file() for file in files_of(path)}
+        others = [path for path in list_folder(images) if path not in known]
+        problems += twice + [PathError(p, *UNSUPPORTED) for p in others if not scan_name(p)]
+        usable = bool(scans) or not others
+    if not usable:
         expected = "expected images/ and labels/, imagesTr/ and labelsTr/, or NAME and NAME_seg"
-        raise PathError(
-            images, "has no images with labels", f"{expected}; {describe_content(images)}"
-        )
-    files = _by_case(scans, maps)
+        remedy = f"{expected}; {describe_content(images)}"
+        raise PathError(images, "holds no images with labels", remedy)
     yield from problems
+    files = _by_case(scans, maps)
+    masks = _masks_by_case(labels, maps, files)
     # One file may hold all channels (4-D); several files must be complete.
     highest = max([max(paths) for paths in files.values()], default=0)
     if highest > 0:
         highest = max(highest, channels - 1)
-    masks = _masks_by_case(labels, maps, files)
+    used: set[Path] = set()
 
     def find(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
         name, paths = item
+        first = next(iter(paths.values()))
+        label = find_label(maps, name) or masks.get(name) or (first if holds_both(first) else None)
+        used.update([label] if isinstance(label, Path) else (label or {}).values())
         missing = [channel for channel in range(highest + 1) if channel not in paths]
         if missing:
             problem = f"is missing (channel {missing[0]} of {highest + 1})"
             remedy = "complete the case (NAME_0000, NAME_0001, …) or remove it"
-            first = next(iter(paths.values()))
             ending = first.name[len(scan_name(first) or "") :]
             raise PathError(images / f"{name}_{missing[0]:04d}{ending}", problem, remedy)
-        ordered = tuple(paths[channel] for channel in sorted(paths))
-        label = find_label(maps, name) or masks.get(name)
-        if label is None and holds_both(ordered[0]):
-            label = ordered[0]
         if label is None:
             remedy = "complete the download or remove the case"
             raise PathError(labels / f"{name}.nii.gz", f"is missing (the mask of {name})", remedy)
-        used.extend([label] if isinstance(label, Path) else label.values())
+        ordered = tuple(paths[channel] for channel in sorted(paths))
         return [FileCase(name, name, ordered, label, arrays=arrays)]
 
-    used: list[Path] = []
     yield from collect(files.items(), find)
-    yield from more
     for path in maps.values():
         if path not in used:
             yield PathError(path, "has no image of that name", "complete the download or remove it")
@@ -90,21 +93,16 @@ def class_names(cases: list[SourceCase | PathError]) -> dict[int, str]:
 
 
 def _scans(folder: Path) -> tuple[dict[str, Path], list[PathError]]:
-    """The supported files (and folders of slices) by name, and those that cannot be used."""
+    """The supported files (and folders of slices) by name, and second files of a name."""
     found: dict[str, Path] = {}
-    unknown, problems = [], []
+    problems = []
     for path in list_folder(folder):
         name = scan_name(path)
-        if name is None:
-            unknown.append(path)
-        elif name in found:
+        if name in found:
             problems.append(PathError(path, f"is a second file named {name}", "keep one of them"))
-        else:
+        elif name:
             found[name] = path
-    known = {file for path in found.values() for file in files_of(path) if path.is_file()}
-    # A folder may hold the masks of a case.
-    others = [path for path in unknown if path not in known and not path.is_dir()]
-    return found, problems + [PathError(path, *UNSUPPORTED) for path in others]
+    return found, problems
 
 
 def _by_case(scans: Mapping[str, Path], maps: Mapping[str, Path]) -> dict[str, dict[int, Path]]:
