@@ -69,12 +69,18 @@ def is_label_name(name: str) -> bool:
 
 def find_label(labels: Mapping[str, Path], case: str) -> Path | None:
     """The label map of a case among files by name: NAME_gt, NAME_seg, …, or else NAME."""
-    endings = [spelled for e in _LABEL_ENDINGS for spelled in (e, e.upper())]
-    found = [labels[case + ending] for ending in endings if case + ending in labels]
+    found = possible_labels(labels, case)
     if len(found) > 1:
         problem = f"is a second label map of {case}, beside {found[0].name}"
         raise PathError(found[1], problem, "keep one label map per case")
-    return found[0] if found else labels.get(case)
+    return found[0] if found else None
+
+
+def possible_labels(labels: Mapping[str, Path], case: str) -> list[Path]:
+    """The label maps NAME_gt, NAME_seg, … of a case, or else NAME."""
+    endings = [spelled for e in _LABEL_ENDINGS for spelled in (e, e.upper())]
+    found = [labels[case + ending] for ending in endings if case + ending in labels]
+    return found or ([labels[case]] if case in labels else [])
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

@@ -11,6 +11,7 @@ from segcal.data.formats import (
     find_label,
     holds_both,
     is_label_name,
+    possible_labels,
     scan_name,
 )
 from segcal.data.sources.base import FileCase, SourceCase
@@ -113,7 +114,7 @@ def _by_case(scans: Mapping[str, Path], maps: Mapping[str, Path]) -> dict[str, d
     """
     endings = {name: re.fullmatch(r"(.+)_(\d{4})", name) for name in scans}
     split = all(endings.values()) and any(e and e[2] == "0000" for e in endings.values())
-    split = split and not any(find_label(maps, name) for name in scans)
+    split = split and not any(possible_labels(maps, name) for name in scans)
     files: dict[str, dict[int, Path]] = {}
     for name, path in scans.items():
         ending = endings[name] if split else None
@@ -127,7 +128,7 @@ def _masks_by_case(
 ) -> dict[str, dict[str, Path]]:
     """Case → class → mask: NAME/CLASS.nii.gz or NAME_CLASS.nii.gz, if no case has a label map."""
     masks: dict[str, dict[str, Path]] = {}
-    if any(find_label(maps, name) for name in cases):
+    if any(possible_labels(maps, name) for name in cases):
         return masks
     for name, path in maps.items():
         cuts = [i for i, letter in enumerate(name) if letter == "_" and name[:i] in cases]
