@@ -161,7 +161,7 @@ def test_other_invalid_files(tmp_path: Path) -> None:
     pages.mkdir()
     for z in range(3):
         Image.fromarray(volume(np.uint8)[z, z:]).save(pages / f"{z}.png")
-    assert "must have one size" in message(pages)
+    assert "different sizes" in message(pages)
     (tmp_path / "empty").mkdir()
     assert "holds no slices" in message(tmp_path / "empty")
 

@@ -57,9 +57,7 @@ def test_names_of_labels(tmp_path: Path, ending: str) -> None:
     assert lines[0].startswith("2 label maps skipped")
     save(tmp_path / "flat" / "a_gt.nii.gz", LABELS, AFFINE)
     save(tmp_path / "flat" / "a_label.nii.gz", LABELS, AFFINE)
-    found, _, problems = find_cases(FolderSource(tmp_path / "flat"))
-    assert set(found) == {"b_mask_old"}
-    assert "is a second label map of a" in str(problems[0])
+    assert "is a second label map" in str(find_cases(FolderSource(tmp_path / "flat"))[2][0])
 
 
 def test_cine_files_are_skipped(tmp_path: Path) -> None:

@@ -41,12 +41,10 @@ def find_images(
     found = _scans(entries)
     if not found:
         found = _scans([p for part in entries if part.is_dir() for p in list_folder(part)])
-    files = [(name, path) for name, path in found if not is_label_name(name)]
-    _say_skipped(found, files, "label maps", skip)
+    files = _leave_out(found, lambda name, _: is_label_name(name), "label maps", skip)
     if len(channels) == 1:
-        images = [(name, path) for name, path in files if not _is_cine(path)]
-        _say_skipped(files, images, "files with several time frames or channels", skip)
-        files = images or files
+        what = "files with several time frames or channels"
+        files = _leave_out(files, lambda _, path: _is_cine(path), what, skip) or files
     if not files:
         raise PathError(folder, "holds no images", f"check --input; {describe_content(folder)}")
     numbers = [f"_{number:04d}" for number in range(len(channels))]
@@ -65,16 +63,17 @@ def _is_cine(path: Path) -> bool:
         return False  # reported when the scan is read
 
 
-def _say_skipped(
-    before: Sequence[tuple[str, Path]],
-    after: Sequence[tuple[str, Path]],
+def _leave_out(
+    files: Sequence[tuple[str, Path]],
+    unwanted: Callable[[str, Path], bool],
     what: str,
     skip: Callable[[str], None],
-) -> None:
-    kept = set(after)
-    skipped = [path.name for name, path in before if (name, path) not in kept]
-    if skipped and after:
-        skip(f"{len(skipped)} {what} skipped ({skipped[0]}{', …' if skipped[1:] else ''})")
+) -> list[tuple[str, Path]]:
+    kept = [file for file in files if not unwanted(*file)]
+    if kept and len(kept) < len(files):
+        example = next(path.name for name, path in files if (name, path) not in kept)
+        skip(f"{len(files) - len(kept)} {what} skipped ({example}, …)")
+    return kept
 
 
 def _group(

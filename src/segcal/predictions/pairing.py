@@ -84,11 +84,8 @@ class Pair:
     @property
     def has_spacing(self) -> bool:
         """Whether a file contains the voxel size; otherwise 1 mm is assumed."""
-        return self.label_header().has_geometry or self.softmax.header() is not None
-
-    def label_header(self) -> Header:
-        """The header of the label map."""
-        return read_header(self.label, "label")
+        known = self.softmax.header() is not None
+        return known or read_header(self.label, "label").has_geometry
 
     def _read_target(self) -> tuple[NDArray[Any], tuple[float, ...]]:
         labels, header = read_labels(self.label)

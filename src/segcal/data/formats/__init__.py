@@ -19,11 +19,17 @@ from segcal.data.formats.itk import dicom_files, open_itk, open_series
 from segcal.data.formats.nifti import open_nifti
 from segcal.data.formats.pictures import PICTURES, open_pictures
 
+__all__ = [
+    "CONTAINERS", "SUPPORTED", "Header", "check_channels", "check_same_grid", "describe_content",
+    "files_of", "find_label", "is_label_name", "nifti_name", "read_channels", "read_header",
+    "read_image", "read_labels", "read_masks", "read_voxels", "scan_name",
+]  # fmt: skip
+
 NIFTI = (".nii.gz", ".nii")
 _ITK = (".nrrd", ".nhdr", ".mha", ".mhd", ".dcm")
 _ARRAYS = (".npy", ".npz", ".h5", ".hdf5")
 # Formats that may hold the image and its labels in one file.
-_CONTAINERS = (".npz", ".h5", ".hdf5")
+CONTAINERS = (".npz", ".h5", ".hdf5")
 _ENDINGS = (*NIFTI, *_ITK, *PICTURES, *_ARRAYS)
 _VOLUMES = (*NIFTI, *_ITK[:-1], *_ARRAYS)
 # Files with the voxels of an .mhd or .nhdr header.
@@ -57,11 +63,6 @@ def nifti_name(path: Path) -> str | None:
     return file_stem(path, NIFTI)
 
 
-def holds_both(path: Path) -> bool:
-    """Whether the format allows an image and its labels in one file (.npz, .h5)."""
-    return file_stem(path, _CONTAINERS) is not None
-
-
 def is_label_name(name: str) -> bool:
     """Whether files of this name (without ending) are label maps: NAME_gt, NAME_seg, …"""
     return name.lower().endswith(_LABEL_ENDINGS)
@@ -69,18 +70,8 @@ def is_label_name(name: str) -> bool:
 
 def find_label(labels: Mapping[str, Path], case: str) -> Path | None:
     """The label map of a case among files by name: NAME_gt, NAME_seg, …, or else NAME."""
-    found = possible_labels(labels, case)
-    if len(found) > 1:
-        problem = f"is a second label map of {case}, beside {found[0].name}"
-        raise PathError(found[1], problem, "keep one label map per case")
-    return found[0] if found else None
-
-
-def possible_labels(labels: Mapping[str, Path], case: str) -> list[Path]:
-    """The label maps NAME_gt, NAME_seg, … of a case, or else NAME."""
-    endings = [spelled for e in _LABEL_ENDINGS for spelled in (e, e.upper())]
-    found = [labels[case + ending] for ending in endings if case + ending in labels]
-    return found or ([labels[case]] if case in labels else [])
+    names = [case + spelled for e in _LABEL_ENDINGS for spelled in (e, e.upper())]
+    return next((labels[name] for name in (*names, case) if name in labels), None)
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

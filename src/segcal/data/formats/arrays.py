@@ -24,22 +24,17 @@ def open_array(path: Path, key: str) -> Opened:
     if path.suffix.lower() == ".npz":
         arrays = npz_headers(path)
         name = _choose(path, arrays, key)
-        return _opened(path, *arrays[name], lambda: read_npz(path, name))
+        shape, dtype = arrays[name]
+        return _opened(path, shape, dtype, lambda: read_npz(path, name))
     h5py = require("h5py")
     try:
         with h5py.File(path) as file:
-            # Datasets in groups count too, by their whole name.
-            found: dict[str, Any] = {}
-            file.visititems(
-                lambda name, item: (
-                    found.update({name: (item.shape, item.dtype)})
-                    if isinstance(item, h5py.Dataset) and item.shape
-                    else None
-                )
-            )
+            # A key may name a dataset in a group.
+            names = [key] if key in file else [n for n in file if isinstance(file[n], h5py.Dataset)]
+            name = _choose(path, names, key)
+            shape, dtype = file[name].shape, file[name].dtype
     except OSError as error:
         raise PathError(path, "is truncated, damaged or not an HDF5 file", _BROKEN) from error
-    name = _choose(path, found, key)
 
     def load() -> NDArray[Any]:
         try:
@@ -48,7 +43,7 @@ def open_array(path: Path, key: str) -> Opened:
         except OSError as error:
             raise PathError(path, "is truncated or damaged", _BROKEN) from error
 
-    return _opened(path, *found[name], load)
+    return _opened(path, shape, dtype, load)
 
 
 def _choose(path: Path, names: Iterable[str], key: str) -> str:

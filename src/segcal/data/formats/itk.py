@@ -24,18 +24,16 @@ def open_itk(path: Path) -> Opened:
     sitk = _import_sitk()
     reader = _read_information(path)
     components = reader.GetNumberOfComponents()
-    direction = np.array(reader.GetDirection())
-    direction = direction.reshape(len(reader.GetSize()), -1)[:3, :3]
-    affine, spacing, axes = np.eye(4), np.ones(3), min(len(direction), 3)
-    spacing[:axes] = reader.GetSpacing()[:axes]
-    affine[:axes, :axes] = direction
-    affine[:3, :3] *= spacing
+    shape = tuple(reader.GetSize())
+    axes = min(len(shape), 3)
+    affine = np.eye(4)
+    direction = np.array(reader.GetDirection()).reshape(len(shape), -1)
+    affine[:axes, :axes] = direction[:axes, :axes] * reader.GetSpacing()[:axes]
     affine[:axes, 3] = reader.GetOrigin()[:axes]
-    shape = reader.GetSize()
-    if len(shape) == 4 and shape[3] == 1:
+    if shape[3:] == (1,):
         shape = shape[:3]
     if components > 1:
-        shape = (*shape, 1)[:3] + ((*shape[3:], components) if len(shape) > 3 else (components,))
+        shape = (*(*shape, 1)[:3], *shape[3:], components)
     if len(shape) > 4:
         raise PathError(path, f"has {len(shape)} dimensions {shape}", "save one volume per file")
 
@@ -56,12 +54,12 @@ def open_series(folder: Path) -> Opened:
         listed = [f"{_describe(files[0])} ({len(files)} files)" for files in series[:5]]
         problem = f"holds {len(series)} DICOM series: {', '.join(listed)}"
         raise PathError(folder, problem + (", …" if series[5:] else ""), _ONE_SERIES)
-    files = series[0] if series else ()
+    files: tuple[str, ...] = series[0] if series else ()
     for path in set(dicom_files(folder)) - {Path(name) for name in files}:
         raise PathError(path, "is truncated or damaged", DAMAGED)
     if len(files) == 1:
         return open_itk(Path(files[0]))
-    first, last = (_read_information(Path(name)) for name in (files[0], files[-1]))
+    first, last = _read_information(Path(files[0])), _read_information(Path(files[-1]))
     affine = np.eye(4)
     direction = np.array(first.GetDirection()).reshape(3, 3)
     affine[:3, :2] = direction[:, :2] * first.GetSpacing()[:2]

@@ -28,12 +28,10 @@ def open_pictures(path: Path, slices: Sequence[Path]) -> Opened:
         header.notes["palette"] = "numbers of colors"
 
     def load() -> NDArray[Any]:
-        arrays = [page for name in slices for page in _pages(name)]
-        for name, page in zip(slices, arrays, strict=len(slices) > 1):
-            if page.shape != arrays[0].shape:
-                problem = f"has shape {page.shape} but {slices[0].name} has {arrays[0].shape}"
-                raise PathError(name, problem, "the slices of a volume must have one size")
-        volume = np.stack(arrays)
+        pages = [page for name in slices for page in _pages(name)]
+        if len({page.shape for page in pages}) > 1:
+            raise PathError(path, "holds slices of different sizes", "give them one size")
+        volume = np.stack(pages)
         return np.moveaxis(volume, -1, 0) if bands > 1 else volume
 
     return header, load

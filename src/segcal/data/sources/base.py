@@ -28,6 +28,9 @@ from segcal.data.intensity import normalize_image
 from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
 
+# Names of the image and the labels in .npz and .h5 files.
+ARRAYS = ("image", "label")
+
 
 @dataclass(frozen=True)
 class SourceCase(ABC):
@@ -65,7 +68,7 @@ class FileCase(SourceCase):
     images: tuple[Path, ...]
     label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
-    arrays: tuple[str, str] = ("image", "label")
+    arrays: tuple[str, str] = ARRAYS
 
     @property
     def files(self) -> tuple[Path, ...]:

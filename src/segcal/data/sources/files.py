@@ -5,21 +5,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from segcal.core.errors import PathError
-from segcal.data.formats import SUPPORTED, scan_name
+from segcal.data.formats import SUPPORTED
 from segcal.data.sources.base import SourceCase
 
 T = TypeVar("T")
 
 _SPELLINGS = (".nii.gz", ".nii", ".NII.GZ", ".NII", ".nii.GZ")
 UNSUPPORTED = ("is not an image of a supported format", f"supported are {SUPPORTED}")
-
-
-def require_scan_name(path: Path) -> str:
-    """The name of a case from its file (or folder of slices), or a PathError."""
-    name = scan_name(path)
-    if name is None:
-        raise PathError(path, *UNSUPPORTED)
-    return name
 
 
 def require_nifti(folder: Path, name: str, what: str) -> Path:

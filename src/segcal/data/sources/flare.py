@@ -7,8 +7,8 @@ from segcal.core.errors import PathError, list_folder
 from segcal.data.grid import GridRecipe
 from segcal.data.info import Description
 from segcal.data.intensity import Intensity
-from segcal.data.sources.base import FileCase, Source, SourceCase
-from segcal.data.sources.files import collect, require_nifti, require_scan_name
+from segcal.data.sources.base import Source, SourceCase
+from segcal.data.sources.folder_layouts import paired_cases
 
 _FOLDERS = (("TrainingImg", "TrainingMask"), ("imagesTr", "labelsTr"), ("images", "labels"))
 _CLASSES_22 = (
@@ -52,9 +52,4 @@ class FlareSource(Source):
             )
 
     def cases(self) -> Iterator[SourceCase | PathError]:
-        return collect(list_folder(self._images), self._find)
-
-    def _find(self, path: Path) -> list[SourceCase]:
-        name = require_scan_name(path).removesuffix("_0000")
-        mask = require_nifti(self._masks, name, f"the mask of {path.name}")
-        return [FileCase(name, name, (path,), mask)]
+        return paired_cases(self._images, self._masks, channels=1)

@@ -11,12 +11,11 @@ from segcal.core.errors import PathError, list_folder
 from segcal.data.grid import IGNORED
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import CT_WINDOW, Intensity
-from segcal.data.sources.base import FileCase, Source, SourceCase
+from segcal.data.sources.base import ARRAYS, FileCase, Source, SourceCase
 from segcal.data.sources.dataset_json import DatasetJson, read_dataset_json
 from segcal.data.sources.folder_layouts import class_names, list_folder_cases
 
 Modality = Literal["mr", "ct"]
-_ARRAYS = ("image", "label")
 
 
 class FolderSource(Source):
@@ -59,7 +58,9 @@ class FolderSource(Source):
             if classes is None
             else _named_classes(classes),
             regions=content.regions,
-            label_map=_label_map(content),
+            label_map=None
+            if content.ignore is None
+            else {value: value for value in content.classes} | {content.ignore: IGNORED},
             intensity=_intensity(content.channels, modality, window),
         )
 
@@ -67,7 +68,7 @@ class FolderSource(Source):
         return iter(self._found)
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
-        named = {} if self.arrays == _ARRAYS else {"arrays": ", ".join(self.arrays)}
+        named = {} if self.arrays == ARRAYS else {"arrays": ", ".join(self.arrays)}
         return super().settings(info) | named
 
     def list_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
@@ -86,12 +87,6 @@ def _numbered_channels(found: Iterable[SourceCase | PathError]) -> tuple[str, ..
                 continue  # reported when the case is read
     count = min(counts, key=lambda n: (-counts[n], n), default=1)
     return tuple(f"channel {index}" for index in range(count))
-
-
-def _label_map(content: DatasetJson) -> dict[int, int] | None:
-    if content.ignore is None:
-        return None
-    return {value: value for value in content.classes} | {content.ignore: IGNORED}
 
 
 def _named_arrays(arrays: str) -> tuple[str, str]:

@@ -6,15 +6,14 @@ from pathlib import Path
 
 from segcal.core.errors import PathError, list_folder
 from segcal.data.formats import (
+    CONTAINERS,
     describe_content,
     files_of,
     find_label,
-    holds_both,
     is_label_name,
-    possible_labels,
     scan_name,
 )
-from segcal.data.sources.base import FileCase, SourceCase
+from segcal.data.sources.base import ARRAYS, FileCase, SourceCase
 from segcal.data.sources.files import UNSUPPORTED, collect
 
 _FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"), ("images", "masks"))
@@ -36,7 +35,7 @@ def list_folder_cases(
 
 
 def paired_cases(
-    images: Path, labels: Path, channels: int, arrays: tuple[str, str]
+    images: Path, labels: Path, channels: int, arrays: tuple[str, str] = ARRAYS
 ) -> Iterator[SourceCase | PathError]:
     """The cases of two folders, or of one with NAME and NAME_seg, paired by name."""
     scans, problems = _scans(images)
@@ -44,7 +43,7 @@ def paired_cases(
     if images == labels:
         maps = {name: path for name, path in scans.items() if is_label_name(name)}
         scans = {name: path for name, path in scans.items() if name not in maps}
-        usable = bool(maps) or any(holds_both(path) for path in scans.values())
+        usable = bool(maps) or any(p.suffix.lower() in CONTAINERS for p in scans.values())
     else:
         known = {file for path in scans.values() if path.is_file() for file in files_of(path)}
         others = [path for path in list_folder(images) if path not in known]
@@ -66,7 +65,8 @@ def paired_cases(
     def find(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
         name, paths = item
         first = next(iter(paths.values()))
-        label = find_label(maps, name) or masks.get(name) or (first if holds_both(first) else None)
+        whole = first if first.suffix.lower() in CONTAINERS else None
+        label = find_label(maps, name) or masks.get(name) or whole
         used.update([label] if isinstance(label, Path) else (label or {}).values())
         missing = [channel for channel in range(highest + 1) if channel not in paths]
         if missing:
@@ -83,7 +83,8 @@ def paired_cases(
     yield from collect(files.items(), find)
     for path in maps.values():
         if path not in used:
-            yield PathError(path, "has no image of that name", "complete the download or remove it")
+            problem = "has no image of that name, or is a second label map"
+            yield PathError(path, problem, "complete the download or remove it")
 
 
 def class_names(cases: list[SourceCase | PathError]) -> dict[int, str]:
@@ -114,7 +115,7 @@ def _by_case(scans: Mapping[str, Path], maps: Mapping[str, Path]) -> dict[str, d
     """
     endings = {name: re.fullmatch(r"(.+)_(\d{4})", name) for name in scans}
     split = all(endings.values()) and any(e and e[2] == "0000" for e in endings.values())
-    split = split and not any(possible_labels(maps, name) for name in scans)
+    split = split and not any(find_label(maps, name) for name in scans)
     files: dict[str, dict[int, Path]] = {}
     for name, path in scans.items():
         ending = endings[name] if split else None
@@ -128,7 +129,7 @@ def _masks_by_case(
 ) -> dict[str, dict[str, Path]]:
     """Case → class → mask: NAME/CLASS.nii.gz or NAME_CLASS.nii.gz, if no case has a label map."""
     masks: dict[str, dict[str, Path]] = {}
-    if any(possible_labels(maps, name) for name in cases):
+    if any(find_label(maps, name) for name in cases):
         return masks
     for name, path in maps.items():
         cuts = [i for i, letter in enumerate(name) if letter == "_" and name[:i] in cases]
