@@ -1,5 +1,6 @@
 """One volume in every supported format, written by the libraries that users write them with."""
 
+import locale
 from pathlib import Path
 
 import h5py
@@ -35,6 +36,8 @@ def write_dicom(
     folder.mkdir(parents=True, exist_ok=True)
     whole = to_itk(array, affine)
     direction = np.array(whole.GetDirection()).reshape(3, 3)
+    # Writing DICOM sets the locale of the process to C, in which text files are ASCII.
+    before = locale.setlocale(locale.LC_CTYPE)
     writer = sitk.ImageFileWriter()
     writer.KeepOriginalImageUIDOn()
     for z in keep or range(len(array)):
@@ -56,6 +59,7 @@ def write_dicom(
             piece.SetMetaData(tag, value)
         writer.SetFileName(str(folder / f"IM{uid[-1]}{(z * 7) % 23:03d}.dcm"))
         writer.Execute(piece)
+    locale.setlocale(locale.LC_CTYPE, before)
     return folder
 
 

@@ -168,8 +168,9 @@ def find_pairs(
         for path in case_images if name in headers else ():
             check_same_grid(read_header(path), headers[name])
         pairs.append(Pair(file, label_of[name], case_images, ignore_label))
+    # An image NAME beside its label map NAME_gt is no label.
     used = set(label_of.values())
-    unused = tuple(sorted(name for name, path in maps.items() if path not in used))
+    unused = tuple(sorted(n for n, path in maps.items() if path not in used and n not in found))
     return Pairs(folder, tuple(pairs), unused)
 
 
