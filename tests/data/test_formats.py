@@ -1,5 +1,6 @@
 """Every format: the same voxels, the same place, and one clear line about damaged files."""
 
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -131,6 +132,11 @@ def test_dicom_folders_that_are_no_volume(tmp_path: Path) -> None:
         slices[-1].write_bytes(whole[:keep])
         assert "is truncated or damaged" in message(cut)
     assert len(files_of(cut)) == len(slices)
+    cine = write_dicom(tmp_path / "cine", volume(), AFFINE)
+    for path in sorted(cine.iterdir()):
+        for frame in range(3):
+            shutil.copy(path, path.with_name(f"{frame}{path.name}"))
+    assert "several images at one position" in message(cine)
 
 
 DAMAGED = {"nrrd": 0.97, "mha": 0.97, "npy": 0.9, "npz": 0.9, "h5": 0.5, "tif": 0.5}

@@ -57,7 +57,7 @@ def write_dicom(
         }
         for tag, value in tags.items():
             piece.SetMetaData(tag, value)
-        writer.SetFileName(str(folder / f"IM{uid[-1]}{(z * 7) % 23:03d}.dcm"))
+        writer.SetFileName(str(folder / f"IM{uid[-1]}{(z * 419) % 1009:04d}.dcm"))
         writer.Execute(piece)
     locale.setlocale(locale.LC_CTYPE, before)
     return folder

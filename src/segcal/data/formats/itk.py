@@ -55,7 +55,7 @@ def open_series(folder: Path) -> Opened:
         problem = f"holds {len(series)} DICOM series: {', '.join(listed)}"
         raise PathError(folder, problem + (", …" if series[5:] else ""), _ONE_SERIES)
     files: tuple[str, ...] = series[0] if series else ()
-    for path in set(dicom_files(folder)) - {Path(name) for name in files}:
+    for path in sorted(set(dicom_files(folder)) - {Path(name) for name in files}):
         raise PathError(path, "is truncated or damaged", DAMAGED)
     if len(files) == 1:
         return open_itk(Path(files[0]))
@@ -73,16 +73,18 @@ def open_series(folder: Path) -> Opened:
         origins = np.array([_read_information(Path(name)).GetOrigin() for name in files])
         gaps = np.linalg.norm(np.diff(origins, axis=0), axis=1)
         usual = float(np.median(gaps))
-        if gaps.min() < _UNEVEN * usual:
+        if len(np.unique(origins.round(3), axis=0)) < len(files):
             raise PathError(folder, "holds several images at one position", _ONE_SERIES)
         wrong = int(np.argmax(np.abs(gaps - usual)))
         if abs(gaps[wrong] - usual) > _UNEVEN * usual:
             problem = f"lies {gaps[wrong]:.4g} mm from the next slice, the others {usual:.4g} mm"
             raise PathError(Path(files[wrong]), problem, "complete the series; slices are missing")
         with _damaged(folder):
-            return np.asarray(sitk.GetArrayFromImage(sitk.ReadImage(files)))
+            array: NDArray[Any] = sitk.GetArrayFromImage(sitk.ReadImage(files))
+        return np.moveaxis(array, -1, 0) if colors else array
 
-    return _header(folder, (*first.GetSize()[:2], len(files)), affine), load
+    colors = (first.GetNumberOfComponents(),) if first.GetNumberOfComponents() > 1 else ()
+    return _header(folder, (*first.GetSize()[:2], len(files), *colors), affine), load
 
 
 def dicom_files(folder: Path) -> list[Path]:
