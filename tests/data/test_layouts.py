@@ -96,6 +96,9 @@ def test_one_mask_per_class(tmp_path: Path, layout: str) -> None:
     with pytest.raises(PathError, match=r"liver\.nii\.gz: overlaps .*kidney_left\.nii\.gz in") as e:
         native(FolderSource(source), tmp_path / "bad")
     assert e.value.path == overlap
+    save(overlap, LABELS, AFFINE)
+    with pytest.raises(PathError, match="several labels"):
+        native(FolderSource(source, classes="liver"), tmp_path / "several")
     overlap.unlink()
     with pytest.raises(PathError, match="has no mask of liver"):
         native(FolderSource(source), tmp_path / "bad")

@@ -195,15 +195,20 @@ def read_masks(masks: Mapping[int, Path]) -> tuple[NDArray[np.uint8], Header]:
     merged: NDArray[np.uint8] | None = None
     for value, path in masks.items():
         mask, header = read_labels(path)
+        inside = mask != 0
         if merged is None:
             merged, first = np.zeros(mask.shape, np.uint8), header
         check_same_grid(header, first)
-        both = merged[mask != 0]
-        if both.any():
-            other = masks[int(both[both != 0][0])]
-            count = np.count_nonzero(both)
-            problem = f"overlaps {other.name} in {count} voxels"
+        if inside.any() and mask[inside].min() != mask[inside].max():
+            remedy = "call it NAME_seg if it is the label map of a case"
+            raise PathError(
+                path, "holds several labels but is read as the mask of a class", remedy
+            )
+        before = merged[inside]
+        if before.any():
+            other = masks[int(before[before != 0][0])].name
+            problem = f"overlaps {other} in {np.count_nonzero(before)} voxels"
             raise PathError(path, problem, "a voxel must have one class; correct a mask")
-        merged[mask != 0] = value
+        merged[inside] = value
     assert merged is not None
     return merged, first
