@@ -201,9 +201,7 @@ def read_masks(masks: Mapping[int, Path]) -> tuple[NDArray[np.uint8], Header]:
         check_same_grid(header, first)
         if inside.any() and mask[inside].min() != mask[inside].max():
             remedy = "call it NAME_seg if it is the label map of a case"
-            raise PathError(
-                path, "holds several labels but is read as the mask of a class", remedy
-            )
+            raise PathError(path, "holds several labels but is read as the mask of a class", remedy)
         before = merged[inside]
         if before.any():
             other = masks[int(before[before != 0][0])].name
