@@ -28,7 +28,7 @@ from segcal.data._workers import run_jobs
 from segcal.data.case import Case, CaseProperties, SourceFile
 from segcal.data.case_tables import read_groups
 from segcal.data.dataset import PreparedDataset, open_dataset
-from segcal.data.formats.nifti import read_labels
+from segcal.data.formats import read_labels
 from segcal.data.grid import IGNORED
 from segcal.data.info import DatasetInfo, Dtype, Recipe
 from segcal.data.resample import present
