@@ -1,7 +1,8 @@
 """One case: its arrays, and the properties stored with them."""
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +41,20 @@ class Case:
     notes: dict[str, str] = field(default_factory=dict)
 
 
+def hash_voxels(image: NDArray[Any]) -> str:
+    """`voxels_sha256` of an image (C, Z, Y, X) as it was read: no preparation changes it."""
+    digest = hashlib.sha256(repr(image.shape).encode())
+    digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
+    return digest.hexdigest()
+
+
 class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     """`case.json`: what is stored beside the arrays of a case.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
     stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
-    `settings` holds everything that decided how the source files became these arrays.
+    `settings` holds everything that decided how the source files became these arrays; `group` (a
+    site, a scanner, a pathology) is empty if it is unknown.
     """
 
     version: Literal[2] = 2
@@ -66,3 +75,4 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}
+    group: str = ""

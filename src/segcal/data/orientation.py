@@ -76,8 +76,13 @@ def reorient(array: NDArray[Any], codes: str, target: str) -> NDArray[Any]:
     return np.ascontiguousarray(turned.T)
 
 
-def reoriented_grid(grid: Grid, target: str, recipe: GridRecipe) -> Grid:
-    """The grid of a file's volume after `reorient` to the axis codes `target`."""
+def turned_grid(grid: Grid, recipe: GridRecipe, target: str | None) -> Grid:
+    """The grid by `recipe` of a file's volume after `reorient` to the axis codes `target`.
+
+    A file with a placeholder affine keeps its orientation, and so does every file without a target.
+    """
+    if target is None or UNKNOWN in (grid_orientation(grid), target):
+        target = axis_codes(grid.affine)
     change = _transform(axis_codes(grid.affine), target)
     # Row i of `change` has the new position of the old axis i, both counted (x, y, z).
     order = [2 - int(old) for old in np.argsort(change[:, 0])[::-1]]

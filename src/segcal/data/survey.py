@@ -78,8 +78,9 @@ def describe(
         y, x = (-(-sides // _MULTIPLE) * _MULTIPLE).tolist()
         grid = GridRecipe(crop=(None, y, x))
     return DatasetInfo(
-        **dict(source.description), source=source.name, recipe=recipe, dtype=dtype, grid=grid
-    )
+        **dict(source.description), source=source.name, recipe=recipe, dtype=dtype, grid=grid,
+        origin=source.origin(),
+    )  # fmt: skip
 
 
 def _shapes(cases: Iterable[SourceCase]) -> Sequence[Shape]:

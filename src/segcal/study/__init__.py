@@ -14,6 +14,7 @@ from segcal.study.breakdown import BREAKDOWN_SHARE, broke_down
 from segcal.study.cases_table import read_cases_table, read_cases_tables, write_cases_table
 from segcal.study.evaluation_files import (
     CASES,
+    EXTERNAL,
     Evaluation,
     EvaluationInfo,
     file_of_split,
@@ -58,6 +59,7 @@ __all__ = [
     "BEST",
     "BREAKDOWN_SHARE",
     "CASES",
+    "EXTERNAL",
     "FORMAT",
     "LAST",
     "PREVIOUS",

@@ -1,23 +1,24 @@
 """The interface of a data source: it describes its data set and yields its cases."""
 
-import hashlib
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
-from segcal.data.case import Case
+from segcal.data.case import Case, hash_voxels
 from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
 from segcal.data.grid import GridRecipe, Shape, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.resample import present
+from segcal.registry import import_path
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,6 @@ class NiftiCase(SourceCase):
         labels, label_header = read_labels(self.label)
         check_same_grid(label_header, header)
         stored_labels = _map_labels(self.label, labels, info)
-        digest = hashlib.sha256(repr(image.shape).encode())
-        digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
         grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
         return Case(
@@ -76,7 +75,7 @@ class NiftiCase(SourceCase):
             label=grid.apply_labels(stored_labels),
             grid=grid,
             intensity=intensity,
-            voxels_sha256=digest.hexdigest(),
+            voxels_sha256=hash_voxels(image),
             notes=self.notes | header.notes,
         )
 
@@ -91,6 +90,12 @@ def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> N
     table = np.zeros(max(known) + 1, dtype=np.uint8)
     table[list(known)] = list(known.values())
     return np.asarray(table[labels])
+
+
+def _absolute(path: Any) -> str:
+    if isinstance(path, Path):
+        return str(path.absolute())
+    raise TypeError(f"{path!r} is not a plain value")
 
 
 class Source(ABC):
@@ -134,9 +139,29 @@ class Source(ABC):
 
     folder: Path | None = None
     description: Description
+    _arguments: dict[str, Any]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        source = super().__new__(cls)
+        bound = inspect.signature(cls.__init__).bind(source, *args, **options).arguments
+        source._arguments = dict(list(bound.items())[1:])
+        return source
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+
+    def origin(self) -> dict[str, Any]:
+        """`source` and `arguments` with which `SOURCES` makes this source again.
+
+        Empty if the class cannot be imported, or an argument is not a plain value.
+        """
+        folder = {} if self.folder is None else {"folder": str(self.folder.absolute())}
+        try:
+            content = {"source": import_path(type(self)), "arguments": self._arguments | folder}
+            found: dict[str, Any] = json.loads(json.dumps(content, default=_absolute))
+        except (TypeError, ValueError):
+            return {}
+        return found
 
     @abstractmethod
     def cases(self) -> Iterator[SourceCase | PathError]:

@@ -19,6 +19,7 @@ SECTIONS: Registry[Build] = Registry(
 for _name, _build in (
     ("findings", "findings:build"),
     ("main", "main:build"),
+    ("external", "external:build"),
     ("ranking", "ranking:build"),
     ("seeds", "seeds:build"),
     ("reliability", "reliability:build"),
@@ -27,6 +28,7 @@ for _name, _build in (
     ("priors", "groups:build_priors"),
     ("posthoc", "groups:build_posthoc"),
     ("classes", "classes:build"),
+    ("case_groups", "external:build_groups"),
     ("logits", "logits:build"),
     ("training", "training:build"),
     ("truth", "truth:build"),
