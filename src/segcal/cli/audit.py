@@ -54,7 +54,7 @@ def audit(
     if audited.seen:
         shown = ", ".join(audited.seen[:3]) + (", …" if len(audited.seen) > 3 else "")
         line = f"a network was trained or validated on {len(audited.seen)} of these scans ({shown})"
-        typer.echo(f"segcal: {line}; their results are not unseen", err=True)
+        typer.echo(f"segcal: {line}; results on them are optimistic", err=True)
     page = write_report(out)
     for line in audited.lines():
         typer.echo(line)

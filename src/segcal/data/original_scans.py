@@ -66,9 +66,7 @@ def check_fits(dataset: PreparedDataset, trained: DatasetInfo, source: Path) -> 
 
 
 def _names(info: DatasetInfo, what: str) -> list[str]:
-    return (
-        [info.classes[k] for k in sorted(info.classes)] if what == "classes" else [*info.channels]
-    )
+    return [*info.channels] if what == "channels" else [n for _, n in sorted(info.classes.items())]
 
 
 def place(case: Case, recipe: GridRecipe, target: str | None = None) -> Case:

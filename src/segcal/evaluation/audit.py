@@ -57,7 +57,7 @@ class Audited:
         for title, evaluation in self.networks.items():
             mean = evaluation.means(self.region)
             yield (
-                f"{title}: {len(evaluation.info.case_names)} cases on the grid of their files; "
+                f"{title}: {len(evaluation.info.case_names)} cases, original grid; "
                 f"region {self.region}: ECE "
                 f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
                 f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"

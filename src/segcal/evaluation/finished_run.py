@@ -119,7 +119,7 @@ class FinishedRun(RunRecord):
         """One line about scans that the run was trained or validated on."""
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         scans = f"{len(names)} of these scans ({', '.join(names[:3])}{more})"
-        return f"{self.folder}: was trained or validated on {scans}; their results are not unseen"
+        return f"{self.folder}: was trained or validated on {scans}; results on them are optimistic"
 
 
 def open_run(folder: Path | str) -> FinishedRun:

@@ -1,7 +1,6 @@
 """External evaluation: each method on its own test cases and on another data set."""
 
 import math
-from dataclasses import replace
 from functools import partial
 
 from segcal.metrics import find_metric
@@ -50,8 +49,7 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
     for metric in metrics:
         shown = metric_column(metric)
         for key in ("internal", "external", "change"):
-            better = shown.better if key != "change" else None
-            columns.append(replace(shown, title=key, group=shown.title, better=better))
+            columns.append(Column(f"{metric} {key}", key, digits=shown.digits, group=shown.heading))
 
     def cells(method: str) -> list[Cell]:
         out = []
@@ -150,9 +148,9 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
                 continue
             heading = f"{group} ({len(values)} cases)"
             columns.append(metric_column(metric, group=heading, dataset=dataset.name))
-            known = values.notna().sum()
+            undefined = values.isna().sum()
             means.append({
-                str(m): Number(float(mean), undefined=len(values) - int(known[m]), cases=len(values))
+                str(m): Number(float(mean), undefined=int(undefined[m]), cases=len(values))
                 for m, mean in values.mean().items()
             })  # fmt: skip
     if not columns:
@@ -161,6 +159,6 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
     rows = context.rows(methods, lambda m: (Cell(each.get(m, Number())) for each in means))
     title = f"Groups of {shown.title or shown.name}{'' if own else ' (external)'}"
     dsc = find_metric("dsc").title
-    caption = f"{dsc} of the whole volume, ECE in region “{region}”. {grid_note(context)}"
+    caption = f"{title}. {dsc} of the whole volume, ECE in region “{region}”. {grid_note(context)}"
     name = f"groups_{dataset.name}" + ("" if own else f"_{shown.name}")
     return Table(name, title, tuple(columns), rows, caption, region=region, compact=True)
