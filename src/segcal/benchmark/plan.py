@@ -99,8 +99,9 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        externals = [(f"datasets.{k}.external", d.external) for k, d in self.datasets.items()]
-        for kind, names in (("datasets", self.datasets), ("methods", self.methods), *externals):
+        named = {"datasets": [*self.datasets], "methods": [*self.methods]}
+        named |= {f"datasets.{k}.external": [*d.external] for k, d in self.datasets.items()}
+        for kind, names in named.items():
             for name in names:
                 if not _FOLDER_NAME.fullmatch(name):
                     allowed = "names of folders, of letters, digits and . _ + -"

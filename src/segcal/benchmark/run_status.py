@@ -77,11 +77,15 @@ def is_evaluated_on(external: str, task: Task, study: Path, run: Path) -> bool:
             own is not None
             and found is not None
             and found.info.checkpoint_sha256 == own.info.checkpoint_sha256
-            and found.info.calibrator == own.info.calibrator
+            and _params(found) == _params(own)
             and _is_current(found, task, run, external)
         )
     except ValueError:
         return False
+
+
+def _params(evaluation: Evaluation) -> object:
+    return (evaluation.info.calibrator or {}).get("params")
 
 
 def is_calibrated(task: Task, study: Path, name: str) -> bool:

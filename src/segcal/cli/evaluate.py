@@ -65,8 +65,6 @@ def evaluate(
     if evaluation.reused:
         typer.echo(f"{evaluation.path('evaluation.json')}: is up to date and was reused")
     _show(evaluation)
-    if evaluation.info.external:
-        _show_change(evaluation)
 
 
 def _show(evaluation: Any) -> None:
@@ -98,15 +96,3 @@ def _show(evaluation: Any) -> None:
     opt.print_table(grid)
     undefined = f"{sum(info.undefined.values())} undefined values are left out"
     typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")
-
-
-def _show_change(evaluation: Any) -> None:
-    """Print how external results differ from those of the run's own test cases, if it has any."""
-    from segcal.evaluation import external_change
-
-    found = external_change(evaluation)
-    if found is None:
-        typer.echo("evaluate the run on its own test cases to see the change")
-    for metric, (difference, low, high) in (found or {}).items():
-        interval = f"[{low:+.4f}, {high:+.4f}]"
-        typer.echo(f"{metric}: {difference:+.4f} {interval} against its own test cases (95 %)")

@@ -57,12 +57,10 @@ def check_fits(dataset: PreparedDataset, trained: DatasetInfo, source: Path) -> 
     """
     for what in ("classes", "channels"):
         ours, theirs = (_names(info, what) for info in (trained, dataset.info))
-        if [n.casefold() for n in ours] == [n.casefold() for n in theirs]:
-            continue
-        if what == "channels" and len(ours) == len(theirs) == 1:
-            continue
-        problem = f"has the {what} {', '.join(theirs)}, but {source} has {', '.join(ours)}"
-        raise PathError(dataset.root, problem, f"prepare it with the same {what}")
+        single = what == "channels" and len(ours) == len(theirs) == 1
+        if not single and [n.casefold() for n in ours] != [n.casefold() for n in theirs]:
+            problem = f"has the {what} {', '.join(theirs)}, but {source} has {', '.join(ours)}"
+            raise PathError(dataset.root, problem, f"prepare it with the same {what}")
 
 
 def _names(info: DatasetInfo, what: str) -> list[str]:

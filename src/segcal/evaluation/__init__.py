@@ -27,25 +27,19 @@ from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
-    from segcal.evaluation.finished_run import (
-        SPLITS,
-        differences,
-        evaluate_run,
-        external_change,
-        open_run,
-    )
+    from segcal.evaluation.finished_run import SPLITS, differences, evaluate_run, open_run
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
 
 __all__ = [
     "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
     "audit_predictions", "check_num_classes", "check_rules", "differences",
-    "evaluate_run", "external_change", "fit_pairs", "make_networks", "open_run",
+    "evaluate_run", "fit_pairs", "make_networks", "open_run",
     "parse_rule", "predict_case", "predict_volumes", "read_evaluation", "write_evaluation",
 ]  # fmt: skip
 
 _LAZY = {
-    "finished_run": ("SPLITS", "differences", "evaluate_run", "external_change", "open_run"),
+    "finished_run": ("SPLITS", "differences", "evaluate_run", "open_run"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),
 }

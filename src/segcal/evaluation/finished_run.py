@@ -33,10 +33,9 @@ from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict import choose_device, predict_case, reproducible_float32
 from segcal.evaluation.scan_checks import Space
-from segcal.metrics import DEFAULT_REGION, POOLED, CaseOptions
+from segcal.metrics import CaseOptions
 from segcal.models import SegmentationNetwork, load_model
 from segcal.posthoc import Calibrator, short_name
-from segcal.stats import unpaired_difference
 from segcal.study import (
     EXTERNAL,
     Evaluation,
@@ -47,6 +46,12 @@ from segcal.study import (
 )
 
 SPLITS = ("train", "val", "test")
+# How an error calls these differences of an existing evaluation.
+_WHAT = {
+    "checkpoint_sha256": "an older checkpoint",
+    "data_fingerprint": "other data",
+    "calibrator": "another calibrator",
+}
 
 
 class FinishedRun(RunRecord):
@@ -190,10 +195,21 @@ def evaluate_run(
         dataset = dataset or other.root.resolve().name
         folder = folder / EXTERNAL / dataset
     given = {"run": name, "method": method, "dataset": dataset}
-    names = _row_names(opened, folder, part, given, suffix)
+    names = _row_names(opened, part, given, suffix)
     existing = None if overwrite else read_evaluation(folder, part)
     if existing is not None:
-        _check_same(existing, opened, config, {**names, "split": part}, other, fitted)
+        requested = {**names, "split": part}
+        if other is not None:
+            requested["data_fingerprint"] = other.fingerprint
+        different = differences(existing, config, requested, opened.folder)
+        params = (existing.info.calibrator or {}).get("params")
+        if fitted is not None and params != json.loads(json.dumps(fitted.params())):
+            different.append("calibrator")
+        for key in different:
+            value = existing.info.options.get(key, getattr(existing.info, key, None))
+            what = _WHAT.get(key, f"{key} {value!r}")
+            path, remedy = existing.path("evaluation.json"), "pass --overwrite to replace it"
+            raise PathError(path, f"was computed with {what}", remedy)
         reason = _outdated(existing, opened, other, data)
         if reason is None:
             if existing.info.seen:
@@ -208,7 +224,7 @@ def evaluate_run(
 
 
 def _row_names(
-    run: FinishedRun, folder: Path, split: str, given: Mapping[str, str | None], suffix: str
+    run: FinishedRun, split: str, given: Mapping[str, str | None], suffix: str
 ) -> dict[str, Any]:
     """The columns of the rows: as given, else as in an existing evaluation, else by the run.
 
@@ -216,54 +232,20 @@ def _row_names(
     """
     names: dict[str, Any] = {
         "run": run.folder.resolve().name,
-        "method": f"{run.config.loss.name}{suffix}",
+        "method": run.config.loss.name,
         "dataset": run.info.dataset,
     }
-    places = {folder: "", run.folder: suffix} if folder != run.folder else {folder: ""}
-    for where, ending in places.items():
-        found = _any_evaluation(where, split)
-        if found is not None:
-            names = {key: getattr(found.info, key) for key in names}
-            names["method"] += ending
-            break
-    names.update({key: value for key, value in given.items() if value is not None})
-    return {**names, "seed": run.config.seed}
-
-
-def _any_evaluation(folder: Path, split: str) -> Evaluation | None:
     for other in dict.fromkeys((split, "test", "val", "train")):
         try:
-            existing = read_evaluation(folder, other)
+            existing = read_evaluation(run.folder, other)
         except ValueError:  # damaged: it is replaced, or refused where it is needed
             continue
         if existing is not None:
-            return existing
-    return None
-
-
-def _check_same(
-    existing: Evaluation,
-    run: FinishedRun,
-    config: EvaluationConfig,
-    names: Mapping[str, Any],
-    other: PreparedDataset | None,
-    fitted: Calibrator | None,
-) -> None:
-    """Refuse an existing evaluation with other settings, data or calibrator."""
-    data = {} if other is None else {"data_fingerprint": other.fingerprint}
-    found = differences(existing, config, {**names, **data}, run.folder)
-    params = (existing.info.calibrator or {}).get("params")
-    if fitted is not None and params != json.loads(json.dumps(fitted.params())):
-        found.append("calibrator")
-    for key in found:
-        value = existing.info.options.get(key, getattr(existing.info, key, None))
-        what = {
-            "checkpoint_sha256": "an older checkpoint",
-            "data_fingerprint": "other data",
-            "calibrator": "another calibrator",
-        }.get(key, f"{key} {value!r}")
-        path, remedy = existing.path("evaluation.json"), "pass --overwrite to replace it"
-        raise PathError(path, f"was computed with {what}", remedy)
+            names = {key: getattr(existing.info, key) for key in names}
+            break
+    names["method"] += suffix
+    names.update({key: value for key, value in given.items() if value is not None})
+    return {**names, "seed": run.config.seed}
 
 
 def _outdated(
@@ -312,7 +294,6 @@ def _measure(
     if not external:
         run.check_unseen(cases, split)
     scans = {case.name: case.properties.voxels_sha256 for case in cases}
-    patients = {case.name: case.patient for case in cases}
     seen = run.seen(scans, "test" if external else split)
     if seen:
         say(run.describe_seen(seen))
@@ -337,49 +318,22 @@ def _measure(
                 **identity(run, config),
                 "external": external,
                 "seen": seen,
-                "patients": patients if len(set(patients.values())) < len(patients) else {},
                 "epochs": epochs_done(run.folder),
                 "data_fingerprint": dataset.fingerprint,
                 "device": name,
-                "calibrator": None if fitted is None else _about_calibrator(fitted),
+                "calibrator": None
+                if fitted is None
+                else {
+                    "method": fitted.method,
+                    "fitted_on": fitted.about.get("split", ""),
+                    "fitted_cases": fitted.about.get("cases", ()),
+                    "params": fitted.params(),
+                    "fit": asdict(fitted.report) if fitted.report else None,
+                },
             },
             overwrite=overwrite,
             progress=lambda done: progress("evaluating", done, len(cases)),
         )
-
-
-def external_change(
-    evaluation: Evaluation, region: str = DEFAULT_REGION
-) -> dict[str, tuple[float, float, float]] | None:
-    """How an external evaluation differs from that of the run's own test cases, on the same grid.
-
-    DSC and ECE → external − internal with its interval; see `segcal.stats.unpaired_difference`.
-    None if the run has no such evaluation.
-    """
-    own = read_evaluation(evaluation.folder.parents[1])
-    if own is None or own.info.grid != evaluation.info.grid:
-        return None
-    out = {}
-    for metric, where in (("dsc", "all"), ("ece", region)):
-        values = []
-        for each in (own, evaluation):
-            table = each.table()
-            rows = table[(table["metric"] == metric) & (table["region"] == where)]
-            rows = rows[rows["case"] != POOLED]
-            values.append(rows.groupby("case", observed=True)["value"].mean())
-        patients = own.info.patients, evaluation.info.patients
-        out[metric] = unpaired_difference(values[0], values[1], patients=patients)
-    return out
-
-
-def _about_calibrator(fitted: Calibrator) -> dict[str, Any]:
-    return {
-        "method": fitted.method,
-        "fitted_on": fitted.about.get("split", ""),
-        "fitted_cases": fitted.about.get("cases", ()),
-        "params": fitted.params(),
-        "fit": None if fitted.report is None else asdict(fitted.report),
-    }
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def run_calibrator(
     device: str,
     say: Callable[[str], None],
 ) -> Calibrator:
-    """The calibrator of a file, or the named one, fitted to the run.
+    """The calibrator of a file, or the named one, fitted on all voxels of the validation cases.
 
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
     """
@@ -43,27 +44,12 @@ def run_calibrator(
             raise PathError(Path(calibrator), problem, "give a calibrator of this network")
         return fitted
     path = run.folder / f"calibrator_{short_name(str(calibrator))}.json"
-    if path.is_file():
+    with suppress(PathError):  # it does not exist, or is damaged
         fitted = load_calibrator(path)
         known = _identity(run, config)
         if {key: fitted.about.get(key) for key in known} == json.loads(json.dumps(known)):
             return fitted
-    fitted = fit_run(run, str(calibrator), config=config, data=data, device=device, say=say)
-    fitted.save(path)
-    return fitted
-
-
-def fit_run(
-    run: FinishedRun,
-    calibrator: str,
-    *,
-    config: EvaluationConfig,
-    data: Path | str | None = None,
-    device: str = "auto",
-    say: Callable[[str], None],
-) -> Calibrator:
-    """Fit on all voxels of the run's validation cases, which are predicted one at a time."""
-    unfitted = make_calibrator(calibrator)
+    unfitted = make_calibrator(str(calibrator))
     run.checkpoint(config.checkpoint)
     dataset = run.open_data(data)
     cases = dataset.part(FITTED_ON, run.config.data.fold)
@@ -81,6 +67,7 @@ def fit_run(
     with reproducible_float32():
         fitted = unfitted.fit(held_out())
     fitted.about = {"region": "all", **_identity(run, config)}
+    fitted.save(path)
     return fitted
 
 

@@ -98,19 +98,16 @@ def unpaired_difference(
     *,
     patients: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
     resamples: int = 2000,
-    confidence: float = 0.95,
-    seed: int = 0,
 ) -> tuple[float, float, float]:
-    """Mean of `after` minus mean of `before`, and the ends of its percentile interval.
+    """Mean of `after` minus mean of `before`, and the ends of its 95 % percentile interval.
 
-    The two tables have different patients. Those of each side are drawn with replacement,
-    independently, each with all their cases. Undefined values are left out. The interval is NaN if
-    a side has fewer than two patients.
+    The two sides have different patients, who are drawn with replacement, independently, each with
+    all their cases. Undefined values are left out. The interval is NaN if a side has fewer than two
+    patients.
 
     Args:
         before, after: one value per case; the index holds the names of the cases.
         patients: case → patient of each side; a case that is not listed is its own patient.
-        resamples, confidence, seed: of the bootstrap.
 
     Example:
         >>> import pandas as pd
@@ -118,7 +115,7 @@ def unpaired_difference(
         >>> [round(value, 3) for value in unpaired_difference(before, after)]
         [-0.3, -0.4, -0.2]
     """
-    rng, means, drawn = np.random.default_rng(seed), [], []
+    rng, means, drawn = np.random.default_rng(0), [], []
     for values, patient_of in zip((before, after), patients, strict=True):
         known = values.dropna()
         names = [patient_of.get(str(case), str(case)) for case in known.index]
@@ -130,6 +127,5 @@ def unpaired_difference(
         times = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), resamples)
         total, count = (times @ sums).T
         drawn.append(total / count)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn[1] - drawn[0], [tail, 1 - tail])
+    low, high = np.quantile(drawn[1] - drawn[0], [0.025, 0.975])
     return means[1] - means[0], float(low), float(high)

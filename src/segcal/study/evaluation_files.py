@@ -52,7 +52,6 @@ class EvaluationInfo(BaseModel):
         options: options of the metrics.
         metrics: metrics that were requested beside the default ones.
         calibrator: the calibrator that was fitted and applied, its parameters and its fit.
-        patients: case → patient, if some patient has several cases.
         undefined: number of undefined values of each metric.
         files: checksums of the other files.
     """
@@ -83,7 +82,6 @@ class EvaluationInfo(BaseModel):
     device: str | None = None
     calibrator: dict[str, Any] | None = None
     case_names: tuple[str, ...]
-    patients: dict[str, str] = {}
     undefined: dict[str, int]
     seconds: float
     versions: dict[str, str]

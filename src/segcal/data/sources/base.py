@@ -1,12 +1,13 @@
 """The interface of a data source: it describes its data set and yields its cases."""
 
+import functools
 import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,11 +142,18 @@ class Source(ABC):
     description: Description
     _arguments: dict[str, Any]
 
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        source = super().__new__(cls)
-        bound = inspect.signature(cls.__init__).bind(source, *args, **options).arguments
-        source._arguments = dict(list(bound.items())[1:])
-        return source
+    def __init_subclass__(cls) -> None:
+        """Remember the arguments of the constructor; its signature stays."""
+        init: Any = cls.__init__
+
+        @functools.wraps(init)
+        def remember(self: "Source", *args: Any, **options: Any) -> None:
+            if not hasattr(self, "_arguments"):
+                bound = inspect.signature(init).bind(self, *args, **options).arguments
+                self._arguments = dict(list(bound.items())[1:])
+            init(self, *args, **options)
+
+        cls.__init__ = remember  # type: ignore[method-assign, assignment]
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)

@@ -2,10 +2,11 @@
 
 import math
 from functools import partial
+from itertools import product
+from typing import Literal
 
-from segcal.metrics import find_metric
-from segcal.report.aggregates import Aggregates, Number
-from segcal.report.blocks import Block, Section, Text
+from segcal.report.aggregates import Number
+from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.sections.main import grid_note, with_notes
 from segcal.report.table_model import Cell, Column, Table, metric_column
@@ -28,7 +29,7 @@ def build(context: Context) -> Section | None:
             for other in dataset.external
             for block in (
                 *context.by_region(partial(external_table, context, dataset, other)),
-                *_seen_note(context, dataset, other),
+                _seen_note(context, dataset, other),
             )
         ],
         headings=True,
@@ -41,79 +42,55 @@ def build(context: Context) -> Section | None:
 def external_table(context: Context, dataset: Dataset, other: Dataset, region: str) -> Table | None:
     """Methods × (internal, external and change of each metric)."""
     outside, inside = context.external.get(dataset.name), context.aggregates
-    present = outside.study.present if outside is not None else set()
-    methods = [m for m in context.study.methods if (other.name, m) in present]
-    if outside is None or not methods:
+    if outside is None or not outside.case_count(other.name):
         return None
-    metrics, columns = context.study.metrics, []
-    for metric in metrics:
+    methods = [m for m in context.study.methods if (other.name, m) in outside.study.present]
+    columns: list[Column] = []
+    cells: dict[str, list[Cell]] = {method: [] for method in methods}
+    for metric in context.study.metrics:
         shown = metric_column(metric)
         for key in ("internal", "external", "change"):
             columns.append(Column(f"{metric} {key}", key, digits=shown.digits, group=shown.heading))
-
-    def cells(method: str) -> list[Cell]:
-        out = []
-        for metric in metrics:
-            numbers = [
-                inside.overall(dataset.name, method, metric, region),
-                outside.overall(other.name, method, metric, region),
-            ]
-            digits = metric_column(metric).digits
-            change = _change(context, dataset, other, outside, method, metric, region, digits)
-            out += [*map(Cell, numbers), change]
-        return out
-
-    title = f"{dataset.title} → {other.title or other.name}"
-    counts = inside.case_count(dataset.name), outside.case_count(other.name)
+        before = inside.cases(dataset.name, metric, region)
+        after = outside.cases(other.name, metric, region)
+        for m, row in cells.items():
+            row.append(Cell(inside.overall(dataset.name, m, metric, region)))
+            row.append(Cell(outside.overall(other.name, m, metric, region)))
+            change = Cell()
+            if m in before and m in after:
+                patients = dataset.patients, other.patients
+                found = unpaired_difference(before[m], after[m], patients=patients)
+                change = _change(*found, digits=shown.digits)
+            row.append(change)
     caption = (
-        f"Trained on {dataset.title}: its {counts[0]} test cases, and the {counts[1]} external "
-        f"cases of {other.title or other.name}. Calibration in region “{region}”. "
-        f"{grid_note(context)}"
+        f"Trained on {dataset.title}: its {inside.case_count(dataset.name)} test cases, and the "
+        f"{outside.case_count(other.name)} external cases of {other.title}. Calibration in region "
+        f"“{region}”. {grid_note(context)}"
     )
     table = Table(
-        f"external_{dataset.name}_{other.name}", title, tuple(columns),
-        context.rows(methods, cells), caption, region=region, compact=True,
+        f"external_{dataset.name}_{other.name}", f"{dataset.title} → {other.title}",
+        tuple(columns), context.rows(methods, lambda m: cells[m]), caption, region=region,
+        compact=True,
     )  # fmt: skip
     return with_notes(table, context)
 
 
-def _change(
-    context: Context,
-    dataset: Dataset,
-    other: Dataset,
-    outside: Aggregates,
-    method: str,
-    metric: str,
-    region: str,
-    digits: int,
-) -> Cell:
-    before = context.aggregates.cases(dataset.name, metric, region)
-    after = outside.cases(other.name, metric, region)
-    if method not in before or method not in after:
-        return Cell()
-    difference, low, high = unpaired_difference(
-        before[method], after[method], patients=(dataset.patients, other.patients)
-    )
-    if math.isnan(low):
-        return Cell(Number(difference), signed=True)
-    interval = f"[{signed(low, digits)}, {signed(high, digits)}]"
-    clear = low > 0 or high < 0
-    return Cell(
-        Number(difference), signed=True, after=interval, mark="significant" if clear else ""
-    )
+def _change(difference: float, low: float, high: float, digits: int) -> Cell:
+    """A difference with its interval, which is NaN for a single patient."""
+    after = "" if math.isnan(low) else f"[{signed(low, digits)}, {signed(high, digits)}]"
+    mark: Literal["", "significant"] = "significant" if low > 0 or high < 0 else ""
+    return Cell(Number(difference), signed=True, after=after, mark=mark)
 
 
-def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> list[Block]:
+def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> Text | None:
     """A note on external scans that networks were trained on."""
     seen: dict[str, None] = {}
     for run, path in context.study.files(f"{EXTERNAL}/{other.name}/evaluation.json"):
         found = read_evaluation(path.parent) if run.dataset == dataset.name else None
         seen |= dict.fromkeys(found.info.seen if found is not None else ())
-    if not seen:
-        return []
     shown = ", ".join(list(seen)[:3]) + (", …" if len(seen) > 3 else "")
-    text = f"{len(seen)} of these external scans were used for training or validation ({shown})."
-    return [Text(text, "note")]
+    text = f"{len(seen)} of the external scans were used for training or validation ({shown})."
+    return Text(text, "note") if seen else None
 
 
 def build_groups(context: Context) -> Section | None:
@@ -134,31 +111,27 @@ def build_groups(context: Context) -> Section | None:
 
 def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str) -> Table | None:
     """Methods × (DSC and ECE of each group); `shown` is the dataset or an external set of it."""
-    own = shown is dataset
+    own = shown.name == dataset.name
     aggregates = context.aggregates if own else context.external.get(dataset.name)
-    if not shown.case_groups or aggregates is None:
-        return None
+    groups = dict.fromkeys(shown.case_groups.values()) if aggregates is not None else {}
     columns: list[Column] = []
-    means: list[dict[str, Number]] = []
-    for group in dict.fromkeys(shown.case_groups.values()):
-        for metric in ("dsc", "ece"):
-            values = aggregates.cases(shown.name, metric, region)
-            values = values[[shown.case_groups.get(str(case)) == group for case in values.index]]
-            if values.empty:
-                continue
-            heading = f"{group} ({len(values)} cases)"
-            columns.append(metric_column(metric, group=heading, dataset=dataset.name))
-            undefined = values.isna().sum()
-            means.append({
-                str(m): Number(float(mean), undefined=int(undefined[m]), cases=len(values))
-                for m, mean in values.mean().items()
-            })  # fmt: skip
+    cells: dict[str, list[Cell]] = {}
+    for group, metric in product(groups, ("dsc", "ece")):
+        assert aggregates is not None
+        values = aggregates.cases(shown.name, metric, region)
+        values = values[[shown.case_groups.get(str(case)) == group for case in values.index]]
+        if values.empty:
+            continue
+        heading = f"{group} ({len(values)} cases)"
+        columns.append(metric_column(metric, group=heading, dataset=dataset.name))
+        for m, column in values.items():
+            undefined = int(column.isna().sum())
+            number = Number(float(column.mean()), undefined=undefined, cases=len(values))
+            cells.setdefault(str(m), []).append(Cell(number))
     if not columns:
         return None
-    methods = [m for m in context.study.methods if any(m in each for each in means)]
-    rows = context.rows(methods, lambda m: (Cell(each.get(m, Number())) for each in means))
-    title = f"Groups of {shown.title or shown.name}{'' if own else ' (external)'}"
-    dsc = find_metric("dsc").title
-    caption = f"{title}. {dsc} of the whole volume, ECE in region “{region}”. {grid_note(context)}"
+    title = f"Groups of {shown.title}{'' if own else ' (external)'}"
+    caption = f"{title}. DSC of the whole volume, ECE in region “{region}”. {grid_note(context)}"
     name = f"groups_{dataset.name}" + ("" if own else f"_{shown.name}")
+    rows = context.rows(cells, lambda m: cells[m])
     return Table(name, title, tuple(columns), rows, caption, region=region, compact=True)
