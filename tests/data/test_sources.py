@@ -18,6 +18,7 @@ from segcal.data import (
     AcdcSource,
     FolderSource,
     MsdSource,
+    PhantomSource,
     PreparedDataset,
     check_dataset,
     prepare,

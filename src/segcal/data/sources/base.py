@@ -153,7 +153,7 @@ class Source(ABC):
                 self._arguments = dict(list(bound.items())[1:])
             init(self, *args, **options)
 
-        cls.__init__ = remember  # type: ignore[method-assign, assignment]
+        cls.__init__ = remember  # type: ignore[method-assign]
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
