@@ -98,7 +98,7 @@ class Scan:
     image: NDArray[np.float32]
     grid: Grid
     file_grid: Grid
-    voxels_sha256: str
+    voxels_sha256: str = ""
 
     def to_file_order(self, array: NDArray[Any]) -> NDArray[Any]:
         """(…, Z, Y, X) on the original shape of `grid`, in the orientation of the file."""

@@ -19,9 +19,9 @@ SECTIONS: Registry[Build] = Registry(
 for _name, _build in (
     ("findings", "findings:build"),
     ("main", "main:build"),
-    ("external", "external:build"),
     ("ranking", "ranking:build"),
     ("seeds", "seeds:build"),
+    ("external", "external:build"),
     ("reliability", "reliability:build"),
     ("cases", "cases:build"),
     ("ablation", "groups:build_ablation"),
