@@ -27,6 +27,7 @@ from segcal.data import (
     open_dataset,
     place,
     turned_grid,
+    verify_cases,
     write_case,
 )
 from segcal.evaluation.case_metrics import PredictedCase
@@ -293,6 +294,7 @@ def _measure(
     cases = _part(run, dataset, split)
     if not external:
         run.check_unseen(cases, split)
+    verify_cases(cases)
     scans = {case.name: case.properties.voxels_sha256 for case in cases}
     seen = run.seen(scans, "test" if external else split)
     if seen:

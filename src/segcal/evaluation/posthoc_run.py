@@ -10,6 +10,7 @@ from typing import Any
 
 from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
+from segcal.data import verify_cases
 from segcal.evaluation.finished_run import (
     FinishedRun,
     RunCases,
@@ -54,6 +55,7 @@ def run_calibrator(
     dataset = run.open_data(data)
     cases = dataset.part(FITTED_ON, run.config.data.fold)
     run.check_unseen(cases, FITTED_ON)
+    verify_cases(cases)
     seen = run.seen({case.name: case.properties.voxels_sha256 for case in cases}, FITTED_ON)
     if seen:
         say(run.describe_seen(seen))
