@@ -165,7 +165,8 @@ class EvaluationConfig(Section):
     """How a run is evaluated; the options of the metrics are those of `segcal.metrics.CaseOptions`.
 
     Predictions are averaged over mirror images along the axes `flips` ("h", "w" and, in 3-D, "d").
-    `average` chooses what is averaged: probabilities or logits.
+    `average` chooses what is averaged: probabilities or logits. `grid` is where everything is
+    measured: on the grid of the prepared set, or on that of the original scans.
     """
 
     regions: tuple[Literal["foreground", "all", "union", "boundary"], ...] = (
@@ -181,6 +182,7 @@ class EvaluationConfig(Section):
     checkpoint: Literal["best", "last"] = "best"
     flips: tuple[Literal["d", "h", "w"], ...] = ()
     average: Literal["probs", "logits"] = "probs"
+    grid: Literal["prepared", "original"] = "prepared"
 
     @_model_validator(mode="after")
     def _check_lists(self) -> Self:
@@ -194,7 +196,7 @@ class EvaluationConfig(Section):
 
     def metric_options(self) -> dict[str, Any]:
         """The arguments of `segcal.metrics.CaseOptions`."""
-        return self.model_dump(exclude={"checkpoint", "flips", "average"})
+        return self.model_dump(exclude={"checkpoint", "flips", "average", "grid"})
 
 
 def make_config(

@@ -77,7 +77,7 @@ def test_limits_that_are_kept_exit_with_0(files: Path, tmp_path: Path) -> None:
         ],
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("Ours: 4 cases; region union: ECE ")
+    assert done.output.startswith("Ours: 4 cases, original grid; region union: ECE ")
 
 
 @pytest.mark.parametrize("form", FORMS)

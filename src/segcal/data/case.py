@@ -1,8 +1,9 @@
 """One case: its arrays, and the properties stored with them."""
 
+import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,13 @@ class Case:
     annotated: tuple[int, ...] | None = None
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
+
+
+def hash_voxels(image: NDArray[Any]) -> str:
+    """`voxels_sha256` of an image (C, Z, Y, X) as it was read: no preparation changes it."""
+    digest = hashlib.sha256(repr(image.shape).encode())
+    digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
+    return digest.hexdigest()
 
 
 class CaseProperties(BaseModel, frozen=True, extra="forbid"):

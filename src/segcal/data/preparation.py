@@ -203,16 +203,10 @@ def _store_case(
     out: Path,
     ask: bool,
 ) -> CaseProperties:
-    case = source.load(info)
+    case = load_case(source, info)
     if ask:
         _ask_modality(case, source)
-    case = replace(
-        case,
-        label=_ignore_unknown(case, source),
-        sources=files,
-        group=source.group,
-        annotated=source.annotated,
-    )
+    case = replace(case, sources=files)
     properties, arrays = pack_case(case, info.dtype, settings)
     # A complete set stays complete until its first case is replaced; earlier errors leave it so.
     with write_errors(out):
@@ -231,6 +225,13 @@ def _ask_modality(case: Case, source: SourceCase) -> None:
         path = source.files[0] if source.files else Path(case.name)
         remedy = "add --modality ct, or --modality mr to z-score the images"
         raise PathError(path, f"holds values down to {lowest:.0f}, as in CT", remedy)
+
+
+def load_case(source: SourceCase, info: DatasetInfo) -> Case:
+    """Read a case as `info` describes; voxels that do not count are IGNORED."""
+    case = source.load(info)
+    label = _ignore_unknown(case, source)
+    return replace(case, label=label, group=source.group, annotated=source.annotated)
 
 
 def _ignore_unknown(case: Case, source: SourceCase) -> NDArray[np.uint8]:

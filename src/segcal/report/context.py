@@ -1,6 +1,7 @@
 """What sections are built from: everything is computed once, when a section first needs it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from segcal.report.aggregates import Aggregates
@@ -39,6 +40,12 @@ class Context:
         self.colors = method_colors(list(study.methods))
         self.markers = {m: MARKERS[i % len(MARKERS)] for i, m in enumerate(study.methods)}
         self.empty = study.table.empty
+
+    @cached_property
+    def external(self) -> dict[str, Aggregates]:
+        """Training dataset -> means of the external evaluations of its runs."""
+        tables = self.study.external
+        return {name: Aggregates(replace(self.study, table=t)) for name, t in tables.items()}
 
     @cached_property
     def rankings(self) -> Rankings | None:

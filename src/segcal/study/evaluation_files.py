@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, NDArray[Any]]
 JSON, CASES, BINS, SLICES = "evaluation.json", "cases.csv", "bins.npz", "slices.npz"
+# External evaluations of a run are in external/NAME below its own.
+EXTERNAL = "external"
 # What numpy and zipfile raise for files that are cut off, overwritten or of another kind.
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error,
             NotImplementedError)  # fmt: skip
@@ -43,6 +45,10 @@ class EvaluationInfo(BaseModel):
     The keys from `checkpoint` to `device` describe an evaluated run; other predictions lack them.
 
     Attributes:
+        external: whether the cases are of another set than that of the training.
+        grid: where the metrics were measured, on the prepared or on the original grid.
+        seen: cases whose scans the run was trained or validated on, although they are evaluated
+            as unseen ones.
         options: options of the metrics.
         metrics: metrics that were requested beside the default ones.
         calibrator: the calibrator that was fitted and applied, its parameters and its fit.
@@ -59,6 +65,9 @@ class EvaluationInfo(BaseModel):
     seed: int
     dataset: str
     split: str
+    external: bool = False
+    grid: Literal["prepared", "original"] = "prepared"
+    seen: tuple[str, ...] = ()
     regions: tuple[str, ...]
     options: dict[str, Any]
     metrics: tuple[str, ...] = ()
@@ -128,9 +137,9 @@ class Evaluation:
 
 
 def file_of_split(folder: Path, name: str, split: str) -> Path:
-    """The files of the test split have plain names; those of split X end in _X."""
+    """The files of split test, or of all cases, have plain names; those of split X end in _X."""
     stem, dot, ending = name.partition(".")
-    return folder / (name if split == "test" else f"{stem}_{split}{dot}{ending}")
+    return folder / (name if split in ("test", "all") else f"{stem}_{split}{dot}{ending}")
 
 
 def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | None:

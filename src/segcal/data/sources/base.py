@@ -1,18 +1,19 @@
 """The interface of a data source: it describes its data set and yields its cases."""
 
-import hashlib
+import functools
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
-from segcal.data.case import Case
+from segcal.data.case import Case, hash_voxels
 from segcal.data.formats import (
     Header,
     check_same_grid,
@@ -27,6 +28,7 @@ from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
+from segcal.registry import import_path
 
 # Names of the image and the labels in .npz and .h5 files.
 ARRAYS = ("image", "label")
@@ -109,8 +111,6 @@ class FileCase(SourceCase):
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels), self.arrays[0])
         stored_labels = _read_label(self.label, header, info, self.arrays[1])
-        digest = hashlib.sha256(repr(image.shape).encode())
-        digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
         grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
         return Case(
@@ -120,7 +120,7 @@ class FileCase(SourceCase):
             label=grid.apply_labels(stored_labels),
             grid=grid,
             intensity=intensity,
-            voxels_sha256=digest.hexdigest(),
+            voxels_sha256=hash_voxels(image),
             notes=self.notes | header.notes,
         )
 
@@ -157,6 +157,12 @@ def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> N
     table = np.zeros(max(known) - lowest + 1, dtype=np.uint8)
     table[[value - lowest for value in known]] = list(known.values())
     return np.asarray(table[labels if lowest == 0 else labels.astype(np.int64) - lowest])
+
+
+def _absolute(path: Any) -> str:
+    if isinstance(path, Path):
+        return str(path.absolute())
+    raise TypeError(f"{path!r} is not a plain value")
 
 
 class Source(ABC):
@@ -206,9 +212,36 @@ class Source(ABC):
     spacing: Spacing | Literal["median", "native"] = "native"
     folder: Path | None = None
     description: Description
+    _arguments: dict[str, Any]
+
+    def __init_subclass__(cls) -> None:
+        """Remember the arguments of the constructor; its signature stays."""
+        init: Any = cls.__init__
+
+        @functools.wraps(init)
+        def remember(self: "Source", *args: Any, **options: Any) -> None:
+            if not hasattr(self, "_arguments"):
+                bound = inspect.signature(init).bind(self, *args, **options).arguments
+                self._arguments = dict(list(bound.items())[1:])
+            init(self, *args, **options)
+
+        cls.__init__ = remember  # type: ignore[method-assign]
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+
+    def origin(self) -> dict[str, Any]:
+        """`source` and `arguments` with which `SOURCES` makes this source again.
+
+        Empty if the class cannot be imported, or an argument is not a plain value.
+        """
+        folder = {} if self.folder is None else {"folder": str(self.folder.absolute())}
+        try:
+            content = {"source": import_path(type(self)), "arguments": self._arguments | folder}
+            found: dict[str, Any] = json.loads(json.dumps(content, default=_absolute))
+        except (TypeError, ValueError):
+            return {}
+        return found
 
     @abstractmethod
     def cases(self) -> Iterator[SourceCase | PathError]:

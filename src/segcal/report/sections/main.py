@@ -91,7 +91,13 @@ def caption(context: Context, region: str) -> str:
     if False in kinds:
         out += f"Calibration is measured in region “{region}”, per case. "
     seeds = "; mean ± standard deviation over seeds" if context.aggregates.seeds > 1 else ""
-    return f"{out}Means over cases{seeds}. Best in bold, second underlined."
+    return f"{out}{grid_note(context)} Means over cases{seeds}. Best in bold, second underlined."
+
+
+def grid_note(context: Context) -> str:
+    """On which grid the numbers were measured."""
+    names = {"prepared": "the prepared set", "original": "the original scans"}
+    return f"Measured on the grid of {names[context.study.info.measured_grid]}."
 
 
 def with_notes(table: Table, context: Context) -> Table:
