@@ -419,9 +419,9 @@ def ece_of_smooth_truths(images: int = 40, side: int = 120) -> dict[str, float]:
     return {name: bins.ece() for name, bins in pooled.items()}
 
 
-def test_every_region_but_all_punishes_a_calibrated_map_with_smooth_truths() -> None:
+def test_regions_chosen_by_the_truth_punish_a_calibrated_map_with_smooth_truths() -> None:
     ece = ece_of_smooth_truths()
-    assert ece["all"] < 0.003
+    assert max(ece["all"], ece["predicted"], ece["predicted_boundary"]) < 0.004
     assert ece["foreground"] > 0.05
     assert ece["union"] > 0.05
     assert ece["boundary"] > 0.15

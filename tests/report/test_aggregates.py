@@ -143,7 +143,7 @@ def test_confidence_and_truth_tables(context: Context, rows: pd.DataFrame) -> No
     assert table is not None
     cell = table.rows[0].cells[0]
     assert cell.number.mean == pytest.approx(
-        by_hand(rows, "acdc", "ce_dice", "signed_gap", "foreground")[0]
+        by_hand(rows, "acdc", "ce_dice", "signed_gap", "predicted")[0]
     )
     assert cell.tone == "over"
     truth = truth_table(context, context.study.datasets["phantom"])

@@ -18,7 +18,7 @@ Method = Annotated[
         help="temperature, vector, dirichlet, matrix, or package.module:Class of your own."
     ),
 ]
-Region = Annotated[str, typer.Option(help="Voxels to fit on: all, foreground, union or boundary.")]
+Region = Annotated[str, typer.Option(help="Voxels to fit on: all, predicted_boundary, …")]
 Folds = Annotated[int, typer.Option(help="Folds of the cross-validation; 0 skips it.")]
 Seed = Annotated[int, typer.Option(help="Seed of the sampled voxels and the folds.")]
 Patient = Annotated[

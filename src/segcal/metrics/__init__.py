@@ -15,7 +15,16 @@ from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
-from segcal.metrics.regions import DEFAULT_REGION, REGIONS, all_voxels, boundary, foreground, union
+from segcal.metrics.regions import (
+    DEFAULT_REGION,
+    REGIONS,
+    all_voxels,
+    boundary,
+    foreground,
+    predicted,
+    predicted_boundary,
+    union,
+)
 from segcal.metrics.registry import (
     METRICS,
     Metric,
@@ -35,6 +44,6 @@ __all__ = [
     "Row", "StructureData", "VoxelStatistics", "adaptive_ece", "all_surface_distances",
     "all_voxels", "boundary", "brier_parts", "check_groups", "confidence_verdict", "confusion",
     "default_metrics", "dsc", "dsc_from_confusion", "evaluate_case", "find_metric", "foreground",
-    "get_metric", "pool_cases", "predicted_labels", "ranking_direction", "surface_distances",
+    "get_metric", "pool_cases", "predicted", "predicted_boundary", "predicted_labels", "ranking_direction", "surface_distances",
     "union", "voxel_statistics",
 ]  # fmt: skip

@@ -82,6 +82,7 @@ class CaseData:
         settings = {
             "union": {"dilate_mm": self.options.dilate_mm},
             "boundary": {"width_mm": self.options.width_mm},
+            "predicted_boundary": {"width_mm": self.options.width_mm},
         }
         return {
             name: REGIONS[name](
