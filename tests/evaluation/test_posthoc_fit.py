@@ -201,7 +201,7 @@ def test_invalid_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels
     assert "either --logits" in problem(*base, "--logits", logits, "--probs", probs)
     assert "Did you mean 'vector'" in problem(*base, "--probs", probs, "--method", "vectr")
     assert "method dirichlet" in problem(*base, "--probs", probs, "--method", "matrix")
-    assert "one of 'foreground'" in problem(*base, "--probs", probs, "--region", "organ")
+    assert "one of 'predicted'" in problem(*base, "--probs", probs, "--region", "organ")
     assert "--set odir=much" in problem(*base, "--probs", probs, "--set", "odir=much")
     absent = tmp_path / "nothing"
     assert f"{absent}: does not exist; check the path" in problem(*base, "--probs", absent)

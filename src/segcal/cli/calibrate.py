@@ -98,7 +98,7 @@ def print_fit(fitted: Fitted, out: Path) -> None:
             typer.echo(f"{c.region:<11}{c.metric:<7}{numbers}  {c.direction}")
         else:
             typer.echo(f"{c.region:<11}{c.metric:<7}  has no voxels")
-    effect = "may change labels" if calibrator.changes_labels else "does not change labels"
+    effect = "does not change labels" if calibrator.keeps_argmax else "may change labels"
     typer.echo(
         f"{calibrator.method} {effect}: {verdict.changed_labels:,} of {verdict.voxels:,} voxels "
         "changed their label"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice, check_int
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
-from segcal.metrics import REGIONS, voxel_statistics
+from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
 from segcal.predictions import IGNORED, LoadedCase, Pairs, name_file_in_errors
 from segcal.stats import patients_of
@@ -61,12 +61,16 @@ def fit_pairs(
     check_int("folds", folds, low=0)
     parts = make_folds(pairs.names, folds, patient, seed) if folds else []
     make = partial(make_calibrator, method, **(options or {}))
-    space = make().space
-    sample = Sample(max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=space)
+    kind = make()
+    sample = Sample(
+        max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=kind.space,
+        features=kind.features,
+    )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()
         with name_file_in_errors(pair.softmax.path):
-            sample.add(HeldOut(case.values, case.target, region_mask(case, region)))
+            mask = region_mask(case, region)
+            sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
         progress("reading", number, len(pairs))
     with name_file_in_errors(pairs.folder):
         final = make().fit_voxels(sample.select(balance=balance))
@@ -119,7 +123,7 @@ def make_folds(
 
 def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
     """The voxels of a region of one case."""
-    labels = case.values.argmax(0) if region == "union" else None
+    labels = predicted_labels(case.values)
     mask = REGIONS[region](
         case.target, labels=labels, spacing_mm=case.spacing_mm, ignore_index=IGNORED
     )
@@ -141,7 +145,9 @@ def _cross_validate(
         case = pair.load()
         with name_file_in_errors(pair.softmax.path):
             before = to_probs(case.values, from_probs=from_probs)
-            after = models[i].transform(case.values, from_probs=from_probs)
+            after = models[i].transform(
+                case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
+            )
             changed += int((before.argmax(0) != after.argmax(0)).sum())
             voxels += case.target.size
             for name in REGIONS:

@@ -55,7 +55,8 @@ def evaluate_calibrated(
 
     def calibrate(case: PredictedCase) -> PredictedCase:
         # The network's logits do not belong to the calibrated probabilities.
-        return replace(case, probs=fitted.transform(_logits(case)), logits=None)
+        probs = fitted.transform(_logits(case), spacing_mm=case.spacing_mm)
+        return replace(case, probs=probs, logits=None)
 
     about = {
         "method": calibrator,
@@ -88,7 +89,7 @@ def fit_run(
 
     def held_out() -> Iterator[HeldOut]:
         for case in predicted:
-            yield HeldOut(_logits(case), case.target)
+            yield HeldOut(_logits(case), case.target, spacing_mm=case.spacing_mm)
 
     with reproducible_float32():
         fitted = unfitted.fit(held_out())
