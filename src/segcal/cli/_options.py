@@ -15,7 +15,8 @@ IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore
 Method = Annotated[
     str,
     typer.Option(
-        help="temperature, vector, dirichlet, matrix, or package.module:Class of your own."
+        help="temperature, distance, class_affine, vector, dirichlet, matrix, inverse, auto (the "
+        "best by cross-validation, or none), or package.module:Class of your own."
     ),
 ]
 Region = Annotated[str, typer.Option(help="Voxels to fit on: all, predicted_boundary, …")]

@@ -72,7 +72,7 @@ def calibrate_results(
         on_fit: called with the fitted calibrator before predictions are calibrated.
     """
     check_choice("average", average, get_args(Average))
-    if CALIBRATORS.get(method).space == "logits":
+    if method != "auto" and CALIBRATORS.get(method).space == "logits":
         needed = f"--method {method} needs logits, but nnU-Net saves probabilities"
         raise ValueError(f"{needed}; use another method, such as dirichlet")
     if (out is None) != (not predictions):
