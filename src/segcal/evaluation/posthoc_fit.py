@@ -75,7 +75,7 @@ def fit_pairs(
     kinds = [new() for new in make.values()]
     sample = Sample(
         max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=kinds[0].space,
-        features=next((kind.features for kind in kinds if kind.features is not None), None),
+        features=next((found for kind in kinds if (found := kind.feature_map())), None),
     )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()

@@ -75,15 +75,12 @@ class Calibrator(ABC):
         params(), set_params()  the parameters as JSON values, and back
 
     calls `super().__init__()`, and keeps each argument of its constructor as an attribute of the
-    same name. It treats each voxel independently, except by `features`. Its class, or its name if
-    it is registered in `CALIBRATORS`, works in `segcal calibrate --method`, in plans and in saved
-    files.
+    same name. It treats each voxel independently, except by `feature_map`. Its class, or its name
+    if it is registered in `CALIBRATORS`, works in `segcal calibrate --method`, in plans and in
+    saved files.
 
     Attributes:
         keeps_argmax: whether the largest probability always remains that of the same class.
-        features: a function of the predicted labels (*S) of a whole case and its voxel size, which
-            returns further values of each voxel, (F, *S); they follow the K rows in `estimate` and
-            `transform_rows`. None: there are none.
         space: what `estimate` and `transform_rows` work on: `"log_probs"`, which logits and
             probabilities both provide, or raw `"logits"`.
         num_classes: K, once fitted.
@@ -93,7 +90,6 @@ class Calibrator(ABC):
 
     keeps_argmax: bool = False
     space: ClassVar[Space] = "log_probs"
-    features: ClassVar[FeatureMap | None] = None
 
     def __init__(self) -> None:
         self.num_classes: int | None = None
@@ -111,6 +107,14 @@ class Calibrator(ABC):
     @abstractmethod
     def transform_rows(self, rows: Floats) -> Floats:
         """Calibrated logits (K, n) of rows (K, n) in this calibrator's space."""
+
+    def feature_map(self) -> FeatureMap | None:
+        """A function of the predicted labels (*S) of a whole case and its voxel size, or None.
+
+        It returns further values of each voxel, (F, *S), which follow the K rows in `estimate` and
+        `transform_rows`.
+        """
+        return None
 
     @abstractmethod
     def params(self) -> dict[str, Any]:
@@ -150,7 +154,7 @@ class Calibrator(ABC):
         """
         reading: dict[str, Any] = {
             "from_probs": from_probs, "space": self.space, "ignore_index": ignore_index,
-            "features": self.features,
+            "features": self.feature_map(),
         }  # fmt: skip
         if max_voxels is None:
             return self.fit_voxels(all_voxels(cases, balance=balance, **reading))
@@ -169,7 +173,7 @@ class Calibrator(ABC):
         self.report = FitReport(
             voxels.cases, total, voxels.used, balance=voxels.balance, from_probs=voxels.from_probs
         )
-        if self.features is None:  # a sample may have the features of another calibrator
+        if self.feature_map() is None:  # a sample may have the features of another calibrator
             voxels = voxels.without_features()
         self.estimate(voxels)
         if math.isnan(self.report.nll_after):
@@ -196,7 +200,7 @@ class Calibrator(ABC):
             from_probs: `logits` holds probabilities.
             class_axis: position of the class axis.
             spacing_mm: voxel size, one number or one per axis of S; needed by calibrators with
-                `features`.
+                a `feature_map`.
         """
         num_classes = self.check_fitted()
         check_array("logits", logits)
@@ -206,9 +210,9 @@ class Calibrator(ABC):
                 f"Expected argument `logits` to be floating point with {num_classes} classes "
                 f"on axis {class_axis}, but got {source.dtype} of shape {tuple(logits.shape)}."
             )
-        reader = BlockReader(from_probs=from_probs, space=self.space, features=self.features)
+        reader = BlockReader(from_probs=from_probs, space=self.space, features=self.feature_map())
         change = self._transform_block
-        if self.features is None or class_axis == 0:
+        if reader.features is None or class_axis == 0:
             result = map_blocks(source, reader, change, spacing_mm)
         else:  # features are of single images
             images = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from scipy.ndimage import distance_transform_edt, find_objects
 
 from segcal.core.checks import check_number
-from segcal.posthoc._blocks import Floats, Ints
+from segcal.posthoc._blocks import FeatureMap, Floats, Ints, log_softmax
 from segcal.posthoc._linear import (
     Derivatives,
     LinearCalibrator,
@@ -19,7 +20,7 @@ from segcal.posthoc._linear import (
     check_bounds,
     finite_array,
 )
-from segcal.posthoc.sample import Voxels
+from segcal.posthoc.sample import Voxels, WeightedBlock
 
 # Larger distances count as this: with the largest scale, exp(−40/8) is 0.007.
 LIMIT_MM = 40.0
@@ -68,12 +69,17 @@ class DistanceScaling(LinearCalibrator):
     k is the predicted class of the voxel and d its distance to the predicted surface in mm
     (`surface_distance`): T is exp(a_k) far from the surface and approaches exp(a_k + b_k) at it.
     One temperature is fitted to the many easy voxels; this one can be right at the boundary too.
-    δ is the one of `scales_mm` with the smallest NLL.
+
+    The fit minimizes the sum of two NLL, over all voxels and within `band_mm` of the predicted
+    surface, each relative to that of the uncalibrated network: otherwise the many voxels far from
+    the surface would decide about those close to it. δ is the one of `scales_mm` with the smallest
+    sum.
 
     Args:
         scales_mm: candidates for δ.
         bounds: smallest and largest exp(a_k), and the same for exp(b_k).
         penalty: weight of the mean square of a and b.
+        band_mm: width of the band; 0 fits on all voxels alone.
 
     Example:
         >>> from segcal.posthoc import HeldOut
@@ -87,24 +93,29 @@ class DistanceScaling(LinearCalibrator):
     """
 
     keeps_argmax = True
-    features = staticmethod(surface_distance)
 
     def __init__(
         self,
         scales_mm: Sequence[float] = _SCALES_MM,
         bounds: Sequence[float] = (0.01, 100.0),
         penalty: float = 1e-6,
+        band_mm: float = 3.0,
     ) -> None:
         super().__init__()
         given = scales_mm if isinstance(scales_mm, Sequence) else [scales_mm]
         self.scales_mm = tuple(check_number("scales_mm", s, low=0, open_low=True) for s in given)
         self.bounds = check_bounds("bounds", bounds)
         self.penalty = check_number("penalty", penalty, low=0)
+        self.band_mm = check_number("band_mm", band_mm, low=0)
         self._scale = self.scales_mm[0]
+
+    def feature_map(self) -> FeatureMap:
+        return surface_distance
 
     def estimate(self, voxels: Voxels) -> None:
         """Fit with each scale, and keep the best."""
         assert self.report is not None
+        voxels = self._with_band(voxels)
         best = math.inf, self._scale
         for scale in self.scales_mm:
             self._scale = scale
@@ -112,6 +123,21 @@ class DistanceScaling(LinearCalibrator):
             best = min(best, (self.report.nll_after, scale))
         self._scale = best[1]
         super().estimate(voxels)
+        self.report.nll_after = math.nan  # not that of all voxels
+
+    def _with_band(self, voxels: Voxels) -> Voxels:
+        """The voxels with weights for both regions."""
+        k, sums = voxels.num_classes, np.zeros(2)
+        for rows, labels, weights in voxels.blocks():
+            nll = -log_softmax(rows[:k])[labels, np.arange(len(labels))]
+            sums += weights @ nll, (weights * (rows[k] <= self.band_mm)) @ nll
+        ratio = sums[0] / sums[1] if sums[1] > 0 else 0.0
+
+        def blocks() -> Iterator[WeightedBlock]:
+            for rows, labels, weights in voxels.blocks():
+                yield rows, labels, weights * (1 + ratio * (rows[k] <= self.band_mm))
+
+        return replace(voxels, blocks=blocks)
 
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (a, b)."""

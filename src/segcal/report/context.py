@@ -92,7 +92,8 @@ class Context:
         patients = [dataset.patients.get(case, case) for case in bins.cases]
         number = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
         sums = np.zeros((3, len(number), *bins.levels.shape[2:]))
-        np.add.at(sums, (slice(None), [number[p] for p in patients]), bins.levels)
+        for case, patient in enumerate(patients):
+            sums[:, number[patient]] += bins.levels[:, case]
         return {str(k): curve(sums[:, :, k]) for k in range(1, sums.shape[2])}
 
     @cached_property

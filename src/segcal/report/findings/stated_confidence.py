@@ -45,7 +45,7 @@ def sentences(context: Context) -> list[str]:
 
 def _parts(curve: Curve) -> str:
     """Such as "95 to 99 %, it is right in 81.2 % [74.0, 87.1]; 99 to 100 %: 93 % [90, 96]"."""
-    out = []
+    out: list[str] = []
     for i in range(_FIRST, len(LEVELS) - 1):
         if curve.count[i] >= FEW_VOXELS:
             link = ": " if out else ", it is right in "
