@@ -10,7 +10,7 @@ import numpy as np
 
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import Floats, Ints
-from segcal.posthoc._linear import LinearCalibrator, Parameters, check_bounds, finite_array
+from segcal.posthoc._linear import Parameters, check_bounds, finite_array
 from segcal.posthoc.calibrator import Calibrator
 from segcal.posthoc.sample import Voxels
 from segcal.posthoc.vector import VectorScaling
@@ -54,12 +54,12 @@ class ClassAffineScaling(Calibrator):
             part = _AwayFrom(label, self.bounds, self.bias_penalty, self.max_bias)
             part.fit_voxels(own)
             assert part.report is not None
-            self._alpha[label], self._beta[label] = part.alpha, part.beta
+            self._alpha[label], self._beta[label] = part._theta[:k], -part._theta[k:]
             self.report.iterations += part.report.iterations
             self.report.converged &= part.report.converged
-            self.report.at_bound += [
-                f"{n} where {label} is predicted" for n in part.report.at_bound
-            ]
+            # An offset of 0 is no limit of the data, but of labels that must not change.
+            scales = [name for name in part.report.at_bound if name.startswith("scale")]
+            self.report.at_bound += [f"{name} where {label} is predicted" for name in scales]
 
     def transform_rows(self, rows: Floats) -> Floats:
         """Log-odds (K, n) against the predicted class."""
@@ -89,25 +89,6 @@ class _AwayFrom(VectorScaling):
         found.upper[num_classes:] = 0.0
         found.lower[num_classes + self.label] = 0.0
         return found
-
-    def estimate(self, voxels: Voxels) -> None:
-        LinearCalibrator.estimate(self, voxels)
-        assert self.report is not None
-        k = voxels.num_classes
-        # β = 0 is no limit of the data, but of labels that must not change.
-        low, high = self.bounds
-        names = self._parameters(k).names
-        scale, bias = self._theta[:k], self._theta[k:]
-        limits = np.concatenate([(scale <= low) | (scale >= high), bias <= -self.max_bias])
-        self.report.at_bound = [names[i] for i in np.flatnonzero(limits)]
-
-    @property
-    def alpha(self) -> Floats:
-        return self._theta[: len(self._theta) // 2]
-
-    @property
-    def beta(self) -> Floats:
-        return -self._theta[len(self._theta) // 2 :]
 
 
 def _odds(rows: Floats) -> tuple[Ints, Floats]:
