@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -18,6 +18,8 @@ from pydantic import model_validator as _model_validator
 from segcal.core.documents import parse_yaml
 
 Positive = Annotated[int, Field(ge=1)]
+# The keys of `segcal.metrics.REGIONS`, in the same order.
+RegionName = Literal["predicted", "predicted_boundary", "foreground", "all", "union", "boundary"]
 
 
 class ConfigError(ValueError):
@@ -169,9 +171,7 @@ class EvaluationConfig(Section):
     measured: on the grid of the prepared set, or on that of the original scans.
     """
 
-    regions: tuple[Literal["foreground", "all", "union", "boundary"], ...] = (
-        "foreground", "all", "union", "boundary",
-    )  # fmt: skip
+    regions: tuple[RegionName, ...] = get_args(RegionName)
     num_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
     dilate_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
     width_mm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0

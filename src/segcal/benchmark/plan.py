@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from segcal.config import (
     ConfigError,
     EvaluationConfig,
+    RegionName,
     Section,
     TrainConfig,
     check_config,
@@ -88,7 +89,7 @@ class Plan(Section):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
     train: Settings = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
-    region: Literal["foreground", "all", "union", "boundary"] = DEFAULT_REGION
+    region: RegionName = DEFAULT_REGION
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
     posthoc: tuple[str, ...] = ()
     keep: Literal["all", "best", "none"] = "best"

@@ -30,7 +30,7 @@ def evaluate(
     checkpoint: opt.Checkpoint = "best",
     region: Annotated[
         list[str] | None,
-        typer.Option(help="foreground, all, union or boundary; repeat. Default: all four."),
+        typer.Option(help="Such as predicted, all or foreground; repeat. Default: all six."),
     ] = None,
     units: Annotated[str, typer.Option(help="Of surface distances: mm or voxel.")] = "mm",
     empty: Annotated[str, typer.Option(help="Empty masks: nan, diagonal or paper.")] = "nan",

@@ -17,7 +17,7 @@ from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict_manifest import seen_maps
-from segcal.metrics import DEFAULT_REGION, REGIONS, confidence_verdict
+from segcal.metrics import REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pairs, find_pairs
 from segcal.stats import patients_of
@@ -103,7 +103,7 @@ def audit_predictions(
     images: Path | None = None,
     dataset: str = "audit",
     classes: Sequence[str] | None = None,
-    region: str = DEFAULT_REGION,
+    region: str = "predicted",
     logits: bool = False,
     axes: Axes = "auto",
     ignore_label: int | None = None,

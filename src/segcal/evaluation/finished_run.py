@@ -404,7 +404,8 @@ def predicted_cases(
         logits = None if found.logits is None else found.logits.to(target_device)
         if calibrator is not None:
             # The network's logits do not belong to the calibrated probabilities.
-            probs, logits = calibrator.transform(require_logits(case.name, logits)), None
+            logits = require_logits(case.name, logits)
+            probs, logits = calibrator.transform(logits, spacing_mm=case.spacing_mm), None
         if measured is not case:
             probs, logits = case.grid.restore_probs(to_numpy(probs)), None
         yield PredictedCase(

@@ -64,7 +64,8 @@ def run_calibrator(
 
     def held_out() -> Iterator[HeldOut]:
         for case in predicted:
-            yield HeldOut(require_logits(case.name, case.logits), case.target)
+            logits = require_logits(case.name, case.logits)
+            yield HeldOut(logits, case.target, spacing_mm=case.spacing_mm)
 
     with reproducible_float32():
         fitted = unfitted.fit(held_out())

@@ -12,7 +12,7 @@ from segcal.metrics import METRICS, REGIONS, Metric, VoxelStatistics, get_metric
 
 Spacing = float | Sequence[float]
 # Regions that are defined by a distance in millimeters.
-_REGIONS_IN_MM = ("union", "boundary")
+_REGIONS_IN_MM = ("union", "boundary", "predicted_boundary")
 
 
 class ImageCounter:

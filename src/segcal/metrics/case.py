@@ -12,6 +12,7 @@ from segcal.metrics._chunks import native_array
 from segcal.metrics._geometry import check_labels, check_spacing
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
+from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups
 from segcal.metrics.registry import Metric, default_metrics, get_metric
@@ -21,11 +22,15 @@ from segcal.metrics.voxel_sums import VoxelStatistics
 
 @dataclass
 class CaseResult:
-    """The rows of one case, and the additive statistics of its regions to pool cases by."""
+    """The rows of one case, and the additive statistics to pool cases by.
+
+    `levels` are of all voxels; `true_bins` are against the true probabilities, if these are known.
+    """
 
     rows: list[Row]
     statistics: dict[str, VoxelStatistics]
-    true_bins: CalibrationBins | None = None  # against the true probabilities, if these are known
+    levels: ConfidenceLevels | None = None
+    true_bins: CalibrationBins | None = None
 
     @property
     def undefined(self) -> int:
@@ -98,7 +103,7 @@ def evaluate_case(
         for label, region, value in _values(metric, data):
             rows.append(new_row(label, region, name, value))
     true_bins = None if true_probs is None else data.true_bins
-    return CaseResult(rows, data.counts.statistics, true_bins)
+    return CaseResult(rows, data.counts.statistics, data.counts.levels, true_bins)
 
 
 def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:

@@ -13,6 +13,7 @@ from segcal.metrics._chunks import iter_chunks, top_label
 from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
+from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import confusion
 from segcal.metrics.regions import REGIONS
@@ -26,6 +27,7 @@ class RegionCounts:
     """Statistics of each region, and the n voxels sorted by confidence."""
 
     statistics: dict[str, VoxelStatistics]
+    levels: ConfidenceLevels
     confidence: npt.NDArray[Any]
     correct: npt.NDArray[np.bool_]
     region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
@@ -82,6 +84,7 @@ class CaseData:
         settings = {
             "union": {"dilate_mm": self.options.dilate_mm},
             "boundary": {"width_mm": self.options.width_mm},
+            "predicted_boundary": {"width_mm": self.options.width_mm},
         }
         return {
             name: REGIONS[name](
@@ -105,13 +108,14 @@ class CaseData:
         codes = 1 << len(regions)
         sizes, tables = (num_classes, self.options.num_bins), Tables()
         statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
-        counter = VoxelStatistics.empty(*sizes)
+        counter, levels = VoxelStatistics.empty(*sizes), ConfidenceLevels(num_classes)
         confidence, correct, bits = [], [], []
         for chunk in iter_chunks(
             self.probs, self.target, num_classes, group=code, label=self.labels,
             ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
         ):  # fmt: skip
             tables = add_tables(tables, counter.tally(chunk, codes))
+            levels.add(levels.tally(chunk))
             top, label = chunk.top
             confidence.append(to_numpy(top))
             correct.append(to_numpy(label == chunk.target))
@@ -121,11 +125,12 @@ class CaseData:
                 if group >> bit & 1:
                     found.add(tables, group)
         if not confidence:
-            return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+            nothing = (np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+            return RegionCounts(statistics, levels, *nothing)
         everything = np.concatenate(confidence)
         order = np.argsort(everything)
         parts = (everything, np.concatenate(correct), np.concatenate(bits))
-        return RegionCounts(statistics, *(part[order] for part in parts))
+        return RegionCounts(statistics, levels, *(part[order] for part in parts))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:

@@ -73,6 +73,7 @@ _BUILT_IN = (
     _distance("hd", "HD", lambda s: s.distances.hausdorff()),
     _distance("assd", "ASSD", lambda s: s.distances.assd()),
     _calibration("ece", "ECE", lambda r: r.bins.ece(), "lower"),
+    _calibration("debiased_ece", "debiased ECE", lambda r: r.bins.debiased_ece(), "zero"),
     _calibration("cece", "CECE", lambda r: r.bins.cece(), "lower"),
     _calibration("ace", "ACE", lambda r: r.bins.ace(), "lower"),
     _calibration("mce", "MCE", lambda r: r.bins.mce(), "lower"),

@@ -9,6 +9,7 @@ require_app(__name__)
 
 from segcal.report.blocks import Bullets, DataFile, Figure, Group, Section, Text
 from segcal.report.context import Context
+from segcal.report.findings.stated_confidence import sentences as stated_confidence
 from segcal.report.plots.style import new_figure
 from segcal.report.sections import SECTIONS
 from segcal.report.table_model import Cell, Column, Row, Table
@@ -16,5 +17,5 @@ from segcal.report.writer import write_report
 
 __all__ = [
     "SECTIONS", "Bullets", "Cell", "Column", "Context", "DataFile", "Figure", "Group", "Row",
-    "Section", "Table", "Text", "new_figure", "write_report",
+    "Section", "Table", "Text", "new_figure", "stated_confidence", "write_report",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from segcal.metrics import POOLED, find_metric
 from segcal.stats import means_over_seeds
@@ -87,6 +88,21 @@ class Aggregates:
         """The mean of a metric over all labels, or for one."""
         key = (dataset, method, self.region_of(metric, region), metric, *label)
         return self._numbers.get(key, Number())
+
+    def interval(
+        self, dataset: str, method: str, metric: str, region: str
+    ) -> tuple[float, float] | None:
+        """95 % interval of a mean over patients, by Student's t; None for fewer than two."""
+        values = self.cases(dataset, metric, region).get(method)
+        if values is None:
+            return None
+        patients = self.study.datasets[dataset].patients
+        each = values.groupby([patients.get(str(case), str(case)) for case in values.index]).mean()
+        each = each.dropna()
+        if len(each) < 2:
+            return None
+        half = float(stdtrit(len(each) - 1, 0.975) * each.std() / np.sqrt(len(each)))
+        return float(each.mean()) - half, float(each.mean()) + half
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
         """The labels that have rows of these metrics."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
 from segcal.report.curves import CaseBins, Curve, add_bins, curve, read_bins
@@ -88,6 +90,18 @@ class Context:
             for key, bins in self.bins.items()
             for region, sums in bins.regions.items()
         }
+
+    def levels(self, dataset: Dataset, method: str) -> dict[str, Curve]:
+        """Predicted class but 0 -> accuracy by stated confidence, with intervals over patients."""
+        bins = self.bins.get((dataset.name, method))
+        if bins is None or bins.levels is None:
+            return {}
+        patients = [dataset.patients.get(case, case) for case in bins.cases]
+        number = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
+        sums = np.zeros((3, len(number), *bins.levels.shape[2:]))
+        for case, patient in enumerate(patients):
+            sums[:, number[patient]] += bins.levels[:, case]
+        return {str(k): curve(sums[:, :, k]) for k in range(1, sums.shape[2])}
 
     @cached_property
     def published(self) -> PublishedNumbers | None:

@@ -1,7 +1,8 @@
 """The four files of an evaluation: evaluation.json, cases.csv, bins.npz and slices.npz.
 
 bins.npz holds `cases`, `regions`, `labels` and the state of `CalibrationBins` stacked over (case,
-region); keys that begin with "truth_" are bins against known true probabilities. slices.npz holds
+region); keys that begin with "truth_" are bins against known true probabilities, and keys that
+begin with "level_" the state of `ConfidenceLevels` stacked over cases. slices.npz holds
 `cases` and, for case number i, `image_i`, `truth_i`, `labels_i`, `confidence_i` and `spacing_i`.
 """
 
