@@ -32,7 +32,7 @@ from segcal.data.formats.nifti import (
     read_voxels,
     write_nifti,
 )
-from segcal.data.grid import Grid, GridRecipe
+from segcal.data.grid import IGNORED, Grid, GridRecipe
 from segcal.data.inference_input import Scan, check_scan, find_images, read_scan, scan_grids
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import Intensity
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
     from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
 __all__ = [
-    "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource", "Case",
-    "DatasetInfo", "Description", "FlareSource", "FolderSource", "Grid", "GridRecipe", "Header",
-    "Intensity", "Loader", "MsdSource", "NiftiCase", "PatchDataset", "PhantomSource",
+    "IGNORED", "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource",
+    "Case", "DatasetInfo", "Description", "FlareSource", "FolderSource", "Grid", "GridRecipe",
+    "Header", "Intensity", "Loader", "MsdSource", "NiftiCase", "PatchDataset", "PhantomSource",
     "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
     "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset",
     "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",

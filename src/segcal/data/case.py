@@ -1,5 +1,6 @@
 """One case: its arrays, and the properties stored with them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -7,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from segcal.data.grid import Grid, Shape, Spacing
+from segcal.core.arrays import label_shares, majority_label
+from segcal.data.grid import IGNORED, Grid, Shape, Spacing
 from segcal.data.info import Dtype
 from segcal.data.intensity import ChannelIntensity
 
@@ -25,6 +27,7 @@ class Case:
     """A case in memory. Axes (C, Z, Y, X) and (Z, Y, X): the slice axis comes first.
 
     `truth`, where it is known (phantoms), is the true probability of each class, (K, Z, Y, X).
+    `raters` are the label maps of several readers by name; `label` is then their majority.
     `voxels_sha256` identifies the scan: a hash of the voxel values of the source image.
     """
 
@@ -38,6 +41,14 @@ class Case:
     truth: NDArray[np.float32] | None = None
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
+    raters: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+
+
+def majority(raters: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The label that most readers drew; ties go to the lower class."""
+    drawn = np.stack(list(raters))
+    classes = int(drawn.max(initial=0, where=drawn != IGNORED)) + 1
+    return majority_label(label_shares(drawn, classes), IGNORED).astype(np.uint8)
 
 
 class CaseProperties(BaseModel, frozen=True, extra="forbid"):
@@ -45,6 +56,7 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
     stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
+    `readers` counts the voxels of each label of each reader, in the order of the array `raters`;
     `settings` holds everything that decided how the source files became these arrays.
     """
 
@@ -66,3 +78,4 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}
+    readers: dict[str, dict[int, int]] = {}

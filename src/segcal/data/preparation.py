@@ -204,7 +204,8 @@ def _finish(
     patient_of = {c.name: c.patient for c in cases}
     splits = make_splits(patient_of, duplicates, info.split_counts, seed, folds)
     write_json(out / "splits.json", splits.model_dump(mode="json"))
-    top = max(1, *(max(c.voxels) for c in cases))
+    counted = [labels for c in cases for labels in (c.voxels, *c.readers.values())]
+    top = max(1, *(max(labels, default=0) for labels in counted))
     numbered = {0: "background"} | {v: f"class {v}" for v in range(1, top + 1)}
     packages = ("numpy", "scipy", "nibabel", "blosc2")
     info = info.model_copy(
@@ -228,7 +229,7 @@ def fingerprint(cases: Iterable[CaseProperties], info: DatasetInfo) -> str:
     """
     stored = []
     for case in sorted(cases, key=lambda c: c.name):
-        content = case.model_dump(mode="json")
+        content = case.model_dump(mode="json", exclude=None if case.readers else {"readers"})
         for source in content["sources"]:
             del source["mtime_ns"]
         stored.append(content)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.data.case import Case, CaseProperties
+from segcal.data.grid import IGNORED
 from segcal.data.info import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("float16", "uint8")
@@ -70,6 +71,8 @@ def pack_case(
     arrays: dict[str, NDArray[Any]] = {"image": stored, "label": case.label}
     if case.truth is not None:
         arrays["truth"] = case.truth.astype(np.float16)
+    if case.raters:
+        arrays["raters"] = np.stack(list(case.raters.values()))
     properties = CaseProperties(
         name=case.name,
         patient=case.patient,
@@ -88,6 +91,7 @@ def pack_case(
         settings=dict(settings),
         sources=case.sources,
         notes=case.notes,
+        readers={name: count_labels(drawn) for name, drawn in case.raters.items()},
     )
     files = {f"{name}.b2nd": _frame(array) for name, array in arrays.items()}
     files["case.json"] = properties.model_dump_json(indent=1).encode()
@@ -100,8 +104,8 @@ def channel_ranges(image: NDArray[np.float32]) -> tuple[tuple[float, float], ...
 
 
 def count_labels(label: NDArray[np.uint8]) -> dict[int, int]:
-    """Number of voxels of each label that occurs."""
-    counts = np.bincount(label.ravel(), minlength=256)
+    """Number of voxels of each class that occurs; ignored voxels are not counted."""
+    counts = np.bincount(label.ravel(), minlength=256)[:IGNORED]
     return {int(v): int(counts[v]) for v in np.flatnonzero(counts)}
 
 
@@ -134,7 +138,7 @@ def array_sha256(array: NDArray[Any]) -> str:
 
 
 def _frame(array: NDArray[Any]) -> bytes:
-    """The array as the bytes of a blosc2 file; a chunk is a slice with all its channels."""
+    """The array as the bytes of a blosc2 file; a chunk is a slice with all channels or readers."""
     chunks = (*array.shape[:-3], 1, *array.shape[-2:])
     # LZ4 decompresses a slice three times faster than ZSTD; the files are a sixth larger.
     filters = [blosc2.Filter.BITSHUFFLE if array.itemsize > 1 else blosc2.Filter.NOFILTER]

@@ -12,9 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
-from segcal.data.case import Case
-from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
-from segcal.data.grid import GridRecipe, Shape, plan_grid
+from segcal.data.case import Case, majority
+from segcal.data.formats.nifti import (
+    Header,
+    check_same_grid,
+    read_channels,
+    read_header,
+    read_labels,
+)
+from segcal.data.grid import IGNORED, Grid, GridRecipe, Shape, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.resample import present
@@ -47,38 +53,54 @@ class SourceCase(ABC):
 
 @dataclass(frozen=True)
 class NiftiCase(SourceCase):
-    """NIfTI files: one image per channel, or one with all channels; and a label map."""
+    """NIfTI files: one image per channel, or one with all channels; and a label map.
+
+    If several readers labeled the case, `label` is None and `raters` has the label map of each
+    reader by name; None for a reader without one, whose voxels are then ignored.
+    """
 
     images: tuple[Path, ...]
-    label: Path
+    label: Path | None
     notes: dict[str, str] = field(default_factory=dict)
+    raters: dict[str, Path | None] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.label)
+        return (*self.images, *filter(None, (self.label, *self.raters.values())))
 
     def shape(self) -> Shape:
         return read_header(self.images[0]).shape
 
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels))
-        labels, label_header = read_labels(self.label)
-        check_same_grid(label_header, header)
-        stored_labels = _map_labels(self.label, labels, info)
         digest = hashlib.sha256(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
         grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
+        raters = {name: _read_label(p, header, grid, info) for name, p in self.raters.items()}
+        label = majority(raters.values()) if raters else _read_label(self.label, header, grid, info)
         return Case(
             name=self.name,
             patient=self.patient,
             image=grid.apply_image(normalized),
-            label=grid.apply_labels(stored_labels),
+            label=label,
             grid=grid,
             intensity=intensity,
             voxels_sha256=digest.hexdigest(),
             notes=self.notes | header.notes,
+            raters=raters,
         )
+
+
+def _read_label(
+    path: Path | None, header: Header, grid: Grid, info: DatasetInfo
+) -> NDArray[np.uint8]:
+    """The stored label map of a file; ignored throughout if there is no file."""
+    if path is None:
+        return np.full(grid.shape, IGNORED, dtype=np.uint8)
+    labels, label_header = read_labels(path)
+    check_same_grid(label_header, header)
+    return grid.apply_labels(_map_labels(path, labels, info))
 
 
 def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:

@@ -22,7 +22,8 @@ from segcal.data.sources.files import (
 )
 
 Modality = Literal["mr", "ct"]
-_FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"))
+_FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"), ("images", "raters"))
+_RATER = re.compile(r"(.+)_rater(\w+)")
 
 
 class FolderSource(Source):
@@ -32,6 +33,9 @@ class FolderSource(Source):
 
     nnU-Net: imagesTr/NAME_0000.nii.gz, NAME_0001.nii.gz, … (one file per channel) and
     labelsTr/NAME.nii.gz, with dataset.json.
+
+    Several readers: raters/READER/NAME.nii.gz instead of labels/NAME.nii.gz, or
+    labels/NAME_raterREADER.nii.gz. A reader may lack some cases.
     """
 
     name = "folder"
@@ -69,7 +73,7 @@ class FolderSource(Source):
         names = {p.name for p in list_folder(self.folder)}
         pair = next((p for p in _FOLDERS if set(p) <= names), None)
         if pair is None:
-            remedy = "expected images/ and labels/, or imagesTr/ and labelsTr/"
+            remedy = "expected images/ and labels/ (or raters/), or imagesTr/ and labelsTr/"
             raise PathError(self.folder, "has no image and label folders", remedy)
         images, labels = self.folder / pair[0], self.folder / pair[1]
         files, problems = _files_by_case(images, labels)
@@ -87,11 +91,23 @@ class FolderSource(Source):
                 remedy = "complete the case (NAME_0000, NAME_0001, …) or remove it"
                 raise PathError(images / f"{name}_{missing[0]:04d}.nii.gz", problem, remedy)
             ordered = tuple(paths[channel] for channel in sorted(paths))
+            if readers:
+                found = {reader: masks.get(name) for reader, masks in readers.items()}
+                if not any(found.values()):
+                    problem, remedy = f"has no label map of {name}", "add one or remove the case"
+                    raise PathError(labels, problem, remedy)
+                return [NiftiCase(name, name, ordered, None, raters=found)]
             label = require_nifti(labels, name, f"the mask of {name}")
             return [NiftiCase(name, name, ordered, label)]
 
+        readers = _label_maps_by_reader(labels)
         yield from collect(files.items(), find)
-        yield from labels_without_image(labels, files)
+        if not readers:
+            yield from labels_without_image(labels, files)
+        for masks in readers.values():
+            for path in (path for name, path in masks.items() if name not in files):
+                problem, remedy = "has no image of that name", "complete the download or remove it"
+                yield PathError(path, problem, remedy)
 
 
 def _files_by_case(
@@ -120,6 +136,20 @@ def _files_by_case(
             problems.append(PathError(path, f"is a second file named {name}", "keep one of them"))
         files[case].setdefault(channel, path)
     return files, problems
+
+
+def _label_maps_by_reader(labels: Path) -> dict[str, dict[str, Path]]:
+    """Reader → case name → label map; empty if each case has one label map."""
+    readers: dict[str, dict[str, Path]] = {}
+    if labels.name == "raters":
+        for folder in filter(Path.is_dir, list_folder(labels)):
+            readers[folder.name] = {n: p for p in list_folder(folder) if (n := nifti_name(p))}
+        return readers
+    named = [(_RATER.fullmatch(nifti_name(path) or ""), path) for path in list_folder(labels)]
+    if all(match for match, _ in named):
+        for match, path in named:
+            readers.setdefault(match[2], {})[match[1]] = path
+    return readers
 
 
 def _numbered_channels(found: Iterable[SourceCase | PathError]) -> tuple[str, ...]:

@@ -43,11 +43,12 @@ class PhantomSource(Source):
         size: Annotated[int, "Height and width of the slices in voxels."] = 96,
         slices: Annotated[int | None, "Slices per volume; 16 by default."] = None,
         seed: Annotated[int, "Seed of the phantoms and the splits."] = 0,
+        raters: Annotated[int, "Simulated readers of each patient; the label is the majority."] = 1,
     ) -> None:
         if dims == 2 and slices is not None:
             raise ValueError("Expected argument `slices` only with --dims 3, but got --dims 2.")
         self.count = check_int("cases", cases, low=1)
-        self.spec = PhantomSpec(dims, size, 16 if slices is None else slices, seed)
+        self.spec = PhantomSpec(dims, size, 16 if slices is None else slices, seed, raters)
 
     def cases(self) -> Iterator[SourceCase | PathError]:
         for index in range(self.count):
@@ -60,4 +61,8 @@ class PhantomSource(Source):
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
         # Without the number of cases: a set can be enlarged.
-        return {key: str(value) for key, value in asdict(self.spec).items()}
+        settings = {key: str(value) for key, value in asdict(self.spec).items()}
+        # Sets with one drawing keep the settings, and so the fingerprints, of earlier versions.
+        if self.spec.raters == 1:
+            del settings["raters"]
+        return settings
