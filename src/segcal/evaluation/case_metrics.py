@@ -28,6 +28,7 @@ class PredictedCase:
         image: (C, *S) or (*S), for pictures.
         logits: (K, *S), for metrics of logits.
         true_probs: true probabilities (K, *S), where they are known.
+        raters: labels (*S) of several readers by name; labels without a class are ignored.
     """
 
     name: str
@@ -37,6 +38,7 @@ class PredictedCase:
     image: NDArray[Any] | None = None
     logits: NDArray[Any] | Tensor | None = None
     true_probs: NDArray[Any] | None = None
+    raters: Mapping[str, NDArray[Any]] | None = None
 
 
 def evaluate_predicted_case(
@@ -49,6 +51,7 @@ def evaluate_predicted_case(
     result = evaluate_case(
         case.probs, case.target, case.spacing_mm, case=case.name, **names,
         groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
+        raters=case.raters,
     )  # fmt: skip
     return result, _draw(case)
 

@@ -241,6 +241,7 @@ def predicted_cases(
             image=image,
             logits=None if found.logits is None else found.logits.to(target_device),
             true_probs=case.truth(),
+            raters=dict(zip(case.readers, case.raters(), strict=True)) if case.readers else None,
         )
 
 

@@ -15,6 +15,7 @@ from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
+from segcal.metrics.readers import Readers, crps, energy_distance, threshold_samples
 from segcal.metrics.regions import DEFAULT_REGION, REGIONS, all_voxels, boundary, foreground, union
 from segcal.metrics.registry import (
     METRICS,
@@ -31,10 +32,11 @@ from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 __all__ = [
     "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "METRICS", "POOLED", "REGIONS", "CalibrationBins",
-    "CaseData", "CaseOptions", "CaseResult", "Metric", "ProperScores", "RegionData", "Reliability",
-    "Row", "StructureData", "VoxelStatistics", "adaptive_ece", "all_surface_distances",
-    "all_voxels", "boundary", "brier_parts", "check_groups", "confidence_verdict", "confusion",
-    "default_metrics", "dsc", "dsc_from_confusion", "evaluate_case", "find_metric", "foreground",
-    "get_metric", "pool_cases", "predicted_labels", "ranking_direction", "surface_distances",
-    "union", "voxel_statistics",
+    "CaseData", "CaseOptions", "CaseResult", "Metric", "ProperScores", "Readers", "RegionData",
+    "Reliability", "Row", "StructureData", "VoxelStatistics", "adaptive_ece",
+    "all_surface_distances", "all_voxels", "boundary", "brier_parts", "check_groups",
+    "confidence_verdict", "confusion", "crps", "default_metrics", "dsc", "dsc_from_confusion",
+    "energy_distance", "evaluate_case", "find_metric", "foreground", "get_metric", "pool_cases",
+    "predicted_labels", "ranking_direction", "surface_distances", "threshold_samples", "union",
+    "voxel_statistics",
 ]  # fmt: skip

@@ -145,10 +145,11 @@ def _label_maps_by_reader(labels: Path) -> dict[str, dict[str, Path]]:
         for folder in filter(Path.is_dir, list_folder(labels)):
             readers[folder.name] = {n: p for p in list_folder(folder) if (n := nifti_name(p))}
         return readers
-    named = [(_RATER.fullmatch(nifti_name(path) or ""), path) for path in list_folder(labels)]
-    if all(match for match, _ in named):
-        for match, path in named:
-            readers.setdefault(match[2], {})[match[1]] = path
+    for path in list_folder(labels):
+        match = _RATER.fullmatch(nifti_name(path) or "")
+        if match is None:
+            return {}
+        readers.setdefault(match[2], {})[match[1]] = path
     return readers
 
 
