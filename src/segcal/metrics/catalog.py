@@ -109,7 +109,7 @@ _BUILT_IN = (
     _against_readers("reader_brier", "reader Brier", lambda r: r.scores.brier(), "lower"),
     _against_readers("reader_nll", "reader NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
     _by_reader("reader_dsc", "reader DSC", readers.reader_dsc, "higher"),
-    _by_reader("reader_volume_ml", "volume error", readers.reader_volume_ml, "zero", unit="ml"),
+    _by_reader("reader_volume_ml", "volume error", readers.reader_volume_ml, "lower", unit="ml"),
     _by_reader("reader_ged", "energy distance", readers.reader_ged, "lower"),
     _by_reader("reader_crps_ml", "volume CRPS", readers.reader_crps_ml, "lower", unit="ml"),
     _by_reader("human_dsc", "human DSC", readers.human_dsc, None),
