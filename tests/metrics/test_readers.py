@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.core.arrays import label_shares, majority_label
+from segcal.core.arrays import label_shares
+from segcal.data.case import majority
 from segcal.data.phantom import PhantomSpec, make_case
 from segcal.metrics import (
     CalibrationBins,
@@ -180,7 +181,7 @@ def test_shares_and_majority() -> None:
     np.testing.assert_allclose(
         shares, [[third, third, 0, 0], [third, 2 * third, 0, 0], [third, 0, 1, 0]]
     )
-    assert majority_label(shares, 255).tolist() == [0, 1, 2, 255]
+    assert majority(labels).tolist() == [0, 1, 2, 255]
     batch = torch.from_numpy(labels)[None]
     assert torch.equal(label_shares(batch, 3, axis=1)[0], torch.from_numpy(shares))
 

@@ -53,16 +53,6 @@ def label_shares(labels: Array, num_classes: int, axis: int = 0) -> Array:
     """
     stack: Any = sys.modules["torch"].stack if is_tensor(labels) else np.stack
     votes = stack([(labels == k).sum(axis) for k in range(num_classes)], axis)
-    total = votes.sum(axis)
-    total[total == 0] = 1
-    shares = votes / (total[None] if axis == 0 else total[:, None])
+    total = votes.sum(axis, keepdims=True)
+    shares = votes / (total + (total == 0))
     return shares.float() if is_tensor(labels) else shares.astype(np.float32)
-
-
-def majority_label(shares: Array, ignored: int) -> np.ndarray[Any, Any]:
-    """The class with the largest share, (K, *S) → (*S); ties go to the lower class.
-
-    Where all shares are 0 it is `ignored`.
-    """
-    found = np.asarray(shares)
-    return np.where(found.any(axis=0), found.argmax(axis=0), ignored)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from segcal.core.arrays import label_shares, majority_label
+from segcal.core.arrays import label_shares
 from segcal.data.grid import IGNORED, Grid, Shape, Spacing
 from segcal.data.info import Dtype
 from segcal.data.intensity import ChannelIntensity
@@ -45,10 +45,10 @@ class Case:
 
 
 def majority(raters: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """The label that most readers drew; ties go to the lower class."""
+    """The label that most readers drew; ties go to the lower class; ignored if no one judged."""
     drawn = np.stack(list(raters))
-    classes = int(drawn.max(initial=0, where=drawn != IGNORED)) + 1
-    return majority_label(label_shares(drawn, classes), IGNORED).astype(np.uint8)
+    shares = label_shares(drawn, int(drawn.max(initial=0, where=drawn != IGNORED)) + 1)
+    return np.where(shares.any(axis=0), shares.argmax(axis=0), IGNORED).astype(np.uint8)
 
 
 class CaseProperties(BaseModel, frozen=True, extra="forbid"):

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from segcal.core.arrays import label_shares, majority_label
 from segcal.core.errors import PathError, list_folder
-from segcal.data.case import CaseProperties
+from segcal.data.case import CaseProperties, majority
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
-from segcal.data.grid import IGNORED, plan_grid
+from segcal.data.grid import plan_grid
 from segcal.data.orientation import axis_codes
 from segcal.data.preparation import fingerprint
 from segcal.data.splits import PARTS, Splits, find_duplicates, leaks
@@ -118,8 +117,7 @@ def _check_array(case: PreparedCase, name: str, dataset: PreparedDataset) -> lis
     if name == "raters":
         if [*map(count_labels, voxels)] != [*properties.readers.values()]:
             wrong.append("the voxel counts in case.json do not match raters")
-        shares = label_shares(voxels, dataset.num_classes)
-        if not np.array_equal(majority_label(shares, IGNORED), case.label()):
+        if not np.array_equal(majority(voxels), case.label()):
             wrong.append("label is not the majority of raters")
     if name == "image":
         decoded = decode_image(voxels, properties.scale, properties.offset)

@@ -54,9 +54,9 @@ class ItemDataset(Dataset[Batch]):
         check_int("seed", seed, low=0)
         self.cases, self.num_classes = dataset.part(part, fold), dataset.num_classes
         self.raters, self.seed, self.epoch = raters, seed, 0
-        names = {case.readers for case in self.cases} if raters != "majority" else {("one",)}
-        if len(names) > 1 or () in names:
-            problem = "has cases without readers" if () in names else "has cases of other readers"
+        readers = set() if raters == "majority" else {case.readers for case in self.cases}
+        if len(readers) > 1 or () in readers:
+            problem = "has cases without readers, or with different ones"
             raise PathError(dataset.root, problem, "set `data.raters` to majority")
 
     def __len__(self) -> int:

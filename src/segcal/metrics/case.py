@@ -88,12 +88,12 @@ def evaluate_case(
                 f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
                 f"shape of `target`, but got {tuple(array.shape)}."
             )
-    readers = None
+    predicted, readers = predicted_labels(probs), None
     if raters:
         drawn = [check_labels(f"raters[{k!r}]", each, truth.shape) for k, each in raters.items()]
-        readers = Readers(tuple(raters), np.stack(drawn), len(probs))
+        readers = Readers(tuple(raters), np.stack(drawn), predicted, len(probs))
     data = CaseData(
-        probs, truth, predicted_labels(probs), check_spacing(spacing_mm, truth.ndim),
+        probs, truth, predicted, check_spacing(spacing_mm, truth.ndim),
         check_groups(groups, len(probs)), options, ignore_index, logits, true_probs, readers,
     )  # fmt: skip
     new_row = partial(Row, run, method, seed, dataset, case)
@@ -107,10 +107,8 @@ def evaluate_case(
         for label, region, value in _values(metric, data):
             rows.append(new_row(label, region, name, value))
     true_bins = None if true_probs is None else data.true_bins
-    of_readers = {} if readers is None else data.reader_statistics
-    return CaseResult(
-        rows, data.counts.statistics, true_bins=true_bins, reader_statistics=of_readers
-    )
+    frequency = data.reader_statistics if readers else {}
+    return CaseResult(rows, data.counts.statistics, true_bins, reader_statistics=frequency)
 
 
 def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:
@@ -118,10 +116,11 @@ def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:
     if metric.scope == "structure":
         for name, labels in case.groups.items():
             value = metric.read(StructureData(name, labels, case))
-            each = value if isinstance(value, Mapping) else {None: value}
-            for reader, one in each.items():
-                label = name if reader is None else f"{name}/{reader}"
-                yield label, "all", _one(metric, one)
+            if np.ndim(value) == 1 and case.readers is not None:
+                for reader, one in zip(case.readers.names, value, strict=True):
+                    yield f"{name}/{reader}", "all", float(one)
+            else:
+                yield name, "all", _one(metric, value)
     elif metric.scope == "image":
         for label, value in _by_class(metric, metric.read(case), case.num_classes):
             yield label, "all", value

@@ -16,7 +16,7 @@ from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import confusion
-from segcal.metrics.readers import Reader, Readers
+from segcal.metrics.readers import Readers
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
@@ -151,11 +151,6 @@ class CaseData:
         }  # fmt: skip
 
     @cached_property
-    def compared_readers(self) -> dict[str, Reader]:
-        """Each reader against the prediction and against the other readers."""
-        return self.readers.compare(self.labels) if self.readers is not None else {}
-
-    @cached_property
     def normalized_true_probs(self) -> npt.NDArray[np.float32]:
         """`true_probs` with the sum 1 in every voxel; stored half precision loses it."""
         true = np.asarray(to_numpy(self.true_probs), dtype=np.float32)
@@ -206,6 +201,12 @@ class StructureData:
     def probs(self) -> npt.NDArray[Any]:
         """The predicted probability of the structure, (*S)."""
         return to_numpy(self.case.probs[list(self.labels)].sum(0))
+
+    @property
+    def readers(self) -> Readers:
+        """The readers of the case, for metrics that require them."""
+        assert self.case.readers is not None
+        return self.case.readers
 
     @property
     def spacing_mm(self) -> tuple[float, ...]:

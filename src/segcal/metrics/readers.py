@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array, label_shares, majority_label, to_numpy
+from segcal.core.arrays import Array, label_shares, to_numpy
 from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics.overlap import confusion, dsc_from_confusion
 
 if TYPE_CHECKING:
     from segcal.metrics.case_data import CaseData, StructureData
 
+Floats = npt.NDArray[np.float64]
 SAMPLES = 16
 
 
@@ -85,26 +86,15 @@ def crps(samples: npt.ArrayLike, observed: npt.ArrayLike) -> float:
 
 
 @dataclass(frozen=True)
-class Reader:
-    """One reader of a case.
-
-    Attributes:
-        prediction: (K, K) voxels by label of the reader (row) and of the prediction (column).
-        others: (K, K) voxels by majority of the other readers (row) and label of the reader.
-        brier: Brier score of the reader's labels against the frequency among the other readers.
-    """
-
-    prediction: npt.NDArray[np.int64]
-    others: npt.NDArray[np.int64]
-    brier: float
-
-
-@dataclass(frozen=True)
 class Readers:
-    """The label maps of the readers of a case, (R, *S), and what several metrics share."""
+    """What several metrics share of the label maps (R, *S) of a case's readers.
+
+    `predicted` is the predicted label map (*S).
+    """
 
     names: tuple[str, ...]
     labels: LabelMap
+    predicted: LabelMap
     num_classes: int
 
     @cached_property
@@ -117,68 +107,69 @@ class Readers:
         """(R, *S): the voxels that each reader judged."""
         return np.asarray((self.labels >= 0) & (self.labels < self.num_classes))
 
-    def compare(self, predicted: LabelMap) -> dict[str, Reader]:
-        """Each reader against the predicted labels and against the other readers."""
-        out = {}
-        for index, name in enumerate(self.names):
-            own, judged = self.labels[index], self.judged[index]
+    @cached_property
+    def with_prediction(self) -> npt.NDArray[np.int64]:
+        """(R, K, K): voxels by label of the reader (row) and of the prediction (column)."""
+        pairs = zip(self.labels, self.judged, strict=True)
+        return np.stack([confusion(self.predicted[j], r[j], self.num_classes) for r, j in pairs])
+
+    @cached_property
+    def with_others(self) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Each reader against the others.
+
+        (R, K, K) voxels by majority of the others (row) and label of the reader (column), and (R,)
+        the Brier score of the reader's labels against the frequency among the others.
+        """
+        tables, scores = [], []
+        for index, judged in enumerate(self.judged):
             shares = np.asarray(label_shares(np.delete(self.labels, index, 0), self.num_classes))
             both = judged & shares.any(0)
-            label, shares = own[both].astype(np.int64), shares[:, both]
-            agreed = shares[label, np.arange(label.size)]
+            own, shares = self.labels[index][both].astype(np.int64), shares[:, both]
+            tables.append(confusion(own, shares.argmax(0), self.num_classes))
             # Σ_k (y_k − q_k)² of a one-hot y.
-            squared = 1 - 2 * agreed + np.square(shares).sum(0)
-            out[name] = Reader(
-                confusion(predicted[judged], own[judged], self.num_classes),
-                confusion(label, majority_label(shares, -1), self.num_classes),
-                float(squared.mean(dtype=np.float64)) if label.size else float("nan"),
-            )
-        return out
+            squared = 1 - 2 * shares[own, np.arange(own.size)] + np.square(shares).sum(0)
+            scores.append(squared.mean(dtype=np.float64) if own.size else np.nan)
+        return np.stack(tables), np.array(scores)
 
 
-def reader_dsc(structure: StructureData) -> dict[str, float]:
-    """Dice similarity coefficient of the prediction with each reader."""
-    readers = structure.case.compared_readers.items()
-    return {name: _dsc(structure, reader.prediction) for name, reader in readers}
+def reader_dsc(structure: StructureData) -> Floats:
+    """(R,): Dice similarity coefficient of the prediction with each reader."""
+    return _dsc(structure, structure.readers.with_prediction)
 
 
-def human_dsc(structure: StructureData) -> dict[str, float]:
-    """Dice similarity coefficient of each reader with the majority of the others."""
-    readers = structure.case.compared_readers.items()
-    return {name: _dsc(structure, reader.others) for name, reader in readers}
+def human_dsc(structure: StructureData) -> Floats:
+    """(R,): Dice similarity coefficient of each reader with the majority of the others."""
+    return _dsc(structure, structure.readers.with_others[0])
 
 
-def _dsc(structure: StructureData, table: npt.NDArray[np.int64]) -> float:
-    empty = structure.case.options.empty
-    return dsc_from_confusion(table, structure.labels, empty) if table.any() else float("nan")
+def _dsc(structure: StructureData, tables: npt.NDArray[np.int64]) -> Floats:
+    """NaN for a reader who judged no voxel."""
+    labels, empty = structure.labels, structure.case.options.empty
+    return np.array([dsc_from_confusion(t, labels, empty) if t.any() else np.nan for t in tables])
 
 
-def reader_volume_ml(structure: StructureData) -> dict[str, float]:
-    """|expected volume Σp − volume that a reader drew| over the voxels that the reader judged."""
-    probs, readers = structure.probs, structure.case.readers
-    assert readers is not None
-    expected = [float(probs[judged].sum(dtype=np.float64)) for judged in readers.judged]
+def reader_volume_ml(structure: StructureData) -> Floats:
+    """(R,): |Σp − volume that the reader drew|, over the voxels that the reader judged."""
+    probs = structure.probs
+    expected = [probs[judged].sum(dtype=np.float64) for judged in structure.readers.judged]
+    return np.abs(np.array(expected) * structure.voxel_ml - _volumes_ml(structure))
+
+
+def human_volume_ml(structure: StructureData) -> Floats:
+    """(R,): |volume that the reader drew − mean volume of the others|."""
     drawn = _volumes_ml(structure)
-    pairs = zip(drawn.items(), expected, strict=True)
-    return {name: abs(volume * structure.voxel_ml - own) for (name, own), volume in pairs}
-
-
-def human_volume_ml(structure: StructureData) -> dict[str, float]:
-    """|volume that a reader drew − mean volume of the others|."""
-    drawn = _volumes_ml(structure)
-    values = np.array([*drawn.values()])
-    known = np.isfinite(values)
-    others = values[known].sum() - np.where(known, values, 0)
+    known = np.isfinite(drawn)
+    others = drawn[known].sum() - np.where(known, drawn, 0)
     with np.errstate(invalid="ignore"):
         mean = others / (known.sum() - known)  # NaN for a single reader
-    return dict(zip(drawn, np.abs(values - mean).tolist(), strict=True))
+    return np.asarray(np.abs(drawn - mean))
 
 
-def _volumes_ml(structure: StructureData) -> dict[str, float]:
-    """The volume that each reader drew; NaN if the reader judged no voxel."""
-    tables = {name: r.prediction for name, r in structure.case.compared_readers.items()}
-    voxels = {n: t[list(structure.labels)].sum() if t.any() else np.nan for n, t in tables.items()}
-    return {name: float(count) * structure.voxel_ml for name, count in voxels.items()}
+def _volumes_ml(structure: StructureData) -> Floats:
+    """(R,): the volume that each reader drew; NaN for a reader who judged no voxel."""
+    tables = structure.readers.with_prediction
+    voxels = np.where(tables.any((1, 2)), tables[:, structure.labels].sum((1, 2)), np.nan)
+    return np.asarray(voxels * structure.voxel_ml)
 
 
 def reader_ged(structure: StructureData) -> float:
@@ -197,15 +188,15 @@ def _masks(structure: StructureData) -> tuple[Mask, Mask]:
 
     The n voxels are those that all these readers judged.
     """
-    readers = structure.case.readers
-    assert readers is not None
-    present = readers.judged.reshape(len(readers.labels), -1).any(axis=1)
-    voxels = readers.judged[present].all(axis=0)
+    readers = structure.readers
+    present = readers.with_prediction.any((1, 2))
+    voxels = np.asarray(readers.judged[present].all(axis=0))
     drawn = np.isin(readers.labels[present][:, voxels], structure.labels)
     return threshold_samples(structure.probs[voxels]), drawn
 
 
 def human_brier(case: CaseData) -> float:
     """Brier score of a reader's labels against the mean of the others, averaged over readers."""
-    each = np.array([reader.brier for reader in case.compared_readers.values()])
-    return float(each[np.isfinite(each)].mean()) if np.isfinite(each).any() else float("nan")
+    assert case.readers is not None
+    each = case.readers.with_others[1]
+    return float(np.nanmean(each)) if np.isfinite(each).any() else float("nan")

@@ -32,8 +32,7 @@ class Metric:
         read: computes the value. Its argument depends on `scope`: a `StructureData`, a
             `RegionData` or a `CaseData`. It returns a number, NaN where the metric is undefined,
             or, for the scopes "region" and "image", an array with one number per class. For the
-            scope "structure" it may return a number for each reader by name; their rows have
-            labels such as "liver/2", for reader 2.
+            scope "structure", an array with one number per reader gives rows such as "liver/2".
         better: "higher" or "lower" values, or values closer to "zero". None for a metric that
             describes the data or the model and cannot be ranked.
         scope: "structure" for a value per structure of the whole image, "region" for a value in

@@ -61,8 +61,4 @@ class PhantomSource(Source):
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
         # Without the number of cases: a set can be enlarged.
-        settings = {key: str(value) for key, value in asdict(self.spec).items()}
-        # Sets with one drawing keep the settings, and so the fingerprints, of earlier versions.
-        if self.spec.raters == 1:
-            del settings["raters"]
-        return settings
+        return {key: str(value) for key, value in asdict(self.spec).items()}

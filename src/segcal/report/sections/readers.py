@@ -6,14 +6,14 @@ from functools import partial
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.sections.main import with_notes
-from segcal.report.table_model import Cell, Row, Table, mark_best, metric_column
+from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
 from segcal.study import Dataset
 
 # Up to this many readers, the DSC with each of them has a column of its own.
 _MAX_COLUMNS = 6
 _FREQUENCY = {"reader_ece": "ECE", "reader_brier": "Brier", "reader_nll": "NLL"}
 # The value of a reader against the others, in the column of each metric.
-_HUMAN = {
+_HUMAN: dict[tuple[str, ...], str] = {
     ("dsc", "all"): "human_dsc",
     ("reader_brier", "all"): "human_brier",
     ("reader_volume_ml", "all"): "human_volume_ml",
@@ -42,7 +42,7 @@ def reader_table(context: Context, dataset: Dataset, region: str) -> Table | Non
     if not labels:
         return None
     group = f"against the frequency ({region})"
-    columns = {
+    columns: dict[tuple[str, ...], Column] = {
         (metric, region): metric_column(metric, group=group, dataset=name, title=title)
         for metric, title in _FREQUENCY.items()
     }
@@ -64,11 +64,8 @@ def reader_table(context: Context, dataset: Dataset, region: str) -> Table | Non
     )
     title = f"Several readers: {dataset.title}"
     table = Table(f"readers_{name}", title, tuple(columns.values()), rows, caption, region=region)
-    human = {key: _HUMAN.get(key[:2], "human_dsc" if key[2:] else "") for key in columns}
-    cells = (
-        Cell(aggregates.overall(name, methods[0], metric, "all", *key[2:]))
-        for key, metric in human.items()
-    )
-    last = Row("", "each reader", tuple(cells), rule=True)
+    human = {key: _HUMAN.get(key, "human_dsc" if key[2:] else "") for key in columns}
+    own = [aggregates.overall(name, methods[0], m, "all", *key[2:]) for key, m in human.items()]
     table = mark_best(with_notes(table, context))
+    last = Row("", "each reader", tuple(map(Cell, own)), rule=True)
     return replace(table, rows=(*table.rows, last))
