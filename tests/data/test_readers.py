@@ -117,7 +117,7 @@ def test_invalid_readers(tmp_path: Path, change: object, name: str, problem: str
     root = readers_tree(tmp_path / "source")
     change(root)  # type: ignore[operator]
     with pytest.raises(PathError, match=problem) as caught:
-        prepare(FolderSource(root), tmp_path / "out")
+        prepare(FolderSource(root, classes="a,b,c"), tmp_path / "out")
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
