@@ -230,3 +230,23 @@ def test_targets_of_patches(phantoms: PreparedDataset) -> None:
         assert (soft.target[:, 1:5].gather(0, one.target[None, 1:5]) > 0).all()
     first = drawn[0].target
     assert any(not torch.equal(first, (drawn.set_epoch(e), drawn[0])[1].target) for e in (1, 2))
+
+
+@pytest.mark.realdata
+def test_some_lidc_nodules(data_root: Path, tmp_path: Path) -> None:
+    lidc = data_root / "lidc"
+    if not lidc.is_dir():
+        pytest.skip(f"no LIDC below {data_root}")
+    source = tmp_path / "lidc"
+    names = [f"LIDC-IDRI-{n}.nii.gz" for n in ("0006_n0", "0012_n0", "0037_n0")]
+    for folder in ("images", *(f"raters/{reader}" for reader in "1234")):
+        (source / folder).mkdir(parents=True)
+        for name in names:
+            (source / folder / name).symlink_to(lidc / folder / name)
+    dataset = prepare(FolderSource(source, classes="nodule"), tmp_path / "out").dataset
+    assert check_dataset(tmp_path / "out").problems == ()
+    # One of four readers saw the first nodule; three of four saw the second.
+    counts = [dataset[name[:-7]].properties.readers for name in names[:2]]
+    assert [sum(1 in each for each in one.values()) for one in counts] == [1, 3]
+    assert counts[1]["2"] == {0: 65454, 1: 82}
+    assert not dataset[names[0][:-7]].label().any()
