@@ -29,17 +29,17 @@ def test_numbers_of_methods_and_readers(tmp_path: Path) -> None:
     table = reader_table(context, context.datasets[0], "all")
     assert table is not None
     titles = [column.title for column in table.columns]
-    assert titles[:4] == ["ECE", "Brier", "NLL", "majority"]
+    assert titles[:4] == ["ECE", "Brier", "NLL", "DSC"]
     assert [row.title for row in table.rows] == ["a", "b", "each reader"]
     shown = {
         row.title: dict(zip(titles, (cell.number.mean for cell in row.cells), strict=True))
         for row in table.rows
     }
-    assert shown["b"]["nodule/2"] == pytest.approx(0.72)
-    assert shown["b"]["a reader (mean)"] == pytest.approx(0.715)
+    assert shown["b"]["2"] == pytest.approx(0.72)
+    assert shown["b"]["mean"] == pytest.approx(0.715)
     human = shown["each reader"]
-    assert human["majority"] == pytest.approx(0.65)
-    assert (human["nodule/1"], human["nodule/2"]) == (0.6, 0.7)
+    assert human["DSC"] == pytest.approx(0.65)
+    assert (human["1"], human["2"]) == (0.6, 0.7)
     assert (human["Brier"], human["volume error"]) == (0.01, 0.25)
     assert [row.cells[1].mark for row in table.rows] == ["best", "", ""]
     # Another region: the readers' Brier score is of all voxels and is not shown.

@@ -46,11 +46,13 @@ def reader_table(context: Context, dataset: Dataset, region: str) -> Table | Non
         (metric, region): metric_column(metric, group=group, dataset=name, title=title)
         for metric, title in _FREQUENCY.items()
     }
-    columns["dsc", "all"] = metric_column("dsc", group="DSC with", dataset=name, title="majority")
-    each = partial(metric_column, "reader_dsc", group="DSC with", dataset=name)
-    columns["reader_dsc", "all"] = each(title="a reader (mean)")
-    if len(labels) <= _MAX_COLUMNS:
-        columns |= {("reader_dsc", "all", label): each(title=label) for label in labels}
+    columns["dsc", "all"] = metric_column("dsc", group="majority", dataset=name)
+    each = partial(metric_column, "reader_dsc", group="DSC with reader", dataset=name)
+    columns["reader_dsc", "all"] = each(title="mean")
+    single = len({label.split("/")[0] for label in labels}) == 1
+    for label in labels if len(labels) <= _MAX_COLUMNS else ():
+        title = label.split("/")[1] if single else label
+        columns["reader_dsc", "all", label] = each(title=title)
     for metric in ("reader_volume_ml", "reader_ged", "reader_crps_ml"):
         columns[metric, "all"] = metric_column(metric, group="distribution", dataset=name)
     methods = context.methods_of(name)
