@@ -106,7 +106,7 @@ def test_padding_is_ignored_in_every_map(tmp_path: Path) -> None:
         (lambda root: (root / "raters/1/x.nii.gz").rename(root / "raters/1/z.nii.gz"),
          "z.nii.gz", "no image"),
         (lambda root: [p.unlink() for p in (root / "raters").glob("*/y.nii.gz")],
-         "raters", "label map of y"),
+         "raters", "mask of y"),
         (lambda root: save(root / "raters/10/x.nii.gz", np.zeros((4, 4, 4), np.uint8)),
          "x.nii.gz", "shape"),
         (lambda root: save(root / "raters/10/x.nii.gz", np.full(SHAPE, 0.5, np.float32)),

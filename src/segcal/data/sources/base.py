@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -13,25 +13,31 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.data.case import Case, majority
-from segcal.data.formats.nifti import (
+from segcal.data.formats import (
     Header,
     check_same_grid,
+    files_of,
     read_channels,
     read_header,
     read_labels,
+    read_masks,
 )
-from segcal.data.grid import IGNORED, Grid, GridRecipe, Shape, plan_grid
+from segcal.data.grid import IGNORED, GridRecipe, Shape, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
+from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
+
+# Names of the image and the labels in .npz and .h5 files.
+ARRAYS = ("image", "label")
 
 
 @dataclass(frozen=True)
 class SourceCase(ABC):
     """One case of a source. Worker processes receive it, so it must be picklable.
 
-    `patient` decides the splits: cases of one patient stay in one part. NIfTI files need no own
-    class, see `NiftiCase`; for another format write a subclass.
+    `patient` decides the splits: cases of one patient stay in one part. Files of the supported
+    formats need no own class, see `FileCase`; for another format write a subclass.
     """
 
     name: str
@@ -52,38 +58,53 @@ class SourceCase(ABC):
 
 
 @dataclass(frozen=True)
-class NiftiCase(SourceCase):
-    """NIfTI files: one image per channel, or one with all channels; and a label map.
+class FileCase(SourceCase):
+    """Files of any supported format: one image per channel, or one with all channels; and labels.
 
-    If several readers labeled the case, `label` is None and `raters` has the label map of each
-    reader by name; None for a reader without one, whose voxels are then ignored.
+    `label` is a label map, or a mask for each class by its name. A folder of slices is one path.
+    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file. If
+    several readers labeled the case, `label` is empty and `raters` has the label map of each reader
+    by name; None for a reader without one, whose voxels are then ignored.
     """
 
     images: tuple[Path, ...]
-    label: Path | None
+    label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
-    raters: dict[str, Path | None] = field(default_factory=dict)
+    arrays: tuple[str, str] = ARRAYS
+    raters: Mapping[str, Path | None] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, *filter(None, (self.label, *self.raters.values())))
+        labels = (self.label,) if isinstance(self.label, Path) else self.label.values()
+        drawn = filter(None, self.raters.values())
+        paths = dict.fromkeys((*self.images, *labels, *drawn))
+        return tuple(file for path in paths for file in files_of(path))
+
+    def header(self) -> Header:
+        """The header of the first image."""
+        return read_header(self.images[0], self.arrays[0])
 
     def shape(self) -> Shape:
-        return read_header(self.images[0]).shape
+        return self.header().shape
 
     def load(self, info: DatasetInfo) -> Case:
-        image, header = read_channels(self.images, len(info.channels))
+        image, header = read_channels(self.images, len(info.channels), self.arrays[0])
         digest = hashlib.sha256(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
         grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
-        raters = {name: _read_label(p, header, grid, info) for name, p in self.raters.items()}
-        label = majority(raters.values()) if raters else _read_label(self.label, header, grid, info)
+
+        def stored(label: Path | Mapping[str, Path] | None) -> NDArray[np.uint8]:
+            if label is None:
+                return np.full(grid.shape, IGNORED, dtype=np.uint8)
+            return grid.apply_labels(_read_label(label, header, info, self.arrays[1]))
+
+        raters = {name: stored(path) for name, path in self.raters.items()}
         return Case(
             name=self.name,
             patient=self.patient,
             image=grid.apply_image(normalized),
-            label=label,
+            label=majority(raters.values()) if raters else stored(self.label),
             grid=grid,
             intensity=intensity,
             voxels_sha256=digest.hexdigest(),
@@ -93,23 +114,31 @@ class NiftiCase(SourceCase):
 
 
 def _read_label(
-    path: Path | None, header: Header, grid: Grid, info: DatasetInfo
+    label: Path | Mapping[str, Path], image: Header, info: DatasetInfo, key: str
 ) -> NDArray[np.uint8]:
-    """The stored label map of a file; ignored throughout if there is no file."""
-    if path is None:
-        return np.full(grid.shape, IGNORED, dtype=np.uint8)
-    labels, label_header = read_labels(path)
-    check_same_grid(label_header, header)
-    return grid.apply_labels(_map_labels(path, labels, info))
+    """The labels of a case on the grid of its image, as they are stored."""
+    if isinstance(label, Path):
+        labels, header = read_labels(label, key)
+    else:
+        first = next(iter(label.values()))
+        for name in info.classes.values():
+            if name not in label and name != info.classes[0]:
+                problem = f"has no mask of {name} beside it"
+                raise PathError(first, problem, "add an empty one, or leave the class out")
+        labels, header = read_masks({v: label[name] for v, name in info.classes.items() if v})
+    labels, header = turn_labels(labels, header, image)
+    check_same_grid(header, image)
+    return _map_labels(header.path, labels, info)
 
 
-def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:
+def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> NDArray[np.uint8]:
     known = info.label_map or {v: v for v in info.file_labels or range(256)}
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
         listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
-        raise PathError(path, problem, "correct the label map, or name all classes of the data set")
+        named = ", or name all classes (--classes)" if info.source in ("folder", "msd") else ""
+        raise PathError(path, problem, f"correct the label map{named}")
     table = np.zeros(max(known) + 1, dtype=np.uint8)
     table[list(known)] = list(known.values())
     return np.asarray(table[labels])
@@ -143,7 +172,7 @@ class Source(ABC):
         ...     def cases(self):
         ...         for path in sorted(self.folder.iterdir()):
         ...             images = (path / "t2.nii.gz",)
-        ...             yield NiftiCase(path.name, path.name[:4], images, path / "mask.nii.gz")
+        ...             yield FileCase(path.name, path.name[:4], images, path / "mask.nii.gz")
 
         Use it as `segcal prepare my_package.my_module:KneeSource --source … --out …`, or register
         it as an entry point of the group `segcal.sources`.
