@@ -1,5 +1,6 @@
 """One case: its arrays, and the properties stored with them."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -39,6 +40,8 @@ class Case:
     intensity: tuple[ChannelIntensity, ...]
     voxels_sha256: str
     truth: NDArray[np.float32] | None = None
+    group: str | None = None
+    annotated: tuple[int, ...] | None = None
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
     raters: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
@@ -55,9 +58,11 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     """`case.json`: what is stored beside the arrays of a case.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
-    stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
-    `readers` counts the voxels of each label of each reader, in the order of the array `raters`;
-    `settings` holds everything that decided how the source files became these arrays.
+    stored voxels of each class; `image_range` has the decoded minimum and maximum of each channel;
+    `readers` counts the voxels of each class of each reader, in the order of the array `raters`;
+    `settings` holds everything that decided how the source files became these arrays. `group` is a
+    site, scanner or pathology; `annotated` lists the classes that the label map shows if these are
+    not all of them.
     """
 
     version: Literal[2] = 2
@@ -75,7 +80,14 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     intensity: tuple[ChannelIntensity, ...]
     voxels_sha256: str
     sha256: dict[str, str]
+    group: str | None = None
+    annotated: tuple[int, ...] | None = None
     settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}
     readers: dict[str, dict[int, int]] = {}
+
+    @property
+    def ignored(self) -> int:
+        """Number of stored voxels that do not count."""
+        return math.prod(self.shape) - sum(self.voxels.values())

@@ -88,6 +88,8 @@ def pack_case(
         intensity=case.intensity,
         voxels_sha256=case.voxels_sha256,
         sha256={name: array_sha256(array) for name, array in arrays.items()},
+        group=case.group,
+        annotated=case.annotated,
         settings=dict(settings),
         sources=case.sources,
         notes=case.notes,

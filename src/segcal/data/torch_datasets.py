@@ -22,7 +22,7 @@ _KEPT_VOXELS = 2048
 
 
 class Batch(NamedTuple):
-    """Image (B, C, *S) float, target (B, *S) int64, and the case name of each image.
+    """Image (B, C, *S) float, target (B, *S) int64 (ignored voxels: -100), and the case names.
 
     The target "mean" of several readers is (B, K, *S) float, with K zeros where it is ignored.
 

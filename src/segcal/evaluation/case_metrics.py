@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class PredictedCase:
         logits: (K, *S), for metrics of logits.
         true_probs: true probabilities (K, *S), where they are known.
         raters: labels (*S) of several readers by name; labels without a class are ignored.
+        annotated: the classes that the labels show; None for all. Values of other classes, and of
+            structures with other classes, are NaN.
     """
 
     name: str
@@ -39,6 +42,7 @@ class PredictedCase:
     logits: NDArray[Any] | Tensor | None = None
     true_probs: NDArray[Any] | None = None
     raters: Mapping[str, NDArray[Any]] | None = None
+    annotated: tuple[int, ...] | None = None
 
 
 def evaluate_predicted_case(
@@ -53,6 +57,13 @@ def evaluate_predicted_case(
         groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
         raters=case.raters,
     )  # fmt: skip
+    if case.annotated is not None:
+        unknown = {name for name, labels in groups.items() if not {*labels} <= {*case.annotated}}
+        unknown |= {str(k) for k in range(len(case.probs)) if k not in case.annotated}
+        result.rows = [
+            replace(row, value=math.nan) if row.label.split("/")[0] in unknown else row
+            for row in result.rows
+        ]
     return result, _draw(case)
 
 
