@@ -52,7 +52,9 @@ class DataConfig(Section):
     """The training data.
 
     `size` crops or pads slices of different sizes (2d); `patch_size`, `per_case` and `foreground`
-    are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory.
+    are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory. `raters`
+    is the target where several readers labeled each case: the majority, one reader drawn for each
+    item, or the mean, which is a soft target.
     """
 
     path: str = ""
@@ -64,6 +66,7 @@ class DataConfig(Section):
     foreground: Annotated[float, Field(ge=0, le=1)] = 0.5
     loader: Literal["auto", "resident", "stream"] = "auto"
     workers: Annotated[int, Field(ge=0)] = 0
+    raters: Literal["majority", "random", "mean"] = "majority"
 
     @_model_validator(mode="after")
     def _check_mode(self) -> Self:

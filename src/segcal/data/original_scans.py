@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.files import write_folder
@@ -72,12 +73,17 @@ def place(case: Case, recipe: GridRecipe, target: str | None = None) -> Case:
     """A case on its original grid, turned to the axis codes `target` and stored by `recipe`."""
     grid = turned_grid(case.grid, recipe, target)
     codes = axis_codes(case.grid.affine), axis_codes(grid.affine)
+
+    def stored(label: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return grid.apply_labels(np.asarray(reorient(label, *codes)))
+
     # Known probabilities are of generated cases, whose grid stays.
     truth = case.truth if case.truth is not None and case.truth.shape[1:] == grid.shape else None
     return replace(
         case,
         image=grid.apply_image(reorient(case.image, *codes)),
-        label=grid.apply_labels(np.asarray(reorient(case.label, *codes))),
+        label=stored(case.label),
+        raters={name: stored(drawn) for name, drawn in case.raters.items()},
         grid=grid,
         truth=truth,
     )

@@ -25,7 +25,7 @@ from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_t
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data._workers import run_jobs
-from segcal.data.case import Case, CaseProperties, SourceFile
+from segcal.data.case import Case, CaseProperties, SourceFile, majority
 from segcal.data.case_tables import read_groups
 from segcal.data.dataset import PreparedDataset, open_dataset
 from segcal.data.formats import read_labels
@@ -230,13 +230,13 @@ def _ask_modality(case: Case, source: SourceCase) -> None:
 def load_case(source: SourceCase, info: DatasetInfo) -> Case:
     """Read a case as `info` describes; voxels that do not count are IGNORED."""
     case = source.load(info)
-    label = _ignore_unknown(case, source)
-    return replace(case, label=label, group=source.group, annotated=source.annotated)
+    raters = {name: _ignore_unknown(drawn, case, source) for name, drawn in case.raters.items()}
+    label = majority(raters.values()) if raters else _ignore_unknown(case.label, case, source)
+    return replace(case, label=label, raters=raters, group=source.group, annotated=source.annotated)
 
 
-def _ignore_unknown(case: Case, source: SourceCase) -> NDArray[np.uint8]:
+def _ignore_unknown(label: NDArray[np.uint8], case: Case, source: SourceCase) -> NDArray[np.uint8]:
     """The label with IGNORED outside the mask, and for background if classes are missing in it."""
-    label = case.label
     if source.mask is not None:
         mask, header = read_labels(source.mask)
         if header.shape != case.grid.original_shape:
@@ -340,7 +340,8 @@ def _write_description(
     info: DatasetInfo, out: Path, cases: Sequence[CaseProperties], problems: Sequence[PathError]
 ) -> None:
     """Write dataset.yaml."""
-    top = max(1, *(max(c.voxels, default=0) for c in cases))
+    counted = [labels for c in cases for labels in (c.voxels, *c.readers.values())]
+    top = max(1, *(max(labels, default=0) for labels in counted))
     numbered = {0: "background"} | {v: f"class {v}" for v in range(1, top + 1)}
     packages = ("numpy", "scipy", "nibabel", "blosc2")
     info = info.model_copy(
@@ -365,7 +366,7 @@ def fingerprint(cases: Iterable[CaseProperties], info: DatasetInfo) -> str:
     """
     stored = []
     for case in sorted(cases, key=lambda c: c.name):
-        content = case.model_dump(mode="json")
+        content = case.model_dump(mode="json", exclude=None if case.readers else {"readers"})
         for source in content["sources"]:
             del source["mtime_ns"]
         # A group decides only how results are listed.

@@ -416,6 +416,9 @@ def predicted_cases(
             image=image if measured is case else measured.image(),
             logits=logits,
             true_probs=measured.truth(),
+            raters=dict(zip(measured.readers, measured.raters(), strict=True))
+            if measured.readers
+            else None,
             annotated=measured.properties.annotated,
         )
 

@@ -47,7 +47,7 @@ class SegmentationLoss(nn.Module):
 
     Args:
         ignore_index: pixels with this label do not count, neither in the loss nor in the priors
-            of their neighbors. Soft targets have no ignored pixels.
+            of their neighbors. With soft targets, pixels whose K values are all 0 do not count.
         class_weights: K weights w_k of the true class, used by the cross-entropy part. The mean
             then divides by the summed weight of the targets, as torch does.
         reduction: "mean" over the pixels that count, "sum" over them, or "none": a map (B, *S)
@@ -58,7 +58,8 @@ class SegmentationLoss(nn.Module):
 
     Shape:
         - logits: (B, K, *S), S 2-D or 3-D. Half precision is upcast to float32.
-        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1.
+        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1
+          (or are all 0 where ignored).
         - output: scalar, or (B, *S) if `reduction` is "none".
 
     Example:

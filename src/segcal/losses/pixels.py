@@ -44,7 +44,7 @@ class Pixels:
         self._log_probs: Tensor | None = None
         self.class_weights = fit_weights(class_weights, self.logits)
         if target.ndim == logits.ndim:
-            check_soft_labels("target", target, self.num_classes)
+            self.counted = check_soft_labels("target", target, self.num_classes)
             self.target = target.to(self.logits.dtype)
         else:
             self.target = self.labels = self._checked_labels(target)

@@ -16,6 +16,7 @@ from segcal.metrics.case_data import CaseData, RegionData, StructureData, predic
 from segcal.metrics.levels import LEVELS, ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
+from segcal.metrics.readers import Readers, crps, energy_distance, threshold_samples
 from segcal.metrics.regions import (
     DEFAULT_REGION,
     REGIONS,
@@ -42,10 +43,10 @@ from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 __all__ = [
     "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "LEVELS", "METRICS", "POOLED", "REGIONS",
     "CalibrationBins", "CaseData", "CaseOptions", "CaseResult", "ConfidenceLevels", "Metric",
-    "ProperScores", "RegionData", "Reliability", "Row", "StructureData", "VoxelStatistics",
-    "adaptive_ece", "all_surface_distances", "all_voxels", "boundary", "brier_parts",
-    "check_groups", "confidence_verdict", "confusion", "default_metrics", "dsc",
-    "dsc_from_confusion", "evaluate_case", "find_metric", "foreground", "get_metric",
-    "pool_cases", "predicted", "predicted_boundary", "predicted_labels", "ranking_direction",
-    "surface_distances", "union", "voxel_statistics",
+    "ProperScores", "Readers", "RegionData", "Reliability", "Row", "StructureData",
+    "VoxelStatistics", "adaptive_ece", "all_surface_distances", "all_voxels", "boundary",
+    "brier_parts", "check_groups", "confidence_verdict", "confusion", "crps", "default_metrics",
+    "dsc", "dsc_from_confusion", "energy_distance", "evaluate_case", "find_metric", "foreground",
+    "get_metric", "pool_cases", "predicted", "predicted_boundary", "predicted_labels",
+    "ranking_direction", "surface_distances", "threshold_samples", "union", "voxel_statistics",
 ]  # fmt: skip

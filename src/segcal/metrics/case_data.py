@@ -1,5 +1,6 @@
 """One case as metrics see it: its arrays, and what several metrics share, computed once."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,10 +17,11 @@ from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import confusion
+from segcal.metrics.readers import Readers
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
-from segcal.metrics.voxel_sums import VoxelStatistics
+from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class CaseData:
         ignore_index: label of voxels in `target` that are not counted.
         logits: (K, *S), or None.
         true_probs: true probabilities (K, *S) where they are known, or None.
+        readers: the label maps of several readers, or None.
     """
 
     probs: Array
@@ -58,6 +61,7 @@ class CaseData:
     ignore_index: int = -100
     logits: Array | None = None
     true_probs: Array | None = None
+    readers: Readers | None = None
 
     @property
     def num_classes(self) -> int:
@@ -139,6 +143,19 @@ class CaseData:
         return bins.update(self.probs, self.normalized_true_probs, batched=False)
 
     @cached_property
+    def reader_statistics(self) -> dict[str, VoxelStatistics]:
+        """Statistics of each region against the frequency of the readers' labels."""
+        assert self.readers is not None
+        frequency = self.readers.frequency
+        return {
+            name: voxel_statistics(
+                self.probs, frequency, self.num_classes, mask & frequency.any(axis=0),
+                num_bins=self.options.num_bins, batched=False,
+            )
+            for name, mask in self.masks.items()
+        }  # fmt: skip
+
+    @cached_property
     def normalized_true_probs(self) -> npt.NDArray[np.float32]:
         """`true_probs` with the sum 1 in every voxel; stored half precision loses it."""
         true = np.asarray(to_numpy(self.true_probs), dtype=np.float32)
@@ -186,9 +203,25 @@ class StructureData:
         return np.isin(self.case.target, self.labels)
 
     @property
+    def probs(self) -> npt.NDArray[Any]:
+        """The predicted probability of the structure, (*S)."""
+        return to_numpy(self.case.probs[list(self.labels)].sum(0))
+
+    @property
+    def readers(self) -> Readers:
+        """The readers of the case, for metrics that require them."""
+        assert self.case.readers is not None
+        return self.case.readers
+
+    @property
     def spacing_mm(self) -> tuple[float, ...]:
         """Voxel size along each axis."""
         return self.case.spacing_mm
+
+    @property
+    def voxel_ml(self) -> float:
+        """Volume of a voxel; in 2-D, of one that is 1 mm thick."""
+        return math.prod(self.spacing_mm) / 1000
 
     @property
     def distances(self) -> SurfaceDistances:

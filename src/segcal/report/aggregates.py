@@ -16,6 +16,8 @@ from segcal.study import Study
 EXTRA = (
     "dsc", "ece", "cece", "signed_gap", "class_ece", "mean_abs_logit", "mean_confidence",
     "truth_ece", "truth_cece", "truth_mae", "truth_kl",
+    "reader_ece", "reader_brier", "reader_nll", "reader_dsc", "reader_volume_ml", "reader_ged",
+    "reader_crps_ml", "human_dsc", "human_brier", "human_volume_ml",
 )  # fmt: skip
 _KEYS = ["dataset", "method", "region", "metric"]
 

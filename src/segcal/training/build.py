@@ -177,10 +177,12 @@ def build_loader(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) 
     if data.patch_size is not None:
         items = PatchDataset(
             dataset, "train", patch_size=data.patch_size, per_case=data.per_case,
-            foreground=data.foreground, fold=data.fold, seed=config.seed,
+            foreground=data.foreground, fold=data.fold, raters=data.raters, seed=config.seed,
         )  # fmt: skip
     else:
-        items = SliceDataset(dataset, "train", fold=data.fold, size=data.size)
+        items = SliceDataset(
+            dataset, "train", fold=data.fold, size=data.size, raters=data.raters, seed=config.seed
+        )
         if items.shape() is None:
             remedy = "set `data.size`, for example --set data.size=[192,192]"
             raise ValueError(f"the slices of {dataset.root} differ in size; {remedy}")

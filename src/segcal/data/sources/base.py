@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
-from segcal.data.case import Case, hash_voxels
+from segcal.data.case import Case, hash_voxels, majority
 from segcal.data.formats import (
     Header,
     check_same_grid,
@@ -79,18 +79,22 @@ class FileCase(SourceCase):
     """Files of any supported format: one image per channel, or one with all channels; and labels.
 
     `label` is a label map, or a mask for each class by its name. A folder of slices is one path.
-    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file.
+    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file. If
+    several readers labeled the case, `label` is empty and `raters` has the label map of each reader
+    by name; None for a reader without one, whose voxels are then ignored.
     """
 
     images: tuple[Path, ...]
     label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
     arrays: tuple[str, str] = ARRAYS
+    raters: Mapping[str, Path | None] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[Path, ...]:
         labels = (self.label,) if isinstance(self.label, Path) else self.label.values()
-        paths = dict.fromkeys((*self.images, *labels))
+        drawn = filter(None, self.raters.values())
+        paths = dict.fromkeys((*self.images, *labels, *drawn))
         return tuple(file for path in paths for file in files_of(path))
 
     def header(self) -> Header:
@@ -104,24 +108,31 @@ class FileCase(SourceCase):
         return self.header().spacing_mm
 
     def labels(self) -> dict[int, Path]:
-        if not isinstance(self.label, Path):
-            return {}
-        return dict.fromkeys(present(read_labels(self.label, self.arrays[1])[0]), self.label)
+        labels = (self.label,) if isinstance(self.label, Path) else ()
+        paths = filter(None, (*labels, *self.raters.values()))
+        return {v: path for path in paths for v in present(read_labels(path, self.arrays[1])[0])}
 
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels), self.arrays[0])
-        stored_labels = _read_label(self.label, header, info, self.arrays[1])
         normalized, intensity = normalize_image(self.images, image, info.intensity)
         grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
+
+        def stored(label: Path | Mapping[str, Path] | None) -> NDArray[np.uint8]:
+            if label is None:
+                return np.full(grid.shape, IGNORED, dtype=np.uint8)
+            return grid.apply_labels(_read_label(label, header, info, self.arrays[1]))
+
+        raters = {name: stored(path) for name, path in self.raters.items()}
         return Case(
             name=self.name,
             patient=self.patient,
             image=grid.apply_image(normalized),
-            label=grid.apply_labels(stored_labels),
+            label=majority(raters.values()) if raters else stored(self.label),
             grid=grid,
             intensity=intensity,
             voxels_sha256=hash_voxels(image),
             notes=self.notes | header.notes,
+            raters=raters,
         )
 
 

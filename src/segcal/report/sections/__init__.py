@@ -33,6 +33,7 @@ for _name, _build in (
     ("logits", "logits:build"),
     ("training", "training:build"),
     ("truth", "truth:build"),
+    ("readers", "readers:build"),
     ("pictures", "pictures:build"),
     ("run", "run:build"),
 ):
