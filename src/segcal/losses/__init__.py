@@ -11,12 +11,18 @@ from typing import Any
 
 from torch import nn
 
+from segcal.losses.ace import ACELoss, CEDiceACELoss
 from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
 from segcal.losses.cross_entropy import CrossEntropyLoss, ECPLoss, FocalLoss
-from segcal.losses.dice import CEDiceLoss, DiceLoss
+from segcal.losses.dice import (
+    CEDiceLoss,
+    CEProperDiceLoss,
+    CESquaredDiceLoss,
+    DiceLoss,
+)
 from segcal.losses.margin import MbLSLoss
 from segcal.losses.nacl import NACLLoss
-from segcal.losses.pixels import Pixels
+from segcal.losses.pixels import Pixels, binary_heads
 from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 from segcal.registry import Registry
@@ -29,6 +35,10 @@ LOSSES: Registry[type[nn.Module]] = Registry(
 )
 LOSSES.register("ce", CrossEntropyLoss)
 LOSSES.register("ce_dice", CEDiceLoss)
+LOSSES.register("ce_squared_dice", CESquaredDiceLoss)
+LOSSES.register("ce_proper_dice", CEProperDiceLoss)
+LOSSES.register("ml1_ace", ACELoss)
+LOSSES.register("ce_dice_ace", CEDiceACELoss)
 LOSSES.register("focal", FocalLoss)
 LOSSES.register("ecp", ECPLoss)
 LOSSES.register("ls", LabelSmoothingLoss)
@@ -79,8 +89,9 @@ def _options(loss: type[nn.Module]) -> list[str] | None:
 
 
 __all__ = [
-    "LOSSES", "PRIORS", "CEDiceLoss", "CrossEntropyLoss", "DiceLoss", "ECPLoss", "FocalLoss",
+    "LOSSES", "PRIORS", "ACELoss", "CEDiceACELoss", "CEDiceLoss", "CEProperDiceLoss",
+    "CESquaredDiceLoss", "CrossEntropyLoss", "DiceLoss", "ECPLoss", "FocalLoss",
     "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels", "Prior", "SVLSLoss",
-    "SegmentationLoss", "WeightedSum", "add_up", "loss_terms", "make_loss", "make_prior",
-    "neighborhood_prior",
+    "SegmentationLoss", "WeightedSum", "add_up", "binary_heads", "loss_terms", "make_loss",
+    "make_prior", "neighborhood_prior",
 ]  # fmt: skip
