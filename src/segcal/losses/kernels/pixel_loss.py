@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from segcal.core.checks import check_labels, per_axis
+from segcal.losses.base import WeightedSum
 from segcal.losses.kernels.launch import INTERPRETED, Work, launch
 from segcal.losses.kernels.recipes import HAS_TRITON, Recipe, recipe_of
-from segcal.losses.base import WeightedSum
 from segcal.losses.pixels import check_shapes, fit_weights
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ NORMS = 8  # as in _triton
 MAX_PACKED_CLASSES = 14
 MIN_LOGIT_BYTES = 10  # per pixel
 LEFT_OUT = 14  # as in _triton
-# Limit of the registers of a thread if votes are carried along three slices, by BLOCK_K: low enough
-# that another block fits on a multiprocessor of an H200, with hardly any spills.
+# Limit of the registers of a thread if votes are carried along three slices, or if there are sums
+# for Dice and no votes, by BLOCK_K: low enough that another block fits on a multiprocessor of an
+# H200, with hardly any spills.
 VALUE_REGISTERS = {16: 128}
 GRADIENT_REGISTERS = {4: 64, 16: 128}
 
@@ -250,10 +251,11 @@ def make_plan(
         "num_warps": SUM_WARPS,
     }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
-    carries = packed and constants["SLOTS"] and constants["RZ"]  # the limits were measured so
+    # The limits were chosen for these.
+    suited = packed and constants["SLOTS"] and constants["RZ"] if term is None else not recipe.prior
 
     def work(kernel: Any, count: int, numbers: Any, constants: Any, limits: dict[int, int]) -> Work:
-        limited = block_k in limits and carries and recent and NVIDIA and term is None
+        limited = block_k in limits and suited and recent and NVIDIA
         hints = {"maxnreg": limits[block_k]} if limited else {}
         return Work(kernel, count, numbers, constants, hints, {} if recent else None)
 
