@@ -6,7 +6,7 @@ import monai.losses
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from helpers.fused_checks import DEVICE
 from helpers.loss_samples import NAMES
@@ -139,6 +139,6 @@ def test_bad_input_is_named() -> None:
         NACLLoss(activation="sigmoid")
     with pytest.raises(ValueError, match="`target` to have the shape of the logits"):
         CrossEntropyLoss(activation="sigmoid")(torch.randn(1, 2, 4, 4), torch.zeros(1, 4, 4))
+    loss = CrossEntropyLoss(activation="sigmoid")
     with pytest.raises(ValueError, match="labels 0 to 1"):
-        loss: nn.Module = CrossEntropyLoss(activation="sigmoid")
         loss(torch.randn(1, 2, 4, 4), torch.full((1, 2, 4, 4), 2))

@@ -20,7 +20,7 @@ from helpers.loss_samples import (
     random_batch,
     two_pixels,
 )
-from segcal.losses import CEDiceLoss, DiceLoss, make_loss
+from segcal.losses import CEDiceLoss, DiceLoss, WeightedSum, make_loss
 
 
 def dice_value(eps: float = 1e-5) -> float:
@@ -193,8 +193,7 @@ def test_only_linear_dice_warns_of_soft_labels_and_once() -> None:
             DiceLoss(form)(logits, logits.softmax(1))  # type: ignore[arg-type]
         DiceLoss()(logits, logits.argmax(1))
     with pytest.warns(UserWarning, match="proper") as found:
-        DiceLoss()(logits, logits.softmax(1))
-        CEDiceLoss()(logits, logits.softmax(1))
+        WeightedSum(DiceLoss(), CEDiceLoss())(logits, logits.softmax(1))
     assert len(found) == 1
 
 

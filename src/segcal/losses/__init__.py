@@ -13,11 +13,13 @@ from torch import nn
 
 from segcal.losses.ace import ACELoss, CEDiceACELoss
 from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
+from segcal.losses.crac import CRaCLoss
 from segcal.losses.cross_entropy import CrossEntropyLoss, ECPLoss, FocalLoss
 from segcal.losses.dice import (
     CEDiceLoss,
     CEProperDiceLoss,
     CESquaredDiceLoss,
+    DiceForm,
     DiceLoss,
 )
 from segcal.losses.margin import MbLSLoss
@@ -25,6 +27,7 @@ from segcal.losses.nacl import NACLLoss
 from segcal.losses.pixels import Pixels, binary_heads
 from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
+from segcal.losses.strata import StratumWeights
 from segcal.registry import Registry
 
 LOSSES: Registry[type[nn.Module]] = Registry(
@@ -45,6 +48,7 @@ LOSSES.register("ls", LabelSmoothingLoss)
 LOSSES.register("svls", SVLSLoss)
 LOSSES.register("mbls", MbLSLoss)
 LOSSES.register("nacl", NACLLoss)
+LOSSES.register("crac", CRaCLoss)
 
 
 def make_loss(loss: str, **options: Any) -> nn.Module:
@@ -90,8 +94,8 @@ def _options(loss: type[nn.Module]) -> list[str] | None:
 
 __all__ = [
     "LOSSES", "PRIORS", "ACELoss", "CEDiceACELoss", "CEDiceLoss", "CEProperDiceLoss",
-    "CESquaredDiceLoss", "CrossEntropyLoss", "DiceLoss", "ECPLoss", "FocalLoss",
-    "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels", "Prior", "SVLSLoss",
-    "SegmentationLoss", "WeightedSum", "add_up", "binary_heads", "loss_terms", "make_loss",
-    "make_prior", "neighborhood_prior",
+    "CESquaredDiceLoss", "CRaCLoss", "CrossEntropyLoss", "DiceForm", "DiceLoss", "ECPLoss",
+    "FocalLoss", "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels", "Prior",
+    "SVLSLoss", "SegmentationLoss", "StratumWeights", "WeightedSum", "add_up", "binary_heads",
+    "loss_terms", "make_loss", "make_prior", "neighborhood_prior",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from segcal.core.checks import check_choice, check_int, check_number, values_can_be_read
 from segcal.losses.pixels import IGNORE_INDEX, Activation, Pixels, Reduction, binary_heads
+from segcal.losses.strata import StratumWeights
 
 Weights = Sequence[float] | Tensor | None
 Fused = bool | Literal["auto"]
@@ -155,7 +156,8 @@ class PenalizedLoss(SegmentationLoss):
     """Cross-entropy + λ · penalty. A subclass defines `pixel_penalty`.
 
     Args:
-        penalty_weight: λ; 0 is exactly cross-entropy. It may be changed at any time.
+        penalty_weight: λ; 0 is exactly cross-entropy. It may be changed at any time. If `strata` is
+            set, each pixel has the λ of its stratum instead.
         class_reduction: "mean" or "sum" of the penalty over the K classes. The papers tuned their
             λ for the mean; the NACL paper prints the sum.
         ignore_index, class_weights, reduction, fused: see `SegmentationLoss`.
@@ -174,6 +176,7 @@ class PenalizedLoss(SegmentationLoss):
         check_choice("class_reduction", class_reduction, get_args(ClassReduction))
         self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)
         self.class_reduction = class_reduction
+        self.strata: StratumWeights | None = None
 
     def pixel_penalty(self, pixels: Pixels) -> Tensor:
         """The penalty of every pixel, (B, *S), without λ."""
@@ -184,11 +187,12 @@ class PenalizedLoss(SegmentationLoss):
         return per_class.mean(1) if self.class_reduction == "mean" else per_class.sum(1)
 
     def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        if self.penalty_weight == 0:
+        if self.penalty_weight == 0 and self.strata is None:
             ce = pixels.nll(pixels.log_probs)
             return {"ce": ce, "penalty": torch.zeros_like(ce)}
         # The penalty first: a prior needs much memory, and the softmax is not yet there.
-        penalty = self.penalty_weight * self.pixel_penalty(pixels)
+        weight = self.penalty_weight if self.strata is None else self.strata(pixels.logits)
+        penalty = weight * self.pixel_penalty(pixels)
         return {"ce": pixels.nll(pixels.log_probs), "penalty": penalty}
 
 

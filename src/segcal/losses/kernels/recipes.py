@@ -75,7 +75,8 @@ def recipe_of(loss: nn.Module) -> Recipe | None:
     own_prior = recipe.prior is not None and type(recipe.prior) is not Prior
     # Sigmoid heads reach the kernels as two classes, of which Dice counts one.
     heads_with_dice = recipe.dice is not None and getattr(loss, "activation", "") == "sigmoid"
-    return None if own_prior or heads_with_dice else recipe
+    by_stratum = getattr(loss, "strata", None) is not None
+    return None if own_prior or heads_with_dice or by_stratum else recipe
 
 
 def _sum_with_dice(loss: WeightedSum) -> Recipe | None:
