@@ -91,7 +91,7 @@ def test_validation_sets_the_multipliers() -> None:
     logits, target = random_batch(2, 3, 7, 6)
     target[0, :4] = 0
     target[1, 0] = -100
-    loss = CRaCLoss(multiplier=0.1, rho=2.0, growth=1.5, every=2, decrease=0.8)
+    loss = CRaCLoss(multiplier=0.1, rho=2.0)
     loss.start(3)
     found = loss.observe(logits, target)
     torch.testing.assert_close(found, sums(loss, logits, target))
@@ -102,14 +102,17 @@ def test_validation_sets_the_multipliers() -> None:
     loss.update(found)
     torch.testing.assert_close(loss.multipliers, 0.1 + 2.0 * mean)
     torch.testing.assert_close(loss.rhos, torch.full((3, 2), 2.0))
-    loss.update(found)  # the second: considered for the first time, so ρ stays
-    torch.testing.assert_close(loss.multipliers, 0.1 + 4.0 * mean)
+    for _ in range(9):  # the tenth: considered for the first time, so ρ stays
+        loss.update(found)
+    torch.testing.assert_close(loss.multipliers, 0.1 + 20.0 * mean)
     torch.testing.assert_close(loss.rhos, torch.full((3, 2), 2.0))
     smaller = found.clone()
-    smaller[0, 0] *= 0.7  # the distance of class 0 falls, the others' does not
-    loss.update(found)
+    smaller[0, 0] *= 0.8  # the distance of class 0 falls, the others' hardly
+    smaller[0, 1] *= 0.95
+    for _ in range(9):
+        loss.update(found)
     loss.update(smaller)
-    expected = torch.tensor([2.0, 3.0, 3.0]).unsqueeze(1).expand(3, 2)
+    expected = torch.tensor([2.0, 2.4, 2.4]).unsqueeze(1).expand(3, 2)
     torch.testing.assert_close(loss.rhos, expected)
 
 

@@ -14,7 +14,7 @@ from segcal.training import ErrorDriven, ValidationCallback, train
 from segcal.training.callbacks import Observations, start_callbacks
 
 LOSSES: dict[str, dict[str, Any]] = {
-    "crac": {"name": "crac", "options": {"every": 1}},
+    "crac": {"name": "crac"},
     "error_driven": {
         "name": "nacl",
         "schedule": {"name": "error_driven", "options": {"rate": 0.5}},

@@ -144,7 +144,7 @@ class SegmentationLoss(nn.Module):
         terms = kernels.run(self, logits, target, split=split)
         if terms is None or self.activation == "softmax" or self.reduction != "none":
             return terms
-        return {name: value.unflatten(0, heads) for name, value in terms.items()}
+        return {name: value.view(*heads, *value.shape[1:]) for name, value in terms.items()}
 
     def extra_repr(self) -> str:
         settings = {k: v for k, v in vars(self).items() if not k.startswith("_")}

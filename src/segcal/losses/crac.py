@@ -8,10 +8,13 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from segcal.core.checks import check_int, check_number
+from segcal.core.checks import check_number
 from segcal.losses.base import PenalizedLoss, PenaltyOptions
 from segcal.losses.pixels import Pixels
 from segcal.losses.priors import Border, PriorFunction, make_prior
+
+# After every 10 validations ρ grows where the mean of h is above 0.9 of its last value.
+EVERY, DECREASE, GROWTH = 10, 0.9, 1.2
 
 
 class CRaCLoss(PenalizedLoss):
@@ -32,9 +35,6 @@ class CRaCLoss(PenalizedLoss):
         prior, patch_size, border: see `NACLLoss`.
         uniform_scale: m.
         multiplier, rho: initial λ and ρ.
-        growth: factor of ρ, applied after `every` validations where the mean of h is above
-            `decrease` times its mean `every` validations before.
-        every, decrease: see `growth`.
         class_reduction, ignore_index, class_weights, reduction, fused: see `PenalizedLoss`.
 
     Example:
@@ -57,9 +57,6 @@ class CRaCLoss(PenalizedLoss):
         uniform_scale: float = 5.0,
         multiplier: float = 1e-6,
         rho: float = 1.0,
-        growth: float = 1.2,
-        every: int = 10,
-        decrease: float = 0.9,
         border: Border = "replicate",
         **common: Unpack[PenaltyOptions],
     ) -> None:
@@ -72,9 +69,6 @@ class CRaCLoss(PenalizedLoss):
         self.uniform_scale = check_number("uniform_scale", uniform_scale, low=0)
         self.multiplier = check_number("multiplier", multiplier, low=0)
         self.rho = check_number("rho", rho, low=0, open_low=True)
-        self.growth = check_number("growth", growth, low=1)
-        self.every = check_int("every", every, low=1)
-        self.decrease = check_number("decrease", decrease, low=0)
 
     def start(self, num_classes: int, loss: nn.Module | None = None) -> None:
         """Create the multipliers of K classes. The first batch does it where no one else did."""
@@ -123,6 +117,6 @@ class CRaCLoss(PenalizedLoss):
         mean = (total[0] / total[1].clamp_min(1)).to(self.rhos.dtype)
         self.multipliers.add_(torch.where(seen, self.rhos * mean, 0.0))
         self.validations.add_(1)
-        if int(self.validations) % self.every == 0:
-            self.rhos.mul_(torch.where(seen & (mean > self.decrease * self.last), self.growth, 1.0))
+        if int(self.validations) % EVERY == 0:
+            self.rhos.mul_(torch.where(seen & (mean > DECREASE * self.last), GROWTH, 1.0))
             self.last.copy_(torch.where(seen, mean, self.last))

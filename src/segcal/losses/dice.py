@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Literal, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ class DiceLoss(SegmentationLoss):
         self.form, self.over, self.smooth = _checked(form, over, smooth)
 
     def reduced_terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        """The Dice loss. It is a ratio over an image, so it has no terms per pixel."""
+        """It is a ratio over an image, so there are no terms per pixel."""
         return {"dice": _soft_dice(pixels, self.form, self.over, self.smooth, self.reduction)}
 
 
@@ -122,28 +122,16 @@ class CESquaredDiceLoss(CEDiceLoss):
     """`CEDiceLoss` with the form "squared" by default."""
 
     def __init__(
-        self,
-        dice_weight: float = 1.0,
-        form: DiceForm = "squared",
-        over: DiceOver = "image",
-        smooth: float | None = None,
-        **common: Unpack[CommonOptions],
+        self, dice_weight: float = 1.0, form: DiceForm = "squared", **options: Any
     ) -> None:
-        super().__init__(dice_weight, form, over, smooth, **common)
+        super().__init__(dice_weight, form, **options)
 
 
 class CEProperDiceLoss(CEDiceLoss):
     """`CEDiceLoss` with the form "proper" by default: class-balanced, and calibrated."""
 
-    def __init__(
-        self,
-        dice_weight: float = 1.0,
-        form: DiceForm = "proper",
-        over: DiceOver = "image",
-        smooth: float | None = None,
-        **common: Unpack[CommonOptions],
-    ) -> None:
-        super().__init__(dice_weight, form, over, smooth, **common)
+    def __init__(self, dice_weight: float = 1.0, form: DiceForm = "proper", **options: Any) -> None:
+        super().__init__(dice_weight, form, **options)
 
 
 def _checked(

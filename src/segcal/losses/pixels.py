@@ -163,7 +163,7 @@ class Pixels:
 
     def by_image(self, values: Tensor) -> Tensor:
         """(B·K, …) of sigmoid heads → (B, K, …); otherwise unchanged."""
-        return values if self.heads is None else values.unflatten(0, (-1, self.heads))
+        return values if self.heads is None else values.view(-1, self.heads, *values.shape[1:])
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Probabilities and target of every class, and where they count, for sums over pixels.
@@ -209,12 +209,6 @@ def binary_heads(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         logits: (B, K, *S).
         target: (B, K, *S): 0 or 1 (and ignored labels) in an integer type, or soft in [0, 1].
-
-    Example:
-        >>> logits, target = torch.zeros(2, 3, 4, 4), torch.ones(2, 3, 4, 4, dtype=torch.int64)
-        >>> pairs, labels = binary_heads(logits, target)
-        >>> tuple(pairs.shape), tuple(labels.shape)
-        ((6, 2, 4, 4), (6, 4, 4))
     """
     if target.shape != logits.shape:
         raise ValueError(

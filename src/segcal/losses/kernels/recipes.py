@@ -83,14 +83,14 @@ def _sum_with_dice(loss: WeightedSum) -> Recipe | None:
     """The recipe for a pixel loss and Dice over the same pixels."""
     if len(loss.losses) != 2 or type(loss.losses[1]) is not DiceLoss:
         return None
-    (pixel, dice), (weight, dice_weight) = loss.losses, loss.weights
+    (weight, dice_weight), pixel = loss.weights, loss.losses[0]
+    dice: Any = loss.losses[1]
     recipe = recipe_of(pixel)
     if recipe is None or recipe.dice is not None or "dice" in recipe.terms:
         return None
-    for shared in ("ignore_index", "reduction", "activation"):
-        if getattr(pixel, shared) != getattr(dice, shared):
-            return None
-    if dice.activation == "sigmoid":
+    if any(getattr(pixel, name) != getattr(dice, name) for name in ("ignore_index", "reduction")):
+        return None
+    if "sigmoid" in (pixel.activation, dice.activation):
         return None
     term = DiceTerm(dice.form, dice.over, dice.smooth, dice_weight)
     return recipe._replace(weight=weight, dice=term)
