@@ -21,10 +21,11 @@ from segcal.losses.dice import (
     CESquaredDiceLoss,
     DiceForm,
     DiceLoss,
+    DiceOver,
 )
 from segcal.losses.margin import MbLSLoss
 from segcal.losses.nacl import NACLLoss
-from segcal.losses.pixels import Pixels, binary_heads
+from segcal.losses.pixels import Pixels
 from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 from segcal.losses.strata import StratumWeights
@@ -94,8 +95,8 @@ def _options(loss: type[nn.Module]) -> list[str] | None:
 
 __all__ = [
     "LOSSES", "PRIORS", "ACELoss", "CEDiceACELoss", "CEDiceLoss", "CEProperDiceLoss",
-    "CESquaredDiceLoss", "CRaCLoss", "CrossEntropyLoss", "DiceForm", "DiceLoss", "ECPLoss",
-    "FocalLoss", "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels", "Prior",
-    "SVLSLoss", "SegmentationLoss", "StratumWeights", "WeightedSum", "add_up", "binary_heads",
+    "CESquaredDiceLoss", "CRaCLoss", "CrossEntropyLoss", "DiceForm", "DiceLoss", "DiceOver",
+    "ECPLoss", "FocalLoss", "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels",
+    "Prior", "SVLSLoss", "SegmentationLoss", "StratumWeights", "WeightedSum", "add_up",
     "loss_terms", "make_loss", "make_prior", "neighborhood_prior",
 ]  # fmt: skip

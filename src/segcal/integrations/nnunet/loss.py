@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segcal.losses import DiceForm, DiceLoss, WeightedSum, make_loss
+from segcal.losses import make_loss
 
 IGNORED = -100
 
@@ -87,14 +87,6 @@ def pixel_loss(
             "nnUNetTrainerSVLS, or give the dataset labels instead of regions"
         )
     return make_loss(name, ignore_index=ignore, **heads, **options)
-
-
-def with_dice(pixel: nn.Module, form: DiceForm, weight: float, *, batch: bool) -> nn.Module:
-    """The pixel loss + weight · segcal's Dice over the same voxels."""
-    first: Any = pixel
-    shared = {"ignore_index": first.ignore_index, "activation": first.activation}
-    dice = DiceLoss(form, "batch" if batch else "image", **shared)
-    return WeightedSum(pixel, dice, weights=[1.0, weight])
 
 
 def parse_options(text: str) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from torch import nn
 
 from segcal.core.checks import check_number, require
 from segcal.integrations.nnunet import TRAINERS
-from segcal.integrations.nnunet.loss import CalibratedLoss, parse_options, pixel_loss, with_dice
-from segcal.losses import DiceForm
+from segcal.integrations.nnunet.loss import CalibratedLoss, parse_options, pixel_loss
+from segcal.losses import DiceForm, DiceLoss, DiceOver, WeightedSum
 
 require("nnunetv2")
 from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper  # noqa: E402
@@ -52,11 +52,13 @@ class SegcalTrainer(nnUNetTrainer):
         form: DiceForm | None = options.pop("dice_form", self.dice_form)
         labels = self.label_manager
         heads: dict[str, Any] = {"ignore_label": labels.ignore_label, "regions": labels.has_regions}
-        pixel = pixel_loss(self.loss_name, options, trainer=type(self).__name__, **heads)
+        pixel: Any = pixel_loss(self.loss_name, options, trainer=type(self).__name__, **heads)
         about = f"{self.loss_name} + {weight:g} · {f'{form} ' if form else ''}Dice, {pixel}"
         if form is not None:
-            batch = self.configuration_manager.batch_dice
-            pixel, weight = with_dice(pixel, form, weight, batch=batch), 0.0
+            over: DiceOver = "batch" if self.configuration_manager.batch_dice else "image"
+            shared = {"ignore_index": pixel.ignore_index, "activation": pixel.activation}
+            dice = DiceLoss(form, over, **shared)
+            pixel, weight = WeightedSum(pixel, dice, weights=[1.0, weight]), 0.0
         built: nn.Module = super()._build_loss()
         deep = isinstance(built, DeepSupervisionWrapper)
         own: Any = built.loss if deep else built

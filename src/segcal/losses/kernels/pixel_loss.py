@@ -217,7 +217,8 @@ def make_plan(
     block = 128 * vector if block_k <= 16 else max(16, 2048 // block_k)
     columns = batch * depth * width
     blocks = -(-columns // block)
-    run = _run(height, blocks * WARPS, LONGEST_RUN if recipe.prior else LONGEST_RUN // 4)
+    long = recipe.prior or recipe.dice  # votes of a row are used again; sums are stored less often
+    run = _run(height, blocks * WARPS, LONGEST_RUN if long else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
     contiguous = layout == torch.contiguous_format
