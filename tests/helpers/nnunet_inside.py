@@ -177,14 +177,13 @@ def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGCAL_NNUNET_OPTIONS", "penalty_weight=0.7 dice_weight=0")
     trainer = make(nnUNetTrainerMine, tmp_path, "labels")
     loss = trainer.loss.loss
-    assert (loss.pixel.penalty_weight, loss.pixel.prior.kind) == (0.7, "gaussian")
-    assert loss.dice_weight == 0
+    assert (loss.pixel.penalty_weight, loss.dice_weight) == (0.7, 0)
     assert "penalty_weight=0.7" in Path(trainer.log_file).read_text()
     monkeypatch.setenv("SEGCAL_NNUNET_OPTIONS", "constrain=softmax")
     logits, targets = scales("regions")
     assert torch.isfinite(make(nnUNetTrainerMine, tmp_path, "regions").loss(logits, targets))
     monkeypatch.setenv("SEGCAL_NNUNET_OPTIONS", "weight=1")
-    with pytest.raises(ValueError, match="'nacl' has no option 'weight'"):
+    with pytest.raises(ValueError, match=r"nacl.*weight"):
         make(nnUNetTrainerMine, tmp_path, "labels")
 
 
