@@ -128,7 +128,7 @@ def test_with_cross_entropy_the_loss_equals_nnunets(
 def test_every_trainer_on_every_kind_of_label(tmp_path: Path, name: str, kind: str) -> None:
     trainer = recursive_find_trainer_class_by_name(name)
     if "NACL" in name and "regions" in kind:
-        with pytest.raises(ValueError, match=rf"{name} .* constrain=softmax"):
+        with pytest.raises(ValueError, match="constrain=softmax"):
             make(trainer, tmp_path, kind)
         return
     loss = make(trainer, tmp_path, kind).loss

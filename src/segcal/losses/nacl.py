@@ -60,8 +60,8 @@ class NACLLoss(PenalizedLoss):
         check_choice("constrain", constrain, get_args(Constrain))
         if constrain == "logits" and self.activation == "sigmoid":
             raise ValueError(
-                "Expected argument `constrain` to be 'softmax' with activation 'sigmoid', whose "
-                "one logit per head has no class proportions to be compared with."
+                "Expected argument `constrain` to be 'softmax' for sigmoid heads (regions), whose "
+                "logits have no class proportions to be compared with; set constrain=softmax."
             )
         self.prior = make_prior(prior, patch_size, sigma, border)
         self.penalty = penalty

@@ -75,17 +75,11 @@ class CalibratedLoss(nn.Module):
 
 
 def pixel_loss(
-    name: str, options: Mapping[str, Any], *, ignore_label: int | None, regions: bool, trainer: str
+    name: str, options: Mapping[str, Any], *, ignore_label: int | None, regions: bool
 ) -> nn.Module:
-    """The loss of that name; a ValueError if `trainer` does not support region-based training."""
+    """The loss of that name; a ValueError if it has no form for regions."""
     ignore = IGNORED if regions or ignore_label is None else ignore_label
     heads: dict[str, Any] = {"activation": "sigmoid"} if regions else {}
-    if regions and name == "nacl" and options.get("constrain", "logits") == "logits":
-        raise ValueError(
-            f"{trainer} constrains the logits of a softmax, which has no meaning for the sigmoid "
-            "heads of region-based training; set its option constrain=softmax, use "
-            "nnUNetTrainerSVLS, or give the dataset labels instead of regions"
-        )
     return make_loss(name, ignore_index=ignore, **heads, **options)
 
 

@@ -52,7 +52,7 @@ class SegcalTrainer(nnUNetTrainer):
         form: DiceForm | None = options.pop("dice_form", self.dice_form)
         labels = self.label_manager
         heads: dict[str, Any] = {"ignore_label": labels.ignore_label, "regions": labels.has_regions}
-        pixel: Any = pixel_loss(self.loss_name, options, trainer=type(self).__name__, **heads)
+        pixel: Any = pixel_loss(self.loss_name, options, **heads)
         about = f"{self.loss_name} + {weight:g} · {f'{form} ' if form else ''}Dice, {pixel}"
         if form is not None:
             over: DiceOver = "batch" if self.configuration_manager.batch_dice else "image"
