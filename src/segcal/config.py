@@ -89,15 +89,16 @@ class Named(Section):
 class LossConfig(Section):
     """A loss: a name in `segcal.losses.LOSSES`, or the import path `package.module:Class`.
 
-    `options` are arguments of its constructor. `dice_weight` adds soft Dice, `schedule` changes the
-    penalty weight over the epochs. `instance` is set if a loss object was passed to `train`; `name`
-    is then its class.
+    `options` are arguments of its constructor. `dice_weight` adds soft Dice of the form `dice_form`
+    (see `segcal.losses.DiceLoss`), `schedule` changes the penalty weight over the epochs.
+    `instance` is set if a loss object was passed to `train`; `name` is then its class.
     """
 
     name: str = "nacl"
     options: dict[str, Any] = {}
     instance: bool = False
     dice_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    dice_form: Literal["linear", "squared", "proper"] = "linear"
     schedule: Named | None = None
 
 
