@@ -65,8 +65,6 @@ class DataConfig(Section):
 
     @_model_validator(mode="after")
     def _check_mode(self) -> Self:
-        if self.mode == "3d" and self.patch_size is None:
-            raise ValueError("needs `patch_size` when `mode` is 3d, such as [16, 64, 64]")
         if self.mode == "2d" and self.patch_size is not None:
             raise ValueError("takes `patch_size` only when `mode` is 3d; slices have `size`")
         if self.mode == "3d" and (self.size is not None or self.loader == "resident"):
@@ -178,6 +176,13 @@ class TrainConfig(Section):
     recover: bool = False
     augment: tuple[Named, ...] = ()
     tensorboard: bool = False
+
+    @_model_validator(mode="after")
+    def _check_patch(self) -> Self:
+        # Another recipe chooses the patch.
+        if self.recipe == "paper" and self.data.mode == "3d" and self.data.patch_size is None:
+            raise ValueError("`data` needs `patch_size` when `mode` is 3d, such as [16, 64, 64]")
+        return self
 
 
 class EvaluationConfig(Section):
