@@ -115,7 +115,7 @@ def test_files_of_a_run(data: Path, plain: Path) -> None:
     assert yaml.safe_load((plain / "config.yaml").read_text())["batch_size"] == 4
     rows = [json.loads(line) for line in (plain / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [0, 1]
-    assert set(rows[0]) == {"epoch", "lr", "losses", "val", "seconds"}
+    assert set(rows[0]) == {"epoch", "lr", "losses", "val", "selected", "seconds"}
     assert rows[0]["val"]["region"] == "all"
     best = torch.load(plain / "best.pt", weights_only=True)
     assert best["metrics"]["dsc"] == max(row["val"]["dsc"] for row in rows)

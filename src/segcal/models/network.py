@@ -52,8 +52,8 @@ class NetworkSpec:
         num_classes: K, background included.
         options: further arguments of the class.
         divisible_by: images are zero-padded at the end of each axis to a multiple of this, and the
-            logits are cropped back. None uses the network's attribute `divisible_by` (an integer, or
-            one per axis; 32 for the paper's U-Net), or 1 if it has none.
+            logits are cropped back. None uses the network's attribute `divisible_by` (an integer,
+            or one per axis; 32 for the paper's U-Net), or 1 if it has none.
     """
 
     name: str

@@ -90,9 +90,7 @@ def adapt(
     return chosen, reasons
 
 
-def choose_patch(
-    shape: Sequence[float], spacing: Sequence[float], budget: int
-) -> tuple[int, ...]:
+def choose_patch(shape: Sequence[float], spacing: Sequence[float], budget: int) -> tuple[int, ...]:
     """The largest patch that fits into half the budget: a cube in millimeters, cut to the shape.
 
     Sides are multiples of 8, or the whole axis rounded up.
@@ -132,8 +130,10 @@ def choose_levels(size: Sequence[int], spacing: Sequence[float]) -> dict[str, An
         sides = [-(-side // factor) for side, factor in zip(sides, stride, strict=True)]
         steps = [step * factor for step, factor in zip(steps, stride, strict=True)]
         strides.append(stride)
-        wide = [before == 3 or step < 2 * min(steps) for before, step in zip(kernels[-1], steps)]
-        kernels.append([3 if extended else 1 for extended in wide])
+        kernels.append([
+            3 if before == 3 or step < 2 * min(steps) else 1
+            for before, step in zip(kernels[-1], steps, strict=True)
+        ])  # fmt: skip
     top = _MAX_FILTERS[len(size)]
     filters = [min(_FIRST_FILTERS * 2**level, top) for level in range(len(kernels))]
     return {"filters": filters, "strides": strides, "kernels": kernels}
