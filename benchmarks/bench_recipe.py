@@ -37,8 +37,7 @@ RECIPE = [Named(name="batched")]
 
 def monai_transforms(dims: int) -> list[Named]:
     """MONAI's counterparts of the batched transforms, with the same probabilities and ranges."""
-    turn, shift = 0.5236, 0.1
-    axes = [turn] if dims == 2 else [turn] * 3
+    angles = [0.5236] * (1 if dims == 2 else 3)
     elastic = {
         2: ("Rand2DElasticd", {"prob": 0.2, "spacing": [64, 64], "magnitude_range": [0, 8]}),
         3: ("Rand3DElasticd", {"prob": 0.2, "sigma_range": [5, 7], "magnitude_range": [50, 150]}),
@@ -46,8 +45,8 @@ def monai_transforms(dims: int) -> list[Named]:
     pairs: list[tuple[str, dict[str, Any]]] = [
         ("RandAxisFlipd", {"prob": 0.5}),
         ("RandAffined", {
-            "prob": 0.5, "rotate_range": axes, "scale_range": [0.3] * dims,
-            "translate_range": [25 * shift * 4] * dims, "padding_mode": "zeros",
+            "prob": 0.5, "rotate_range": angles, "scale_range": [0.3] * dims,
+            "translate_range": [20.0] * dims, "padding_mode": "zeros",
         }),
         elastic,
         ("RandScaleIntensityd", {"prob": 0.15, "factors": 0.25}),

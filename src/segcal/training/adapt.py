@@ -6,6 +6,7 @@ The rules for patches, strides and kernels follow nnU-Net (Isensee et al., 2021)
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,8 @@ def adapt(
         patch = own.get("patch_size") or choose_patch(np.median(shapes, axis=0), spacing, budget)
         size, steps_mm = tuple(patch), tuple(spacing)
         data |= {"patch_size": list(size), **_sampling(cases, dataset.classes, reasons)}
+        if choose_accelerator(config.device) == "cuda":
+            data["workers"] = min(4, os.cpu_count() or 1)  # patches are read from disk
     else:
         same = len(np.unique(shapes[:, 1:], axis=0)) == 1
         median = [int(-(-side // 16) * 16) for side in np.median(shapes[:, 1:], axis=0)]

@@ -29,7 +29,11 @@ Random = Sequence[float]
 # slices are deformed only within their plane.
 ANISOTROPIC = 3.0
 _FACTORS = ("scale", "contrast", "brightness", "gamma")
-_VALUES = ("contrast", "brightness", "gamma", "inverted", "noise", "key", "blur", "low_resolution")
+# Values that change nothing.
+_REST = {
+    "contrast": 1.0, "brightness": 1.0, "gamma": 1.0, "noise": 0.0, "blur": 0.0,
+    "low_resolution": 1.0,
+}  # fmt: skip
 # Random numbers of an item, without those of the elastic deformation; some are spare.
 _SCALARS = 40
 # Intervals of the cubic B-splines that deform an image, along each axis.
@@ -100,9 +104,9 @@ class BatchedAugmentation:
         shape = tuple(image.shape[2:])
         parts = self.draw(key, first, len(image), shape)
         # A transform that no item of the batch needs is skipped, which the host knows.
-        used = {name for name in _VALUES if _is_used(parts[name], name)}
+        used = {name for name, rest in _REST.items() if np.any(parts[name] != rest)}
         moved = _to_device(parts, image.device)
-        grid = F.affine_grid(moved["theta"], [len(image), 1, *shape], align_corners=False)
+        grid = _affine_grid(moved["theta"], shape)
         if np.any(parts["control"]):
             grid = grid + _displacements(moved["control"], shape)
         image = F.grid_sample(image, grid, align_corners=False)
@@ -147,10 +151,7 @@ class BatchedAugmentation:
         theta = np.concatenate([matrix, shift[:, :, None]], axis=2)
         theta[:, :, :dims] = theta[:, ::-1, :dims][:, :, ::-1]  # grid_sample's order is x, y, z
         theta[:, :, dims] = theta[:, ::-1, dims]
-        parts = {name: value(name, rest) for name, rest in (
-            ("contrast", 1.0), ("brightness", 1.0), ("gamma", 1.0), ("noise", 0.0), ("blur", 0.0),
-            ("low_resolution", 1.0),
-        )}  # fmt: skip
+        parts = {name: value(name, rest) for name, rest in _REST.items()}
         parts["inverted"] = (next(rows) < 0.25).astype(float)
         parts["key"] = np.floor(next(rows) * 2**24)
         deformed = value("elastic", 0.0)
@@ -168,7 +169,8 @@ class BatchedAugmentation:
 
     def _change_intensity(self, image: Tensor, values: dict[str, Tensor], used: set[str]) -> Tensor:
         space = tuple(range(2, image.ndim))
-        one = {name: values[name].view(-1, *[1] * (image.ndim - 1)) for name in _VALUES}
+        names = ("contrast", "brightness", "gamma", "inverted", "noise")
+        one = {name: values[name].view(-1, *[1] * (image.ndim - 1)) for name in names}
         if used & {"contrast", "brightness", "gamma"}:
             low, high = image.amin(space, keepdim=True), image.amax(space, keepdim=True)
             mean = image.mean(space, keepdim=True)
@@ -196,11 +198,6 @@ class BatchedAugmentation:
         return torch.where(changed.view(-1, *[1] * (image.ndim - 1)), filtered, image)
 
 
-def _is_used(values: NDArray[np.float32], name: str) -> bool:
-    rest = 0.0 if name in ("noise", "blur") else 1.0
-    return bool(np.any(values != rest))
-
-
 def _to_device(parts: dict[str, NDArray[np.float32]], device: torch.device) -> dict[str, Tensor]:
     """All arrays by one copy that the host does not wait for."""
     flat = torch.from_numpy(np.concatenate([part.ravel() for part in parts.values()]))
@@ -222,6 +219,18 @@ def _rotations(angles: NDArray[Any], dims: int) -> NDArray[Any]:
         turn[:, other, one], turn[:, other, other] = sin, cos
         total = total @ turn
     return total
+
+
+def _affine_grid(theta: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Matrices (B, D, D + 1) → positions (B, *S, D): `F.affine_grid` without rounding to TF32."""
+    dims = len(shape)
+    grid = theta[:, :, dims].view(-1, *[1] * dims, dims)
+    for axis, size in enumerate(shape):
+        centers = (2 * torch.arange(size, device=theta.device) + 1) / size - 1
+        along = centers[:, None] * theta[:, None, :, dims - 1 - axis]  # (B, size, D)
+        view = [-1, *(size if other == axis else 1 for other in range(dims)), dims]
+        grid = grid + along.view(view)
+    return grid
 
 
 def _displacements(control: Tensor, shape: tuple[int, ...]) -> Tensor:
