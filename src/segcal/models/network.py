@@ -118,7 +118,8 @@ def make_model(spec: NetworkSpec) -> SegmentationNetwork:
             f"Expected `model.options` to be arguments of {spec.name} ({', '.join(free)}), "
             f"but got {dict(spec.options)}: {error}"
         ) from error
-    return SegmentationNetwork(net, spec.divisible_by or getattr(net, "divisible_by", 1))
+    own: Any = getattr(net, "divisible_by", 1)
+    return SegmentationNetwork(net, spec.divisible_by or own)
 
 
 def network_class(name: str) -> type[nn.Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +81,7 @@ class NormUNet(nn.Module):
         self.heads = nn.ModuleList(CONVS[spatial_dims](b, out_channels, 1) for b in heads)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Conv3d, *_UPSAMPLERS.values())):
-                nn.init.kaiming_normal_(module.weight, _SLOPE)
+                nn.init.kaiming_normal_(cast(Tensor, module.weight), _SLOPE)
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
         features, skips = image, []
@@ -107,7 +107,8 @@ class _Level(nn.Module):
         self, before: int, after: int, size: tuple[int, ...], step: tuple[int, ...], residual: bool
     ) -> None:
         super().__init__()
-        conv, padding = CONVS[len(size)], tuple(side // 2 for side in size)
+        conv: Any = CONVS[len(size)]
+        padding = tuple(side // 2 for side in size)
         # The normalization removes any bias.
         self.first = conv(before, after, size, step, padding, bias=False)
         self.second = conv(after, after, size, 1, padding, bias=False)
@@ -145,7 +146,7 @@ class _Norm(nn.Module):
         return ((values - mean) * scale + self.bias.view(shape)).to(features.dtype)
 
 
-def _head(head: nn.Module, features: Tensor) -> Tensor:
+def _head(head: Any, features: Tensor) -> Tensor:
     half = features.dtype in (torch.bfloat16, torch.float16)
     if torch.compiler.is_compiling() and features.is_cuda and half:
         return head_padded_to_eight(features, head)

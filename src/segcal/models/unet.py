@@ -109,7 +109,7 @@ def _upsample(features: Tensor, factor: int) -> Tensor:
     return result.movedim(-1, 1)
 
 
-def head_padded_to_eight(features: Tensor, head: nn.Module) -> Tensor:
+def head_padded_to_eight(features: Tensor, head: nn.Conv2d | nn.Conv3d) -> Tensor:
     """`head(features)`, computed with additional classes of weight 0.
 
     Tensor cores need a multiple of eight channels; other counts take two to three times as long.

@@ -58,7 +58,9 @@ def adapt(
     budget = _voxel_budget(config, mode)
 
     if mode == "3d":
-        patch = own.get("patch_size") or choose_patch(np.median(shapes, axis=0), spacing, budget)
+        patch = own.get("patch_size") or choose_patch(
+            np.median(shapes, axis=0).tolist(), spacing, budget
+        )
         size, steps_mm = tuple(patch), tuple(spacing)
         data |= {"patch_size": list(size), **_sampling(cases, dataset.classes, reasons)}
         if choose_accelerator(config.device) == "cuda":

@@ -203,7 +203,8 @@ def _to_device(parts: dict[str, NDArray[np.float32]], device: torch.device) -> d
     flat = torch.from_numpy(np.concatenate([part.ravel() for part in parts.values()]))
     if device.type == "cuda":
         flat = flat.pin_memory()
-    pieces = flat.to(device, non_blocking=True).split([part.size for part in parts.values()])
+    sizes = [part.size for part in parts.values()]
+    pieces = torch.split(flat.to(device, non_blocking=True), sizes)
     named = zip(parts.items(), pieces, strict=True)
     return {name: piece.view(part.shape) for (name, part), piece in named}
 

@@ -168,7 +168,7 @@ def _mean_nll(stack: _Stack, logits: Tensor) -> list[float]:
     target = stack.target.long()
     nll = F.cross_entropy(logits[None], target[None], ignore_index=_IGNORED, reduction="none")[0]
     sums = [nll.double().sum((1, 2)), (target != _IGNORED).double().sum((1, 2))]
-    parts = torch.stack(sums).cpu().split(stack.lengths, dim=1)
+    parts = torch.split(torch.stack(sums).cpu(), stack.lengths, dim=1)
     return [float(total / count) for total, count in (part.sum(1) for part in parts)]
 
 
@@ -204,10 +204,10 @@ def selection_score(metrics: Mapping[str, Any], select: str) -> float:
     "both" is log DSC − NLL: the logarithm of DSC × the geometric mean of the true classes'
     probabilities.
     """
-    dsc, nll = metrics["dsc"] or 0.0, metrics["nll"]
+    dsc, nll = float(metrics["dsc"] or 0.0), metrics["nll"]
     if select == "dsc" or nll is None:
-        return float(dsc)
-    return -nll if select == "nll" else math.log(max(dsc, 1e-6)) - nll
+        return dsc
+    return -float(nll) if select == "nll" else math.log(max(dsc, 1e-6)) - float(nll)
 
 
 def _mean(values: Sequence[float]) -> float | None:
