@@ -59,7 +59,7 @@ def adapt(
 
     if mode == "3d":
         patch = own.get("patch_size") or choose_patch(
-            np.median(shapes, axis=0).tolist(), spacing, budget
+            np.median(shapes, axis=0).tolist(), spacing.tolist(), budget
         )
         size, steps_mm = tuple(patch), tuple(spacing)
         data |= {"patch_size": list(size), **_sampling(cases, dataset.classes, reasons)}
