@@ -105,3 +105,8 @@ def test_changed_keys_are_dotted() -> None:
     new = make_config(overrides=["loss.options={penalty_weight: 0.2}", "epochs=7"])
     assert changed_keys(old, new) == ["epochs", "loss.options.penalty_weight"]
     assert changed_keys(old, old) == []
+    # What a recipe fills in is no change; what is set is compared.
+    filled = check_config({"recipe": "strong", "batch_size": 9, "ema": 0.9, "clip": 2.0})
+    assert changed_keys(filled, check_config({"recipe": "strong", "ema": 0.9})) == []
+    assert changed_keys(filled, check_config({"recipe": "strong", "ema": 0.8})) == ["ema"]
+    assert "clip" in changed_keys(filled, check_config({"recipe": "paper"}))

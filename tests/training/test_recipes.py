@@ -62,6 +62,8 @@ def test_given_settings_win(volumes: Path) -> None:
     assert (config.data.mode, config.batch_size, config.ema) == ("2d", 3, None)
     assert (config.loss.name, config.optimizer.lr, config.optimizer.name) == ("nacl", 0.5, "adamw")
     assert (config.augment, config.model.options) == ((), {})
+    given["data"] = {"path": str(volumes), "size": [24, 24]}  # slices, therefore
+    assert complete_config(check_config(given))[0].data.mode == "2d"
     given["data"] = {"path": str(volumes), "mode": "3d", "patch_size": [8, 16, 16]}
     given["model"] = {}
     config, _ = complete_config(check_config(given))

@@ -319,7 +319,8 @@ def test_nan_is_one_line_and_exit_code_1(
 
     options = ["--set", "optimizer.lr=1e30", "--set", "model.options={filters: [4, 8], pools: [2]}"]
     out = tmp_path / "run"
-    code = run_cli(monkeypatch, "train", "--data", data, "--loss", "ce", "--out", out, *options)
+    command = ["train", "--recipe", "paper", "--data", data, "--loss", "ce", "--out", out]
+    code = run_cli(monkeypatch, *command, *options)
     assert code == 1
     output = capsys.readouterr().err
     start, error = output.splitlines()

@@ -1,6 +1,7 @@
 """Every setting has an effect; the files of a run."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from segcal.core.provenance import git_commit
 from segcal.data import open_dataset
 from segcal.losses import NACLLoss
 from segcal.metrics import CaseOptions, evaluate_case
+from segcal.study import read_training
+from segcal.study.run_folder import read_log
 from segcal.training import TrainingError, train
 from segcal.training.build import build_loss, build_state
 from segcal.training.device import make_fabric
@@ -144,6 +147,24 @@ def test_ema_is_the_running_average(data: Path, plain: Path, tmp_path: Path) -> 
     for key, average in after["ema"].items():
         expected = (first["model"][key] + after["model"][key]) / 2
         torch.testing.assert_close(average, expected)
+
+
+@pytest.mark.parametrize("select", ["dsc", "nll", "both"])
+def test_select_chooses_the_checkpoint(select: str, data: Path, tmp_path: Path) -> None:
+    optimizer = {"lr": 0.02}
+    train(settings(data, select=select, epochs=6, optimizer=optimizer), tmp_path / "run")
+    rows = read_log(tmp_path / "run")
+    scores = {
+        "dsc": [row["val"]["dsc"] for row in rows],
+        "nll": [-row["val"]["nll"] for row in rows],
+        "both": [math.log(max(row["val"]["dsc"], 1e-6)) - row["val"]["nll"] for row in rows],
+    }[select]
+    best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)["epoch"]
+    assert best == scores.index(max(scores))
+    assert [row["epoch"] for row in rows if row["selected"]][-1] == best
+    summary = read_training(tmp_path / "run")
+    assert summary is not None
+    assert summary.tested == best + 1
 
 
 def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def adapt(
 
     ratio, slices = spacing[0] / spacing[1:].min(), int(np.median(shapes[:, 0]))
     mode, why = "3d", f"because slices are {ratio:.1f} times as thick as pixels"
-    if "mode" in own:
+    if own.keys() & {"mode", "size"}:
         mode, why = config.data.mode, "as requested"
     elif slices < _MIN_SLICES:
         mode, why = "2d", f"because volumes have fewer than {_MIN_SLICES} slices"
