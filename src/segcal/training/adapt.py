@@ -119,7 +119,7 @@ def choose_levels(size: Sequence[int], spacing: Sequence[float]) -> dict[str, An
 
     Example:
         >>> choose_levels((16, 64, 64), (4.0, 1.0, 1.0))["strides"]
-        [[1, 2, 2], [2, 2, 2], [2, 2, 2], [1, 2, 2]]
+        [[1, 2, 2], [1, 2, 2], [2, 2, 2], [2, 2, 2]]
     """
     sides, steps = list(size), list(spacing)
     strides: list[list[int]] = []
