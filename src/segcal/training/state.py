@@ -85,9 +85,14 @@ class TrainingState:
 
     @property
     def ema_decay(self) -> float:
-        """The decay of the averaged weights; smaller at first, so that they forget the start."""
+        """The decay of the averaged weights in this epoch.
+
+        At first it is smaller, so that the average covers about a fifth of the steps so far. It
+        changes by factors of two, because every change captures the CUDA graph again.
+        """
         assert self.config.ema is not None
-        return min(self.config.ema, 1 - 1 / (1 + self.epoch * len(self.loader)))
+        fifth = 1 + self.epoch * len(self.loader) // 5
+        return min(self.config.ema, 1 - 0.5 ** (fifth.bit_length() - 1))
 
     def end_epoch(self) -> None:
         self.epoch, self.trained, self.seconds, self.meter = self.epoch + 1, False, 0.0, LossMeter()
