@@ -13,8 +13,8 @@ from segcal.core.errors import PathError
 from segcal.data import (
     SOURCES,
     Description,
+    FileCase,
     FolderSource,
-    NiftiCase,
     Source,
     SourceCase,
     open_dataset,
@@ -25,7 +25,7 @@ MODULE = """
 from pathlib import Path
 from typing import Annotated, Literal
 
-from segcal.data import Description, NiftiCase, Source
+from segcal.data import Description, FileCase, Source
 
 
 class KneeSource(Source):
@@ -48,7 +48,7 @@ class KneeSource(Source):
     def cases(self):
         for path in sorted((self.folder / "images").iterdir()):
             label = self.folder / "labels" / path.name
-            yield NiftiCase(path.name[:6], "one patient", (path,), label)
+            yield FileCase(path.name[:6], "one patient", (path,), label)
 """
 
 
@@ -70,7 +70,7 @@ def test_output_names_splits_and_next_steps(
     text = capsys.readouterr().out
     splits = open_dataset(out).splits
     counts = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
-    for piece in ("10 cases, 5 patients: ", counts, "MR, z-score", f"segcal data check {out}"):
+    for piece in ("10 cases of 5 patients", counts, "MR; z-score", f"segcal data check {out}"):
         assert piece in text
     assert f"segcal train --data {out}" in text
     assert run_cli(monkeypatch, *command) == 0
@@ -78,7 +78,7 @@ def test_output_names_splits_and_next_steps(
     folder = folder_tree(tmp_path / "folder")
     command = ("prepare", "folder", "--source", folder, "--out", tmp_path / "f", "--workers", 1)
     assert run_cli(monkeypatch, *command) == 0
-    assert "3 patients (each case counts as one patient)" in capsys.readouterr().out
+    assert "3 patients (each case counts as one; see --patient)" in capsys.readouterr().out
 
 
 def test_every_source_has_a_command_with_its_own_options(
@@ -166,7 +166,7 @@ def test_the_smallest_source(tmp_path: Path) -> None:
             assert self.folder is not None
             for path in sorted((self.folder / "images").iterdir()):
                 label = self.folder / "labels" / path.name
-                yield NiftiCase(path.name, path.name, (path,), label)
+                yield FileCase(path.name, path.name, (path,), label)
 
     report = prepare(Smallest(folder_tree(tmp_path / "source")), tmp_path / "out")
     assert report.dataset.classes == {0: "background", 1: "class 1"}

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
+from segcal.core.documents import parse_yaml
 from segcal.core.errors import LeakError, PathError
 from segcal.data.case import CaseProperties
-from segcal.data.grid import Grid, Shape, Spacing
+from segcal.data.grid import IGNORED, Grid, Shape, Spacing
 from segcal.data.info import DatasetInfo
 from segcal.data.splits import PARTS, Splits, read_splits, shared
 from segcal.data.store import REBUILD, decode_image, open_array, read_properties
+
+# The default `ignore_index` of torch's and segcal's losses and metrics.
+IGNORE_INDEX = -100
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class PreparedCase:
         return self.properties.patient
 
     @property
+    def group(self) -> str | None:
+        """Site, scanner or pathology, where it is known."""
+        return self.properties.group
+
+    @property
     def spacing_mm(self) -> Spacing:
         return self.properties.spacing_mm
 
@@ -58,8 +66,13 @@ class PreparedCase:
         return self._decode(self.read("image", (slice(None), *box)))
 
     def label(self, box: Sequence[slice] = ()) -> NDArray[np.uint8]:
-        """The label map (Z, Y, X), or the box (Z, Y, X slices) of it."""
+        """The label map (Z, Y, X), or the box (Z, Y, X slices) of it; 255 marks ignored voxels."""
         return self.read("label", tuple(box) or slice(None))
+
+    def target(self) -> NDArray[np.int16]:
+        """The label map (Z, Y, X) as metrics and losses expect it: ignored voxels are -100."""
+        label = self.label()
+        return np.where(label == IGNORED, np.int16(IGNORE_INDEX), label)
 
     def image_slice(self, index: int) -> NDArray[np.float32]:
         """Slice `index` of the image, (C, Y, X)."""
@@ -187,8 +200,8 @@ def open_dataset(folder: Path | str) -> PreparedDataset:
             raise PathError(root, "is not finished", "run the same `segcal prepare` again")
         raise PathError(root, "is not a prepared set", "make one with `segcal prepare`")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
         return PreparedDataset(root, DatasetInfo.model_validate(content))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         problem = f"is not the description of a set ({'; '.join(str(error).splitlines()[:3])})"
         raise PathError(path, problem, "prepare the set again") from error

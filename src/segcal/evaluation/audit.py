@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from segcal.core.checks import check_choice
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path
+from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
@@ -133,6 +133,8 @@ def audit_predictions(
     slugs = _slugs(pairs_of)
     done: dict[str, Evaluation] = {}
     runs = []
+    if out.parent.is_dir():
+        remove_drafts(out.parent)
     with atomic_path(out) as partial:
         partial.mkdir(parents=True)
         for title, pairs in pairs_of.items():
@@ -150,6 +152,7 @@ def audit_predictions(
         StudyWriter(partial).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(partial, table, list(slugs.values()), METRICS, region)
+        _check_out(out, overwrite, [])  # another audit may have written it in the meantime
     return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
 
 
@@ -201,7 +204,7 @@ def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
     """Names from the dataset.json that nnU-Net writes beside predictions, else numbers."""
     plain = ("background", *(f"class {k}" for k in range(1, num_classes)))
     try:
-        labels = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["labels"]
+        labels = read_json(folder / "dataset.json")["labels"]
         numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return plain  # no such file, or that of a region-based training
@@ -211,7 +214,7 @@ def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
 
 def slug_of(name: str) -> str:
     """A name that is safe as a folder."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "network"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "network"
 
 
 def _slugs(titles: Mapping[str, object]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from segcal.config import TrainConfig
 from segcal.core.checks import require
 from segcal.core.signals import StopRequest, signal_name
-from segcal.data import PreparedDataset, open_dataset
+from segcal.data import PreparedDataset, open_dataset, verify_cases
 from segcal.models import read_checkpoint, write_checkpoint
 from segcal.study import BEST, LAST, RunFolder, broke_down, read_run_config
 from segcal.training.build import build_state, config_from_arguments
@@ -95,6 +95,8 @@ def train(
     with numerics(config), StopRequest() as stop:
         fabric = make_fabric(config)
         dataset.check_parts(config.data.fold)
+        for part in ("train", "val"):
+            verify_cases(dataset.part(part, config.data.fold))
         folder = RunFolder(Path(out), resume=resume)
         if fabric.is_global_zero:
             folder.check(config, dataset.fingerprint, case_names(dataset, config))

@@ -3,33 +3,52 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.data.case import Case
-from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
-from segcal.data.grid import GridRecipe, Shape, plan_grid
+from segcal.data.formats import (
+    Header,
+    check_same_grid,
+    files_of,
+    read_channels,
+    read_header,
+    read_labels,
+    read_masks,
+)
+from segcal.data.grid import IGNORED, GridRecipe, Shape, Spacing, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
+from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
+
+# Names of the image and the labels in .npz and .h5 files.
+ARRAYS = ("image", "label")
 
 
 @dataclass(frozen=True)
 class SourceCase(ABC):
     """One case of a source. Worker processes receive it, so it must be picklable.
 
-    `patient` decides the splits: cases of one patient stay in one part. NIfTI files need no own
-    class, see `NiftiCase`; for another format write a subclass.
+    `patient` decides the splits: cases of one patient stay in one part. Files of the supported
+    formats need no own class, see `FileCase`; for another format write a subclass. Optional facts:
+    `group` (site, scanner, pathology), `part` ("test" if the data set says so), `mask` (a file on
+    the grid of the image; voxels where it is 0 are ignored) and `annotated` (the classes that the
+    label map shows, if these are not all of them).
     """
 
     name: str
     patient: str
+    group: str | None = field(default=None, kw_only=True)
+    part: Literal["test"] | None = field(default=None, kw_only=True)
+    mask: Path | None = field(default=None, kw_only=True)
+    annotated: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -40,31 +59,56 @@ class SourceCase(ABC):
     def shape(self) -> Shape:
         """Shape (Z, Y, X) of the image; fast, reads no voxels."""
 
+    def spacing_mm(self) -> Spacing | None:
+        """Spacing (Z, Y, X) of the image; fast. None if it is not known before the case is read."""
+        return None
+
+    def labels(self) -> dict[int, Path]:
+        """The labels that occur in its files, with the file; empty if `load` alone can tell."""
+        return {}
+
     @abstractmethod
     def load(self, info: DatasetInfo) -> Case:
         """Read, check, normalize and resample the case as `info` describes."""
 
 
 @dataclass(frozen=True)
-class NiftiCase(SourceCase):
-    """NIfTI files: one image per channel, or one with all channels; and a label map."""
+class FileCase(SourceCase):
+    """Files of any supported format: one image per channel, or one with all channels; and labels.
+
+    `label` is a label map, or a mask for each class by its name. A folder of slices is one path.
+    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file.
+    """
 
     images: tuple[Path, ...]
-    label: Path
+    label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
+    arrays: tuple[str, str] = ARRAYS
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.label)
+        labels = (self.label,) if isinstance(self.label, Path) else self.label.values()
+        paths = dict.fromkeys((*self.images, *labels))
+        return tuple(file for path in paths for file in files_of(path))
+
+    def header(self) -> Header:
+        """The header of the first image."""
+        return read_header(self.images[0], self.arrays[0])
 
     def shape(self) -> Shape:
-        return read_header(self.images[0]).shape
+        return self.header().shape
+
+    def spacing_mm(self) -> Spacing:
+        return self.header().spacing_mm
+
+    def labels(self) -> dict[int, Path]:
+        if not isinstance(self.label, Path):
+            return {}
+        return dict.fromkeys(present(read_labels(self.label, self.arrays[1])[0]), self.label)
 
     def load(self, info: DatasetInfo) -> Case:
-        image, header = read_channels(self.images, len(info.channels))
-        labels, label_header = read_labels(self.label)
-        check_same_grid(label_header, header)
-        stored_labels = _map_labels(self.label, labels, info)
+        image, header = read_channels(self.images, len(info.channels), self.arrays[0])
+        stored_labels = _read_label(self.label, header, info, self.arrays[1])
         digest = hashlib.sha256(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
@@ -81,16 +125,38 @@ class NiftiCase(SourceCase):
         )
 
 
-def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:
-    known = info.label_map or {v: v for v in info.file_labels or range(256)}
+def _read_label(
+    label: Path | Mapping[str, Path], image: Header, info: DatasetInfo, key: str
+) -> NDArray[np.uint8]:
+    """The labels of a case on the grid of its image, as they are stored."""
+    if isinstance(label, Path):
+        labels, header = read_labels(label, key)
+    else:
+        first = next(iter(label.values()))
+        for name in info.classes.values():
+            if name not in label and name != info.classes[0]:
+                problem = f"has no mask of {name} beside it"
+                raise PathError(first, problem, "add an empty one, or leave the class out")
+        labels, header = read_masks({v: label[name] for v, name in info.classes.items() if v})
+    labels, header = turn_labels(labels, header, image)
+    check_same_grid(header, image)
+    return _map_labels(header.path, labels, info)
+
+
+def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> NDArray[np.uint8]:
+    known = info.label_map or {v: v for v in info.file_labels or range(IGNORED)}
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
-        listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
+        listed = (
+            ", ".join(map(str, sorted(known))) if len(known) < IGNORED else f"0 to {IGNORED - 1}"
+        )
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
-        raise PathError(path, problem, "correct the label map, or name all classes of the data set")
-    table = np.zeros(max(known) + 1, dtype=np.uint8)
-    table[list(known)] = list(known.values())
-    return np.asarray(table[labels])
+        named = ", or name all classes (--classes)" if info.source in ("folder", "msd") else ""
+        raise PathError(path, problem, f"correct the label map{named}")
+    lowest = min(known)
+    table = np.zeros(max(known) - lowest + 1, dtype=np.uint8)
+    table[[value - lowest for value in known]] = list(known.values())
+    return np.asarray(table[labels if lowest == 0 else labels.astype(np.int64) - lowest])
 
 
 class Source(ABC):
@@ -104,7 +170,10 @@ class Source(ABC):
         name: stored in dataset.yaml as `source`.
         layout: what the folder must hold; shown when no case is found.
         paper_grid: the grid of recipe `paper`; without it the recipe is `padded`.
+        spacing: the spacing of recipe `padded`: (Z, Y, X) in mm, `median` or `native`.
         knows_patients: False if the files do not tell which cases belong to one patient.
+        check_labels: whether the labels of all files are read first, to find gaps in them.
+        ask_modality: whether values as in CT stop the preparation.
         folder: the folder it reads; None if it reads none.
         description: the facts about the data set; a class attribute, or set by `__init__`.
 
@@ -121,7 +190,7 @@ class Source(ABC):
         ...     def cases(self):
         ...         for path in sorted(self.folder.iterdir()):
         ...             images = (path / "t2.nii.gz",)
-        ...             yield NiftiCase(path.name, path.name[:4], images, path / "mask.nii.gz")
+        ...             yield FileCase(path.name, path.name[:4], images, path / "mask.nii.gz")
 
         Use it as `segcal prepare my_package.my_module:KneeSource --source … --out …`, or register
         it as an entry point of the group `segcal.sources`.
@@ -130,8 +199,11 @@ class Source(ABC):
     name: ClassVar[str] = "custom"
     layout: ClassVar[str] = ""
     paper_grid: ClassVar[GridRecipe | None] = None
-    knows_patients: ClassVar[bool] = True
+    check_labels: ClassVar[bool] = False
 
+    knows_patients: bool = True
+    ask_modality: bool = False
+    spacing: Spacing | Literal["median", "native"] = "native"
     folder: Path | None = None
     description: Description
 
@@ -149,7 +221,8 @@ class Source(ABC):
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
         """What decides how files become arrays; a case is kept only if its settings are equal."""
-        return {
+        padding = {"padding": "ignored"} if info.recipe == "padded" else {}
+        return padding | {
             "grid": info.grid.model_dump_json(),
             "intensity": info.intensity.model_dump_json(),
             "channels": ", ".join(info.channels),
