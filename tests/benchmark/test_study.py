@@ -103,6 +103,7 @@ def test_the_files_of_a_study(study: BenchmarkStudy, plan: Plan) -> None:
             assert course == {
                 "epochs": len(dsc), "best_epoch": 1 + dsc.index(max(dsc)),
                 "best_dsc": max(dsc), "last_dsc": dsc[-1], "tested_epoch": 1 + dsc.index(max(dsc)),
+                "restarted_epoch": None,
                 "course": {
                     "epochs": [1 + n for n in range(len(dsc))],
                     "dsc": [round(value, 4) for value in dsc],
