@@ -28,7 +28,8 @@ _MAX_BATCH = 16
 # Voxels of a batch: on a large GPU, and on the CPU.
 _VOXELS = {"2d": 1 << 22, "3d": 5 << 19}
 _VOXELS_ON_CPU = 1 << 20
-# Memory of a training step for each voxel of the batch, measured as an upper estimate, in bytes.
+# Memory of a training step for each voxel of the batch in bytes, estimated from the sizes of the
+# features in fp32, not measured.
 _BYTES_PER_VOXEL = 3000
 
 
