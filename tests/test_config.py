@@ -1,12 +1,15 @@
 """The config: YAML and back, overrides, and errors that name the nearest key."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from segcal.config import (
     ConfigError,
+    OptimizerConfig,
     TrainConfig,
     changed_keys,
     check_config,
@@ -20,9 +23,20 @@ def test_defaults_are_the_papers_protocol() -> None:
     assert (config.epochs, config.batch_size, config.loss.name) == (100, 16, "nacl")
     assert (config.model.name, config.optimizer.name) == ("unet", "adam")
     assert config.optimizer.weight_decay == 0
-    rates = [config.optimizer.lr_at(epoch) for epoch in (0, 49, 50, 99)]
+    rates = [config.optimizer.lr_at(epoch, 100) for epoch in (0, 49, 50, 99)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4])
     assert (config.augment, config.clip, config.ema, config.tensorboard) == ((), None, None, False)
+
+
+def test_warmup_and_decay() -> None:
+    def rates(**options: Any) -> list[float]:
+        return [OptimizerConfig(lr=1.0, **options).lr_at(epoch, 6) for epoch in (0, 1, 2, 4, 5)]
+
+    assert rates(warmup=2, decay="cosine") == pytest.approx(
+        [1 / 3, 2 / 3, 1, 0.5, (1 + math.cos(0.75 * math.pi)) / 2]
+    )
+    assert rates(warmup=2, decay="poly") == pytest.approx([1 / 3, 2 / 3, 1, 0.5**0.9, 0.25**0.9])
+    assert rates(warmup=1, milestones=(2,)) == pytest.approx([0.5, 1, 0.1, 0.1, 0.1])
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
@@ -91,3 +105,8 @@ def test_changed_keys_are_dotted() -> None:
     new = make_config(overrides=["loss.options={penalty_weight: 0.2}", "epochs=7"])
     assert changed_keys(old, new) == ["epochs", "loss.options.penalty_weight"]
     assert changed_keys(old, old) == []
+    # What a recipe fills in is no change; what is set is compared.
+    filled = check_config({"recipe": "strong", "batch_size": 9, "ema": 0.9, "clip": 2.0})
+    assert changed_keys(filled, check_config({"recipe": "strong", "ema": 0.9})) == []
+    assert changed_keys(filled, check_config({"recipe": "strong", "ema": 0.8})) == ["ema"]
+    assert "clip" in changed_keys(filled, check_config({"recipe": "paper"}))

@@ -6,6 +6,7 @@ checked where they are built.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -70,8 +71,6 @@ class DataConfig(Section):
 
     @_model_validator(mode="after")
     def _check_mode(self) -> Self:
-        if self.mode == "3d" and self.patch_size is None:
-            raise ValueError("needs `patch_size` when `mode` is 3d, such as [16, 64, 64]")
         if self.mode == "2d" and self.patch_size is not None:
             raise ValueError("takes `patch_size` only when `mode` is 3d; slices have `size`")
         if self.mode == "3d" and (self.size is not None or self.loader == "resident"):
@@ -111,17 +110,30 @@ class ModelConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """Optimizer and learning rate: `lr` is multiplied by `factor` at each of `milestones`."""
+    """Optimizer and learning rate.
+
+    `lr` rises linearly over the first `warmup` epochs. Then, by `decay`: "step" multiplies it by
+    `factor` at each of `milestones`; "cosine" and "poly" lower it to 0 at the last epoch.
+    """
 
     name: str = "adam"
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    warmup: Annotated[int, Field(ge=0)] = 0
+    decay: Literal["step", "cosine", "poly"] = "step"
     milestones: tuple[Annotated[int, Field(ge=0)], ...] = (50,)
     factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     options: dict[str, Any] = {}
 
-    def lr_at(self, epoch: int) -> float:
-        """The learning rate in an epoch; epochs count from 0."""
+    def lr_at(self, epoch: int, epochs: int) -> float:
+        """The learning rate in an epoch out of `epochs`; they count from 0."""
+        if epoch < self.warmup:
+            return self.lr * (epoch + 1) / (self.warmup + 1)
+        left = 1 - (epoch - self.warmup) / max(epochs - self.warmup, 1)
+        if self.decay == "cosine":
+            return self.lr * (1 - math.cos(math.pi * left)) / 2
+        if self.decay == "poly":
+            return self.lr * float(left**0.9)
         return self.lr * self.factor ** sum(epoch >= milestone for milestone in self.milestones)
 
 
@@ -140,13 +152,17 @@ Precision = Annotated[
 class TrainConfig(Section):
     """All settings of a training run. The defaults are the protocol of the NACL paper.
 
+    `recipe` fills in the settings that are not given; "paper" is these defaults.
     `device` "auto" is cuda, mps or cpu, the first that is available. `precision` "auto" is
     bf16-mixed on CUDA devices that support it, otherwise 32. `compile`, `cuda_graph` and
     `channels_last` "auto" are on for CUDA, `deterministic` "auto" for precision 32. `batch_size` is
     the total over all processes. `clip` is the maximum gradient norm, `ema` the decay of the
-    averaged weights. `augment` lists MONAI's dictionary transforms by name.
+    averaged weights. `select` is the measure by which validation chooses best.pt. If `recover` is
+    set, a training that breaks down continues once from best.pt with half the learning rate.
+    `augment` lists segcal's batched transforms and MONAI's dictionary transforms by name.
     """
 
+    recipe: str = "paper"
     data: DataConfig = DataConfig()
     loss: LossConfig = LossConfig()
     model: ModelConfig = ModelConfig()
@@ -163,8 +179,17 @@ class TrainConfig(Section):
     validate_every: Positive = 1
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    select: Literal["dsc", "nll", "both"] = "dsc"
+    recover: bool = False
     augment: tuple[Named, ...] = ()
     tensorboard: bool = False
+
+    @_model_validator(mode="after")
+    def _check_patch(self) -> Self:
+        # Another recipe chooses the patch.
+        if self.recipe == "paper" and self.data.mode == "3d" and self.data.patch_size is None:
+            raise ValueError("`data` needs `patch_size` when `mode` is 3d, such as [16, 64, 64]")
+        return self
 
 
 class EvaluationConfig(Section):
@@ -277,17 +302,29 @@ def change_config(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfi
 
     The keys of a section that are not given keep their values.
     """
-    content = config.model_dump()
+    content = config.model_dump(exclude_unset=True)
     for key, value in changes.items():
         both = isinstance(content.get(key), dict) and isinstance(value, Mapping)
         content[key] = {**content[key], **value} if both else value
     return check_config(content)
 
 
+def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` updated by `more`, section by section."""
+    out = dict(base)
+    for key, value in more.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merge(out[key], value) if both else value
+    return out
+
+
 def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """Dotted keys whose values differ."""
-    before, after = (dict(_flat(c.model_dump(mode="json"))) for c in (old, new))
-    return sorted(key for key in before | after if before.get(key) != after.get(key))
+    """Dotted keys whose values differ; those that the recipe of `new` fills in do not count."""
+    filled = new.recipe != "paper"
+    before = dict(_flat(old.model_dump(mode="json")))
+    after = dict(_flat(new.model_dump(mode="json", exclude_unset=filled)))
+    keys = after if filled else before | after
+    return sorted(key for key in keys if before.get(key) != after.get(key))
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -62,6 +62,7 @@ def test_the_summary_of_a_validation_every_second_epoch(tmp_path: Path) -> None:
     assert found is not None
     assert found.model_dump(mode="json") == {
         "epochs": 7, "best_epoch": 4, "best_dsc": 0.8, "last_dsc": 0.1, "tested_epoch": 4,
+        "restarted_epoch": None,
         "course": {"epochs": [2, 4, 6], "dsc": [0.5, 0.8, 0.1], "ece": [None, 0.1235, 0.2]},
     }  # fmt: skip
     last = read_training(tmp_path, "last")
@@ -102,6 +103,7 @@ def test_the_files_of_a_study(study: BenchmarkStudy, plan: Plan) -> None:
             assert course == {
                 "epochs": len(dsc), "best_epoch": 1 + dsc.index(max(dsc)),
                 "best_dsc": max(dsc), "last_dsc": dsc[-1], "tested_epoch": 1 + dsc.index(max(dsc)),
+                "restarted_epoch": None,
                 "course": {
                     "epochs": [1 + n for n in range(len(dsc))],
                     "dsc": [round(value, 4) for value in dsc],

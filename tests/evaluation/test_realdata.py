@@ -72,7 +72,8 @@ def test_a_network_that_is_too_sure_is_repaired(data_root: Path, tmp_path: Path)
     )  # fmt: skip
     segcal(
         "train", "--data", tmp_path / "set", "--loss", "ce_dice", "--out", tmp_path / "run",
-        "--epochs", 40, "--set", "data.size=[48,64]", "--set", "validate_every=40",
+        "--recipe", "paper", "--epochs", 40,
+        "--set", "data.size=[48,64]", "--set", "validate_every=40",
         "--set", "model.options={filters: [8, 16, 32], pools: [2, 2]}",
     )  # fmt: skip
     for part in ("fit", "test"):

@@ -74,4 +74,4 @@ def test_an_unknown_network_names_the_nearest(name: str, nearest: str) -> None:
 
 
 def test_networks_are_listed() -> None:
-    assert list(NETWORKS)[:2] == ["unet", "monai.BasicUNet"]
+    assert list(NETWORKS)[:2] == ["unet", "norm_unet"]

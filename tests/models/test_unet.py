@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from segcal.models import UNet, count_parameters
-from segcal.models.unet import _head_padded_to_eight
+from segcal.models.unet import head_padded_to_eight
 
 
 def conv(a: int, b: int, kernel: int = 9) -> int:
@@ -69,7 +69,7 @@ def test_padding_the_head_to_eight_classes_does_not_change_its_result(
 ) -> None:
     head = (torch.nn.Conv2d if dims == 2 else torch.nn.Conv3d)(6, classes, kernel_size=1)
     features = torch.randn(2, 6, *[5] * dims)
-    logits, expected = _head_padded_to_eight(features, head), head(features)
+    logits, expected = head_padded_to_eight(features, head), head(features)
     torch.testing.assert_close(logits, expected)
     weight = torch.randn_like(expected)
     ours = torch.autograd.grad((logits * weight).sum(), list(head.parameters()))

@@ -101,7 +101,7 @@ def test_keywords_change_the_config(data: Path, tmp_path: Path) -> None:
     small = {"filters": [4, 8], "pools": [2]}
     train(
         data=data, out=tmp_path / "run", loss=CrossEntropyLoss, network={"options": small},
-        epochs=1, batch_size=4, optimizer={"lr": 2e-3}, precision="32",
+        epochs=1, batch_size=4, optimizer={"lr": 2e-3}, precision="32", recipe="paper",
     )  # fmt: skip
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (saved["loss"]["name"], saved["optimizer"]["lr"], saved["epochs"]) == ("ce", 2e-3, 1)

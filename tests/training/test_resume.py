@@ -19,6 +19,8 @@ from helpers.runs import finish, phantom, same, settings, start, weights
 from segcal.config import to_yaml
 from segcal.core.errors import PathError
 from segcal.models import read_checkpoint, write_checkpoint
+from segcal.study import read_training
+from segcal.study.run_folder import read_log
 from segcal.training import Interrupted, NonFiniteLossError, train
 from segcal.training.state import TrainingState
 
@@ -317,7 +319,8 @@ def test_nan_is_one_line_and_exit_code_1(
 
     options = ["--set", "optimizer.lr=1e30", "--set", "model.options={filters: [4, 8], pools: [2]}"]
     out = tmp_path / "run"
-    code = run_cli(monkeypatch, "train", "--data", data, "--loss", "ce", "--out", out, *options)
+    command = ["train", "--recipe", "paper", "--data", data, "--loss", "ce", "--out", out]
+    code = run_cli(monkeypatch, *command, *options)
     assert code == 1
     output = capsys.readouterr().err
     start, error = output.splitlines()
@@ -392,6 +395,51 @@ def test_a_breakdown_is_printed_once(
     numbers = (_dsc(tmp_path / "run", 23), result.best_dsc)
     for fact in (*(f"{n:.4f}" for n in numbers), "best.pt", "`optimizer.lr`", "`clip`"):
         assert fact in line
+
+
+def test_a_breakdown_continues_from_the_best_weights_once_and_resumes_exactly(
+    data: Path, tmp_path: Path
+) -> None:
+    """With augmentation, averaged weights and decay; stopped and resumed after the restart."""
+    config = settings(
+        data, epochs=26, loss={"name": "ce_dice"}, recover=True, ema=0.5, select="both",
+        augment=[{"name": "batched", "options": {"flip": 0}}],
+        model={"name": "norm_unet", "options": {"filters": [8, 16, 32]}},
+        optimizer={"lr": 0.01, "milestones": [22], "factor": 1e3, "warmup": 1},
+    )  # fmt: skip
+    train(config, tmp_path / "whole")
+    rows = read_log(tmp_path / "whole")
+    restarted = [row for row in rows if "restarted_from" in row]
+    (row,) = restarted  # it breaks down again, but only one restart is allowed
+    before = row["epoch"]
+    assert row["restarted_from"] == max(r["epoch"] for r in rows[:before] if r["selected"])
+    assert rows[before + 1]["lr"] == rows[before]["lr"] / 2
+    summary = read_training(tmp_path / "whole")
+    assert summary is not None
+    assert summary.restarted_epoch == before + 1
+    count, place = iter(range(10**6)), TrainingState.place
+
+    def place_and_signal(state: TrainingState, batch: Any, step: int) -> Any:
+        if state.epoch == before + 1 and step == 1 and next(count) == 0:
+            signal.raise_signal(signal.SIGTERM)
+        return place(state, batch, step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainingState, "place", place_and_signal)
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "run")
+    train(config, tmp_path / "run", resume=True)
+    ours, theirs = (
+        torch.load(tmp_path / r / "last.pt", weights_only=True) for r in ("run", "whole")
+    )
+    assert same(ours["model"], theirs["model"])
+    assert same(ours["ema"], theirs["ema"])
+    assert ours["best"] == theirs["best"]
+    assert ours["lr_scale"] == 0.5
+    for log in (rows, resumed := read_log(tmp_path / "run")):
+        for row in log:
+            row.pop("seconds")
+    assert resumed == rows
 
 
 def _dsc(run: Path, epoch: int) -> float:

@@ -1,6 +1,7 @@
 """Every setting has an effect; the files of a run."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from segcal.core.provenance import git_commit
 from segcal.data import open_dataset
 from segcal.losses import NACLLoss
 from segcal.metrics import CaseOptions, evaluate_case
+from segcal.study import read_training
+from segcal.study.run_folder import read_log
 from segcal.training import TrainingError, train
 from segcal.training.build import build_loss, build_state
 from segcal.training.device import make_fabric
@@ -46,6 +49,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "optimizer options": {"optimizer": {"options": {"betas": [0.5, 0.9]}}},
     "lr": {"optimizer": {"lr": 1e-2}},
     "weight decay": {"optimizer": {"weight_decay": 0.1}},
+    "warmup": {"optimizer": {"warmup": 1}},
+    "cosine": {"optimizer": {"decay": "cosine"}},
+    "poly": {"optimizer": {"decay": "poly"}},
     "milestones": {"optimizer": {"milestones": [1]}},
     "factor": {"optimizer": {"milestones": [1], "factor": 0.5}},
     "epochs": {"epochs": 1},
@@ -112,7 +118,7 @@ def test_files_of_a_run(data: Path, plain: Path) -> None:
     assert yaml.safe_load((plain / "config.yaml").read_text())["batch_size"] == 4
     rows = [json.loads(line) for line in (plain / "log.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows] == [0, 1]
-    assert set(rows[0]) == {"epoch", "lr", "losses", "val", "seconds"}
+    assert set(rows[0]) == {"epoch", "lr", "losses", "val", "selected", "seconds"}
     assert rows[0]["val"]["region"] == "all"
     best = torch.load(plain / "best.pt", weights_only=True)
     assert best["metrics"]["dsc"] == max(row["val"]["dsc"] for row in rows)
@@ -129,16 +135,35 @@ def test_ema_is_the_running_average(data: Path, plain: Path, tmp_path: Path) -> 
     train(settings(data, ema=0.5), tmp_path / "run")
     state = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert same(state["model"], weights(plain / "last.pt"))  # it does not change the training
-    assert not same(state["ema"], state["model"])
     best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)
     assert best["epoch"] != 1 or same(best["model"], state["ema"])
-    # After one step the average is halfway between the old and the new weights.
-    train(settings(data, ema=0.5, epochs=1, batch_size=64), tmp_path / "one")
+    # The first five steps (one in each epoch) keep nothing of the initial weights; after the next
+    # step the average is halfway between the old and the new weights.
+    train(settings(data, ema=0.9, epochs=6, batch_size=64), tmp_path / "one")
     first = torch.load(tmp_path / "one" / "last.prev.pt", weights_only=True)
     after = torch.load(tmp_path / "one" / "last.pt", weights_only=True)
+    assert same(first["ema"], first["model"])
     for key, average in after["ema"].items():
         expected = (first["model"][key] + after["model"][key]) / 2
         torch.testing.assert_close(average, expected)
+
+
+@pytest.mark.parametrize("select", ["dsc", "nll", "both"])
+def test_select_chooses_the_checkpoint(select: str, data: Path, tmp_path: Path) -> None:
+    optimizer = {"lr": 0.02}
+    train(settings(data, select=select, epochs=6, optimizer=optimizer), tmp_path / "run")
+    rows = read_log(tmp_path / "run")
+    scores = {
+        "dsc": [row["val"]["dsc"] for row in rows],
+        "nll": [-row["val"]["nll"] for row in rows],
+        "both": [math.log(max(row["val"]["dsc"], 1e-6)) - row["val"]["nll"] for row in rows],
+    }[select]
+    best = torch.load(tmp_path / "run" / "best.pt", weights_only=True)["epoch"]
+    assert best == scores.index(max(scores))
+    assert [row["epoch"] for row in rows if row["selected"]][-1] == best
+    summary = read_training(tmp_path / "run")
+    assert summary is not None
+    assert summary.tested == best + 1
 
 
 def test_clip_bounds_the_gradient(data: Path, tmp_path: Path) -> None:

@@ -104,7 +104,10 @@ def test_a_step_that_cannot_be_captured_is_not_captured(
         assert ("cannot be captured as a CUDA graph" in capfd.readouterr().err) == (
             switch == "auto"
         )
-    assert same(weights(tmp_path / "auto" / "last.pt"), weights(tmp_path / "off" / "last.pt"))
+    # Where a graph is possible, the learning rate is a tensor in fp32; otherwise a number.
+    torch.testing.assert_close(
+        weights(tmp_path / "auto" / "last.pt"), weights(tmp_path / "off" / "last.pt")
+    )
     config = settings(data, epochs=3, cuda_graph="on", model={"name": f"{__name__}:ReadsFromGPU"})
     with pytest.raises(TrainingError, match="set `cuda_graph` to auto"):
         train(config, tmp_path / "on")

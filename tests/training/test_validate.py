@@ -103,7 +103,7 @@ def alone(
     value = {(row.metric, row.label): row.value for row in rows}
     labels = [str(k) for k in range(1, CLASSES)]
     dsc = {label: value["dsc", label] for label in labels}
-    return CaseScore(case.name, dsc, value["ece", "all"], value["cece", "all"])
+    return CaseScore(case.name, dsc, value["ece", "all"], value["cece", "all"], value["nll", "all"])
 
 
 def assert_same(found: list[CaseScore] | None, expected: list[CaseScore]) -> None:
@@ -111,7 +111,7 @@ def assert_same(found: list[CaseScore] | None, expected: list[CaseScore]) -> Non
     assert [score.name for score in found] == [score.name for score in expected]
     for one, other in zip(found, expected, strict=True):
         assert one.dsc == pytest.approx(other.dsc, abs=1e-12)
-        for name in ("ece", "cece"):
+        for name in ("ece", "cece", "nll"):
             wanted = pytest.approx(getattr(other, name), abs=1e-6, nan_ok=True)
             assert getattr(one, name) == wanted
 

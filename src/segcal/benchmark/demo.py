@@ -72,6 +72,7 @@ def demo_plan(data: Path, quick: bool = False) -> Plan:
         "datasets": {"phantom": {"path": str(data), "title": "Phantom"}},
         "methods": METHODS,
         "train": {
+            "recipe": "paper",
             "epochs": epochs,
             "batch_size": 4,
             "precision": "32",

@@ -62,7 +62,9 @@ class _Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(OSError):  # It died just now: there is no line to read.
-            process.stdin.write(json.dumps(task.model_dump(mode="json")) + "\n")
+            # Settings that are not set are left to the recipe.
+            content = task.model_dump(mode="json", exclude_unset=True)
+            process.stdin.write(json.dumps(content) + "\n")
             process.stdin.flush()
         line = process.stdout.readline()
         if not line:

@@ -20,6 +20,7 @@ from segcal.config import (
     TrainConfig,
     check_config,
     check_section,
+    merge,
     put_overrides,
     read_yaml,
 )
@@ -218,15 +219,6 @@ def row_metric(metric: str, evaluation: EvaluationConfig) -> str:
 def calibrated_name(method: str, calibrator: str) -> str:
     """The name of a method with a calibrator."""
     return f"{method}+{short_name(calibrator)}"
-
-
-def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
-    """`base` updated by `more`, section by section."""
-    out = dict(base)
-    for key, value in more.items():
-        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = merge(out[key], value) if both else value
-    return out
 
 
 def slug(options: Mapping[str, Any]) -> str:

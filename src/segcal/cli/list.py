@@ -8,6 +8,7 @@ _REGISTRIES = {
     "losses": ("segcal.losses", "LOSSES"),
     "priors": ("segcal.losses", "PRIORS"),
     "metrics": ("segcal.metrics", "METRICS"),
+    "recipes": ("segcal.training", "RECIPES"),
     "networks": ("segcal.models", "NETWORKS"),
     "sources": ("segcal.data", "SOURCES"),
     "calibrators": ("segcal.posthoc", "CALIBRATORS"),

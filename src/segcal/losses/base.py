@@ -63,8 +63,8 @@ class SegmentationLoss(nn.Module):
 
     Shape:
         - logits: (B, K, *S), S 2-D or 3-D. Half precision is upcast to float32.
-        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1 (or are all 0
-          where ignored). With activation "sigmoid" (B, K, *S): 0, 1 or `ignore_index`, or soft in
+        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1, or are all
+          0 where ignored. With activation "sigmoid" (B, K, *S): 0, 1 or `ignore_index`, or soft in
           [0, 1].
         - output: scalar, or (B, *S) if `reduction` is "none"; (B, K, *S) with "sigmoid".
 

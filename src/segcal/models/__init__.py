@@ -10,9 +10,11 @@ from segcal.models.network import (
     count_parameters,
     make_model,
 )
+from segcal.models.norm_unet import NormUNet
 from segcal.models.unet import UNet
 
 __all__ = [
-    "NETWORKS", "NetworkSpec", "SegmentationNetwork", "UNet", "check_model", "count_parameters",
-    "load_model", "make_model", "predict_logits", "read_checkpoint", "write_checkpoint",
+    "NETWORKS", "NetworkSpec", "NormUNet", "SegmentationNetwork", "UNet", "check_model",
+    "count_parameters", "load_model", "make_model", "predict_logits", "read_checkpoint",
+    "write_checkpoint",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segcal.core.checks import check_int
+from segcal.models.norm_unet import NormUNet
 from segcal.models.unet import UNet
 from segcal.registry import Registry
 
@@ -27,6 +27,7 @@ NETWORKS: Registry[type[nn.Module]] = Registry(
     "network", "segcal.networks", _is_module_class, "a subclass of torch.nn.Module"
 )
 NETWORKS.register("unet", UNet)
+NETWORKS.register("norm_unet", NormUNet)
 # Every network of MONAI is found as "monai.NAME"; these are listed.
 for _name in ("BasicUNet", "SegResNet", "DynUNet"):
     NETWORKS.register(f"monai.{_name}", f"monai.networks.nets:{_name}")
@@ -51,8 +52,8 @@ class NetworkSpec:
         num_classes: K, background included.
         options: further arguments of the class.
         divisible_by: images are zero-padded at the end of each axis to a multiple of this, and the
-            logits are cropped back. None uses the network's attribute `divisible_by` (32 for the
-            default U-Net), or 1 if it has none.
+            logits are cropped back. None uses the network's attribute `divisible_by` (an integer,
+            or one per axis; 32 for the paper's U-Net), or 1 if it has none.
     """
 
     name: str
@@ -73,14 +74,16 @@ class SegmentationNetwork(nn.Module):
     coarser heads, all at full size.
     """
 
-    def __init__(self, net: nn.Module, divisible_by: int) -> None:
+    def __init__(self, net: nn.Module, divisible_by: int | Sequence[int]) -> None:
         super().__init__()
         self.net = net
-        self.divisible_by = check_int("divisible_by", divisible_by, low=1)
+        self.divisible_by = divisible_by
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
-        size = image.shape[2:]
-        missing = [-side % self.divisible_by for side in size]
+        size, divisors = image.shape[2:], self.divisible_by
+        if isinstance(divisors, int):
+            divisors = [divisors] * len(size)
+        missing = [-side % divisor for side, divisor in zip(size, divisors, strict=True)]
         if any(missing):
             image = F.pad(image, [pad for side in missing[::-1] for pad in (0, side)])
         heads = self.net(image)
@@ -115,7 +118,8 @@ def make_model(spec: NetworkSpec) -> SegmentationNetwork:
             f"Expected `model.options` to be arguments of {spec.name} ({', '.join(free)}), "
             f"but got {dict(spec.options)}: {error}"
         ) from error
-    return SegmentationNetwork(net, spec.divisible_by or int(getattr(net, "divisible_by", 1)))
+    own: Any = getattr(net, "divisible_by", 1)
+    return SegmentationNetwork(net, spec.divisible_by or own)
 
 
 def network_class(name: str) -> type[nn.Module]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from segcal.core.checks import check_int
 
-_CONVS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+CONVS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
 _POOLS: dict[int, type[nn.MaxPool2d] | type[nn.MaxPool3d]] = {2: nn.MaxPool2d, 3: nn.MaxPool3d}
 
 
@@ -62,7 +62,7 @@ class UNet(nn.Module):
         self.pool = nn.ModuleList(_POOLS[spatial_dims](factor) for factor in pools)
         decoder = zip(filters[::-1], filters[-2::-1], strict=False)
         self.up = nn.ModuleList(_two_convs(spatial_dims, a + b, b) for a, b in decoder)
-        self.head = _CONVS[spatial_dims](filters[0], out_channels, kernel_size=1)
+        self.head = CONVS[spatial_dims](filters[0], out_channels, kernel_size=1)
 
     def forward(self, image: Tensor) -> Tensor:
         features = image
@@ -76,13 +76,13 @@ class UNet(nn.Module):
             features = convs(torch.cat([_upsample(features, factor), skip], dim=1))
         half = features.dtype in (torch.bfloat16, torch.float16)
         if torch.compiler.is_compiling() and features.is_cuda and half:
-            return _head_padded_to_eight(features, self.head)
+            return head_padded_to_eight(features, self.head)
         logits: Tensor = self.head(features)
         return logits
 
 
 def _two_convs(spatial_dims: int, in_channels: int, out_channels: int) -> nn.Sequential:
-    conv = _CONVS[spatial_dims]
+    conv = CONVS[spatial_dims]
     return nn.Sequential(
         conv(in_channels, out_channels, kernel_size=3, padding=1),
         nn.ReLU(inplace=True),
@@ -109,7 +109,7 @@ def _upsample(features: Tensor, factor: int) -> Tensor:
     return result.movedim(-1, 1)
 
 
-def _head_padded_to_eight(features: Tensor, head: nn.Conv2d | nn.Conv3d) -> Tensor:
+def head_padded_to_eight(features: Tensor, head: nn.Conv2d | nn.Conv3d) -> Tensor:
     """`head(features)`, computed with additional classes of weight 0.
 
     Tensor cores need a multiple of eight channels; other counts take two to three times as long.

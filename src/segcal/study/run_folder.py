@@ -132,12 +132,17 @@ def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
     if not validated:
         return None
     best = dsc.index(max(dsc))
+    # Validation selects best.pt by DSC, unless the rows tell otherwise.
+    selected = [epoch for epoch, row in enumerate(rows, 1) if row.get("selected")]
+    restarts = [epoch for epoch, row in enumerate(rows, 1) if "restarted_from" in row]
+    tested = selected[-1] if selected else epochs[best]
     return Training(
         epochs=len(rows),
         best_epoch=epochs[best],
         best_dsc=dsc[best],
         last_dsc=dsc[-1],
-        tested_epoch=epochs[best] if checkpoint == "best" else len(rows),
+        tested_epoch=tested if checkpoint == "best" else len(rows),
+        restarted_epoch=restarts[0] if restarts else None,
         course=Course(
             epochs=tuple(epochs), dsc=tuple(round(value, 4) for value in dsc), ece=tuple(ece)
         ),

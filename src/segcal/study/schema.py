@@ -69,6 +69,7 @@ class Training(_Part):
     """Summary of a run's validation; epochs count from 1.
 
     `tested_epoch` is the epoch of the checkpoint that was evaluated, by default the best one.
+    `restarted_epoch` is the one after which a training that broke down returned to best.pt.
     """
 
     epochs: int
@@ -76,6 +77,7 @@ class Training(_Part):
     best_dsc: float
     last_dsc: float
     tested_epoch: int | None = None
+    restarted_epoch: int | None = None
     course: Course = Course()
 
     @property

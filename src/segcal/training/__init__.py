@@ -1,6 +1,7 @@
 """Training: from a prepared data set to a checkpoint.
 
 train(...)            train a network; `segcal train` calls it
+complete_config(...)  the settings of a run, with those that its recipe chooses
 make_schedule(...)    penalty weights that change over the epochs, for any training loop
 """
 
@@ -12,7 +13,8 @@ from segcal.training.build import build_loss
 from segcal.training.callbacks import ErrorDriven, ValidationCallback
 from segcal.training.device import close_process_group
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
-from segcal.training.loop import train
+from segcal.training.loop import complete_config, train
+from segcal.training.recipes import RECIPES, Recipe
 from segcal.training.schedule import (
     SCHEDULES,
     Constant,
@@ -24,7 +26,7 @@ from segcal.training.schedule import (
 )
 
 __all__ = [
-    "SCHEDULES", "Constant", "ErrorDriven", "Interrupted", "LinearRamp", "Multiply",
-    "NonFiniteLossError", "Step", "TrainingError", "ValidationCallback", "build_loss",
-    "close_process_group", "make_schedule", "set_penalty_weight", "train",
+    "RECIPES", "SCHEDULES", "Constant", "ErrorDriven", "Interrupted", "LinearRamp", "Multiply",
+    "NonFiniteLossError", "Recipe", "Step", "TrainingError", "ValidationCallback", "build_loss",
+    "close_process_group", "complete_config", "make_schedule", "set_penalty_weight", "train",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Augmentation: MONAI's dictionary transforms by name, applied on the device of the batch.
+"""Augmentation on the device of the batch: segcal's batched transforms, and MONAI's by name.
 
 The random numbers of an item depend only on seed, epoch, step and its position in the global batch.
 So a resumed run, or one on several processes, draws the same numbers, and no state is saved.
@@ -18,33 +18,46 @@ from torch import Tensor
 from segcal.config import Named
 from segcal.core.checks import check_choice
 from segcal.data import Batch
+from segcal.training.batched_augment import BatchedAugmentation
 
+BATCHED = "batched"
 _MODULES = ("spatial", "intensity")
 
 
 class Augmentation:
-    """Applies the transforms to every item of a batch.
+    """Applies the batched transforms to the batch, then MONAI's transforms to every item.
 
-    Spatial transforms change image and label, other transforms only the image. If a transform
-    has an interpolation `mode`, images are interpolated linearly, labels by nearest neighbor.
+    MONAI's spatial transforms change image and label, its other transforms only the image. If a
+    transform has an interpolation `mode`, images are interpolated linearly, labels by nearest
+    neighbor.
     """
 
     def __init__(self, transforms: Sequence[Named], seed: int) -> None:
         self.seed = seed
-        self.names = [named.name for named in transforms]
-        self.transforms = [_make(named) for named in transforms]
+        others = [named for named in transforms if named.name != BATCHED]
+        batched = [named.options for named in transforms if named.name == BATCHED]
+        try:
+            self.batched = [BatchedAugmentation(**options) for options in batched]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"`augment`: {BATCHED}: {error}") from error
+        self.names = [named.name for named in others]
+        self.transforms = [_make(named) for named in others]
 
     def __call__(self, batch: Batch, epoch: int, step: int, first: int) -> Batch:
         """`first` is the position of the batch's first item in the global batch."""
-        images, targets = [], []
-        for index, (image, target) in enumerate(zip(batch.image, batch.target, strict=True)):
-            image, target = self._apply(image, target, [self.seed, epoch, step, first + index])
-            images.append(image)
-            targets.append(target)
-        return Batch(torch.stack(images), torch.stack(targets), batch.case)
+        image, target = batch.image, batch.target
+        for augment in self.batched:
+            image, target = augment(image, target, (self.seed, epoch, step), first)
+        if self.transforms:
+            items = [
+                self._apply(*pair, [self.seed, epoch, step, first + index])
+                for index, pair in enumerate(zip(image, target, strict=True))
+            ]
+            image, target = (torch.stack(part) for part in zip(*items, strict=True))
+        return Batch(image, target, batch.case)
 
     def _apply(self, image: Tensor, target: Tensor, key: list[int]) -> tuple[Tensor, Tensor]:
-        soft = target.is_floating_point()  # (K, *S)
+        soft = target.ndim == image.ndim
         item: dict[str, Any] = {"image": image, "label": target if soft else target[None]}
         for number, (name, transform) in enumerate(zip(self.names, self.transforms, strict=True)):
             if hasattr(transform, "set_random_state"):
@@ -69,7 +82,7 @@ def _plain(tensor: Any) -> Tensor:
 def _make(named: Named) -> Callable[[dict[str, Any]], dict[str, Any]]:
     modules = [importlib.import_module(f"monai.transforms.{m}.dictionary") for m in _MODULES]
     known = {name: module for module in modules for name in module.__all__ if name.endswith("d")}
-    check_choice("augment", named.name, sorted(known))
+    check_choice("augment", named.name, [BATCHED, *sorted(known)])
     make = getattr(known[named.name], named.name)
     arguments = inspect.signature(make).parameters
     spatial = known[named.name].__name__.split(".")[-2] == "spatial"

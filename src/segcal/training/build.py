@@ -157,13 +157,16 @@ def check_loss(
 def build_optimizer(
     config: OptimizerConfig, network: nn.Module, *, fused: bool, capturable: bool = False
 ) -> torch.optim.Optimizer:
-    """The optimizer; `capturable` makes Adam part of a CUDA graph."""
+    """The optimizer; `capturable` makes it, with its learning rate, part of a CUDA graph."""
     check_choice("optimizer.name", config.name, OPTIMIZERS)
     options = {"lr": config.lr, "weight_decay": config.weight_decay, **config.options}
     if fused:
         options.setdefault("fused", True)
     if capturable and config.name in ("adam", "adamw"):
         options.setdefault("capturable", True)
+    if capturable and options.get("fused"):
+        # A number would be fixed in the graph, which would have to be captured in every epoch.
+        options["lr"] = torch.tensor(config.lr, device=next(network.parameters()).device)
     try:
         return OPTIMIZERS[config.name](network.parameters(), **options)
     except TypeError as error:
@@ -201,11 +204,14 @@ def build_validator(config: TrainConfig, fabric: Fabric, dataset: PreparedDatase
     cases = dataset.part("val", config.data.fold)
     if not cases:
         raise ValueError(f"{dataset.root} has no validation cases; prepare it with a val split")
+    on_slices = config.data.patch_size is None
+    batch = slices_per_batch(cases, config.batch_size, fabric.device)
     return Validator(
         cases[fabric.global_rank :: fabric.world_size],
         dataset.num_classes,
         groups=dataset.info.regions,
         device=fabric.device,
-        batch_size=slices_per_batch(cases, config.batch_size, fabric.device),
+        # Windows of a 3-D network: without gradients, twice the training batch fits.
+        batch_size=batch if on_slices else 2 * config.batch_size,
         patch_size=config.data.patch_size,
     )

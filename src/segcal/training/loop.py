@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,24 +16,35 @@ from torch import Tensor, nn
 from segcal.config import TrainConfig
 from segcal.core.checks import require
 from segcal.core.signals import StopRequest, signal_name
-from segcal.data import open_dataset, verify_cases
-from segcal.models import write_checkpoint
-from segcal.study import BEST, LAST, RunFolder, broke_down
+from segcal.data import PreparedDataset, open_dataset, verify_cases
+from segcal.models import read_checkpoint, write_checkpoint
+from segcal.study import BEST, LAST, RunFolder, broke_down, read_run_config
 from segcal.training.build import build_state, config_from_arguments
 from segcal.training.callbacks import Observations
 from segcal.training.cuda_graph import CudaGraphStep
-from segcal.training.device import device_name, gather, make_fabric, numerics, resolve
+from segcal.training.device import (
+    device_name,
+    gather,
+    make_fabric,
+    numerics,
+    processes,
+    resolve,
+)
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.loss_meter import CHECK_EVERY
 from segcal.training.progress import Reporter, add_row, open_tensorboard
+from segcal.training.recipes import apply_recipe
 from segcal.training.resume import case_names, open_run, save_last
 from segcal.training.state import TrainingState, uncompiled
-from segcal.training.validate import summarize
+from segcal.training.validate import selection_score, summarize
+
+# A state that is written in fewer seconds is written after every epoch.
+_QUICK_SAVE = 0.2
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The run folder, the number of epochs, and the best validation DSC."""
+    """The run folder, the number of epochs, and validation DSC and epoch of best.pt."""
 
     folder: Path
     epochs: int
@@ -52,7 +65,8 @@ def train(
     """Train a network into the folder `out`.
 
     Args:
-        config: all settings; the defaults are the protocol of the NACL paper.
+        config: settings; those that are not set are filled in by its recipe, by default that of
+            the NACL paper. Without a config, the recipe is `strong`.
         out: the run folder.
         data: the prepared data set; or a mapping, the section `data` of the config.
         loss: a name, an import path `package.module:Class`, a class, or an object that maps
@@ -60,7 +74,8 @@ def train(
         network: a name, an import path or a class; or a mapping, the section `model` of the config.
         resume: continue the run in `out`; on one device in fp32 the weights are bit-identical to
             those of an uninterrupted run. A folder without a run starts a new one.
-        settings: other keys of the config, such as `epochs=20` or `optimizer={"lr": 3e-4}`.
+        settings: other keys of the config, such as `epochs=20`, `recipe="paper"` or
+            `optimizer={"lr": 3e-4}`.
 
     Raises:
         ValueError: the config, data set or folder is invalid; nothing is written.
@@ -69,12 +84,17 @@ def train(
     """
     if out is None:
         raise TypeError("train() needs `out`, the folder of the run")
-    config = resolve(config_from_arguments(config or TrainConfig(), data, loss, network, settings))
+    config = config or TrainConfig(recipe="strong")
+    choices: list[str] = []
+    config, dataset = complete_config(
+        config_from_arguments(config, data, loss, network, settings),
+        Path(out) if resume else None,
+        choices.append,
+    )
     if config.tensorboard:
         require("tensorboard")
     with numerics(config), StopRequest() as stop:
         fabric = make_fabric(config)
-        dataset = open_dataset(config.data.path)
         dataset.check_parts(config.data.fold)
         for part in ("train", "val"):
             verify_cases(dataset.part(part, config.data.fold))
@@ -84,6 +104,8 @@ def train(
         reporter = Reporter(config.epochs, silent=not fabric.is_global_zero)
         try:
             with folder, reporter:
+                for choice in choices:
+                    reporter.say(choice)
                 instance = loss if isinstance(loss, nn.Module) else None
                 state = build_state(config, fabric, dataset, instance)
                 open_run(state, folder, reporter.say)
@@ -96,6 +118,21 @@ def train(
             raise TrainingError(_memory_advice(config, error)) from error
 
 
+def complete_config(
+    config: TrainConfig, run: Path | None = None, say: Callable[[str], None] = lambda _: None
+) -> tuple[TrainConfig, PreparedDataset]:
+    """All settings of a run, and its data; `run` is the folder of a run to continue, if any.
+
+    `say` gets the choices of the recipe.
+    """
+    dataset = open_dataset(config.data.path)
+    existing = read_run_config(run) if run is not None else None
+    config = apply_recipe(
+        config, dataset, processes=math.prod(processes()), existing=existing, say=say
+    )
+    return resolve(config), dataset
+
+
 @dataclass
 class TrainingLoop:
     """Trains, validates, logs and saves, epoch by epoch."""
@@ -105,6 +142,8 @@ class TrainingLoop:
     stop: StopRequest
     reporter: Reporter
     broken_down: bool = False
+    saved: float = -math.inf
+    save_seconds: float = 0.0
 
     def run(self) -> TrainResult:
         state, config, folder = self.state, self.state.config, self.folder
@@ -126,18 +165,22 @@ class TrainingLoop:
                 last = state.epoch + 1 == config.epochs
                 if last or (state.epoch + 1) % config.validate_every == 0:
                     row["val"] = self.validate()
+                    row["selected"] = state.best_epoch == state.epoch
+                    if self.broken_down and config.recover and state.lr_scale == 1 and not last:
+                        row["restarted_from"] = self.restart()
                 row["seconds"] = round(state.time_spent(), 3)
                 state.end_epoch()
                 if first:
                     # The log first: a resume removes a line too many, but cannot add a lost one.
                     folder.log(row)
-                save_last(state, folder)
+                self.save(last)
                 if writer is not None:
                     add_row(writer, row)
                 self.reporter.end_epoch(row)
         best = f"{state.best_dsc:.4f} (epoch {state.best_epoch + 1})"
-        say(f"{folder.path}: {state.epoch} epochs, best validation DSC {best}")
-        if state.best_dsc <= 0:
+        what = "best validation DSC" if config.select == "dsc" else "validation DSC of best.pt"
+        say(f"{folder.path}: {state.epoch} epochs, {what} {best}")
+        if state.highest_dsc <= 0:
             say(f"{folder.path}: no structure was found in any validation; train for more epochs")
         return TrainResult(folder.path, state.epoch, state.best_dsc, state.best_epoch)
 
@@ -186,8 +229,7 @@ class TrainingLoop:
         state.meter.items = sum(meter["items"] for meter in meters)
         for name in state.meter.sums:
             state.meter.sums[name] = sum(meter["sums"][name] for meter in meters)
-        lr = state.config.optimizer.lr_at(state.epoch)
-        row: dict[str, Any] = {"epoch": state.epoch, "lr": lr}
+        row: dict[str, Any] = {"epoch": state.epoch, "lr": state.learning_rate}
         if state.schedule is not None:
             row["penalty_weight"] = state.schedule(state.epoch)
         return {**row, "losses": state.meter.means()}
@@ -205,15 +247,17 @@ class TrainingLoop:
         scores = [score for share in gather(fabric, own) for score in share]
         metrics = summarize(sorted(scores, key=lambda score: score.name))
         dsc = metrics["dsc"] or 0.0  # None if no case has or predicts a structure
-        warned, self.broken_down = self.broken_down, broke_down(dsc, state.best_dsc)
+        warned, self.broken_down = self.broken_down, broke_down(dsc, state.highest_dsc)
         if self.broken_down and not warned:
             self.reporter.say(
                 f"epoch {state.epoch + 1}: validation DSC dropped to {dsc:.4f} from its best value "
-                f"{state.best_dsc:.4f} (epoch {state.best_epoch + 1}, saved in {BEST}): the "
+                f"{state.highest_dsc:.4f} ({BEST} is of epoch {state.best_epoch + 1}): the "
                 "training may have broken down; lower `optimizer.lr` or set `clip`"
             )
-        if dsc > state.best_dsc:
-            state.best_dsc, state.best_epoch = dsc, state.epoch
+        state.highest_dsc = max(state.highest_dsc, dsc)
+        score = selection_score(metrics, state.config.select)
+        if score > state.best_score:
+            state.best_dsc, state.best_epoch, state.best_score = dsc, state.epoch, score
             if fabric.is_global_zero:
                 write_checkpoint(self.folder.path / BEST, {
                     "run_id": self.folder.run_id,
@@ -225,6 +269,28 @@ class TrainingLoop:
                     "data_fingerprint": state.dataset.fingerprint,
                 })  # fmt: skip
         return metrics
+
+    def restart(self) -> int:
+        """Return to the weights of best.pt with half the learning rate; returns their epoch."""
+        state, first = self.state, self.state.fabric.is_global_zero
+        saved = read_checkpoint(self.folder.path / BEST)["model"] if first else None
+        state.restart_from(gather(state.fabric, saved)[0])
+        self.broken_down = False
+        self.reporter.say(
+            f"epoch {state.epoch + 1}: training continues from {BEST} (epoch "
+            f"{state.best_epoch + 1}) with half the learning rate"
+        )
+        return state.best_epoch
+
+    def save(self, last: bool) -> None:
+        """Write last.pt; while writing is slow, only so often that it takes a tenth of the time."""
+        begin = time.monotonic()
+        slow = self.save_seconds > _QUICK_SAVE
+        if not last and slow and begin - self.saved < 9 * self.save_seconds:
+            return
+        save_last(self.state, self.folder)
+        self.saved = time.monotonic()
+        self.save_seconds = self.saved - begin
 
     def interrupt(self, number: int) -> NoReturn:
         """Save the state between two steps and stop."""

@@ -26,8 +26,9 @@ from segcal.training.validate import Validator
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# Settings of an optimizer that depend on the device and do not change the result.
-_DEVICE_SETTINGS = {"fused", "foreach", "capturable"}
+# Settings of an optimizer that depend on the device and do not change the result. The learning rate
+# is set in every epoch; in a CUDA graph it is a tensor.
+_DEVICE_SETTINGS = {"fused", "foreach", "capturable", "lr"}
 
 
 @dataclass
@@ -35,7 +36,8 @@ class TrainingState:
     """Everything a training loop works with, and how far it is.
 
     `network` holds the weights; `model` is the same network as Fabric wraps it. `epoch` is the
-    current one; `trained` is True between its last step and the end of its validation.
+    current one; `trained` is True between its last step and the end of its validation. `best_dsc`,
+    `best_epoch` and `best_score` belong to best.pt; `highest_dsc` is that of all validations.
     """
 
     config: TrainConfig
@@ -60,6 +62,9 @@ class TrainingState:
     seconds: float = 0.0
     best_dsc: float = -math.inf
     best_epoch: int = -1
+    best_score: float = -math.inf
+    highest_dsc: float = -math.inf
+    lr_scale: float = 1.0
     meter: LossMeter = field(default_factory=LossMeter)
     started: float = field(default_factory=time.monotonic)
 
@@ -68,9 +73,28 @@ class TrainingState:
         self.started = time.monotonic()
         self.network.train()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.optimizer.lr_at(self.epoch)
+            if isinstance(group["lr"], Tensor):  # part of a CUDA graph
+                group["lr"].fill_(self.learning_rate)
+            else:
+                group["lr"] = self.learning_rate
         if self.schedule is not None:
             set_penalty_weight(self.loss, self.schedule(self.epoch))
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the epoch."""
+        return self.lr_scale * self.config.optimizer.lr_at(self.epoch, self.config.epochs)
+
+    @property
+    def ema_decay(self) -> float:
+        """The decay of the averaged weights in this epoch.
+
+        At first it is smaller, so that the average covers about a fifth of the steps so far. It
+        changes by factors of two, because every change captures the CUDA graph again.
+        """
+        assert self.config.ema is not None
+        fifth = 1 + self.epoch * len(self.loader) // 5
+        return min(self.config.ema, 1 - 0.5 ** (fifth.bit_length() - 1))
 
     def end_epoch(self) -> None:
         self.epoch, self.trained, self.seconds, self.meter = self.epoch + 1, False, 0.0, LossMeter()
@@ -133,19 +157,33 @@ class TrainingState:
 
     def step_settings(self) -> tuple[float, ...]:
         """The numbers in a step that change from epoch to epoch."""
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        return (*rates, *([] if self.schedule is None else [self.schedule(self.epoch)]))
+        groups = self.optimizer.param_groups
+        numbers = [group["lr"] for group in groups if not isinstance(group["lr"], Tensor)]
+        if self.schedule is not None:
+            numbers.append(self.schedule(self.epoch))
+        if self.ema is not None:
+            numbers.append(self.ema_decay)
+        return (*numbers, self.lr_scale)
 
     @torch.no_grad()
     def update_ema(self) -> None:
         """Update the averaged weights; buffers are copied."""
-        if self.ema is None or self.config.ema is None:
+        if self.ema is None:
             return
         averages: list[Tensor] = list(self.ema.parameters())
         weights: list[Tensor] = list(self.network.parameters())
-        torch._foreach_lerp_(averages, weights, 1 - self.config.ema)
+        torch._foreach_lerp_(averages, weights, 1 - self.ema_decay)
         for average, value in zip(self.ema.buffers(), self.network.buffers(), strict=True):
             average.copy_(value)
+
+    def restart_from(self, weights: dict[str, Tensor]) -> None:
+        """Continue from these weights with half the learning rate and a new optimizer state."""
+        self.network.load_state_dict(weights)
+        if self.ema is not None:
+            self.ema.load_state_dict(weights)
+        empty = {**self.optimizer.state_dict(), "state": {}}
+        self.optimizer.load_state_dict(empty)
+        self.lr_scale /= 2
 
     def time_spent(self) -> float:
         """Seconds in this epoch, without interruptions."""
@@ -162,7 +200,11 @@ class TrainingState:
             "epoch": self.epoch,
             "trained": self.trained,
             "seconds": self.time_spent(),
-            "best": {"dsc": self.best_dsc, "epoch": self.best_epoch},
+            "best": {
+                "dsc": self.best_dsc, "epoch": self.best_epoch, "score": self.best_score,
+                "highest_dsc": self.highest_dsc,
+            },
+            "lr_scale": self.lr_scale,
             "meter": self.meter.state_dict(),
             "loader": self.loader.state_dict(),
             "network": self.spec.as_dict(),
@@ -170,7 +212,7 @@ class TrainingState:
             "ema": self.ema.state_dict() if self.ema is not None else None,
             "optimizer": self.optimizer.state_dict(),
             "callbacks": [callback.state_dict() for callback in self.callbacks],
-        }
+        }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["model"])
@@ -183,8 +225,10 @@ class TrainingState:
         self.meter.load_state_dict(state["meter"])
         self.epoch, self.trained = int(state["epoch"]), bool(state["trained"])
         self.seconds = float(state["seconds"]) if self.loader.step or self.trained else 0.0
-        self.best_dsc = float(state["best"]["dsc"])
-        self.best_epoch = int(state["best"]["epoch"])
+        best = state["best"]
+        self.best_dsc, self.best_epoch = float(best["dsc"]), int(best["epoch"])
+        self.best_score, self.highest_dsc = float(best["score"]), float(best["highest_dsc"])
+        self.lr_scale = float(state["lr_scale"])
 
     def _load_optimizer(self, saved: dict[str, Any]) -> None:
         """Load a state that may come from another device.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segcal.data import IGNORED, PreparedCase, free_bytes
@@ -26,12 +27,13 @@ _PIXELS_PER_BATCH = 1 << 20
 
 @dataclass(frozen=True)
 class CaseScore:
-    """DSC of each structure, ECE and CECE of one case."""
+    """DSC of each structure, ECE, CECE and mean NLL of one case."""
 
     name: str
     dsc: dict[str, float]
     ece: float
     cece: float
+    nll: float
 
 
 @dataclass(frozen=True)
@@ -171,13 +173,25 @@ class Validator:
         counts = torch.bincount(pairs.flatten(), minlength=last + 1)[:last]
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
         scores = []
-        for name, shown, table, one in zip(stack.names, stack.shown, tables, bins, strict=True):
+        nlls = _mean_nll(stack, logits)
+        for name, shown, table, one, nll in zip(
+            stack.names, stack.shown, tables, bins, nlls, strict=True
+        ):
             dsc = {
                 key: dsc_from_confusion(table, labels) if {*labels} <= {*shown} else math.nan
                 for key, labels in self.groups.items()
             }
-            scores.append(CaseScore(name, dsc, one.ece(), one.cece()))
+            scores.append(CaseScore(name, dsc, one.ece(), one.cece(), nll))
         return scores
+
+
+def _mean_nll(stack: _Stack, logits: Tensor) -> list[float]:
+    """Negative log-likelihood of the true class, mean over the voxels of each volume."""
+    target = stack.target.long()
+    nll = F.cross_entropy(logits[None], target[None], ignore_index=IGNORED, reduction="none")[0]
+    sums = [nll.double().sum((1, 2)), (target != IGNORED).double().sum((1, 2))]
+    parts = torch.split(torch.stack(sums).cpu(), stack.lengths, dim=1)
+    return [float(total / count) for total, count in (part.sum(1) for part in parts)]
 
 
 def slices_per_batch(cases: Sequence[PreparedCase], batch_size: int, device: torch.device) -> int:
@@ -199,10 +213,23 @@ def summarize(scores: Sequence[CaseScore]) -> dict[str, Any]:
         "dsc": _mean([value for score in scores for value in score.dsc.values()]),
         "ece": _mean([score.ece for score in scores]),
         "cece": _mean([score.cece for score in scores]),
+        "nll": _mean([score.nll for score in scores]),
         "region": DEFAULT_REGION,
         "dsc_by_label": {k: _mean([score.dsc[k] for score in scores]) for k in labels},
         "cases": len(scores),
     }
+
+
+def selection_score(metrics: Mapping[str, Any], select: str) -> float:
+    """The number by which best.pt is chosen, from the metrics of a validation; larger is better.
+
+    "both" is log DSC − NLL: the logarithm of DSC × the geometric mean of the true classes'
+    probabilities.
+    """
+    dsc, nll = float(metrics["dsc"] or 0.0), metrics["nll"]
+    if select == "dsc" or nll is None:
+        return dsc
+    return -float(nll) if select == "nll" else math.log(max(dsc, 1e-6)) - float(nll)
 
 
 def _mean(values: Sequence[float]) -> float | None:
