@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from segcal.training.batched_augment import BatchedAugmentation, _filter_matrix, _gaussian_noise
+from segcal.training.batched_augment import (
+    BatchedAugmentation,
+    _filter_matrix,
+    _gaussian_noise,
+    _normal,
+)
 
 RANDOM = (
     "rotate", "scale", "translate", "elastic", "contrast", "brightness", "gamma", "noise", "blur",
@@ -160,3 +165,10 @@ def test_filter_matrices() -> None:
 def test_invalid_options_are_named(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         BatchedAugmentation(**options)
+
+
+def test_noise_is_finite_for_all_bits() -> None:
+    extremes = _normal(torch.tensor([0, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000]))
+    assert extremes.isfinite().all()
+    assert extremes[0] == -extremes[1] < -5
+    assert extremes[2:].abs().max() < 1e-6

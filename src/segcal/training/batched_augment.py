@@ -289,8 +289,14 @@ def _gaussian_noise(image: Tensor, key: Tensor) -> Tensor:
     """
     voxels = torch.arange(image[0].numel(), device=image.device)
     mixed = _hash(_hash(voxels) ^ _hash(key.long() + 0x9E3779B9).unsqueeze(1))
-    uniform = ((mixed >> 8).float() + 0.5) / 2**24
-    return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).view_as(image)
+    return _normal(mixed).view_as(image)
+
+
+def _normal(bits: Tensor) -> Tensor:
+    """32 random bits → standard normal numbers, all finite."""
+    # 23 bits and a half are exact in float32, so that the share stays below 1.
+    share = ((bits >> 9).float() + 0.5) / 2**23
+    return math.sqrt(2) * torch.erfinv(2 * share - 1)
 
 
 def _hash(x: Tensor) -> Tensor:
