@@ -8,7 +8,7 @@ load_calibrator          any of them from its file
 CALIBRATORS              all of them by name; a new one is a subclass of `Calibrator`
 """
 
-from segcal.posthoc._blocks import HeldOut
+from segcal.posthoc._blocks import BlockReader, HeldOut
 from segcal.posthoc.calibrator import (
     CALIBRATORS,
     Calibrator,
@@ -18,15 +18,16 @@ from segcal.posthoc.calibrator import (
     to_probs,
 )
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
-from segcal.posthoc.files import load_calibrator
+from segcal.posthoc.files import calibrator_content, calibrator_from, load_calibrator
 from segcal.posthoc.sample import Balance, Sample, Voxels
 from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
 __all__ = [
-    "CALIBRATORS", "Balance", "Calibrator", "DirichletScaling", "FitReport", "HeldOut",
-    "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels", "load_calibrator",
-    "make_calibrator", "short_name", "to_probs",
+    "CALIBRATORS", "Balance", "BlockReader", "Calibrator", "DirichletScaling", "FitReport",
+    "HeldOut", "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels",
+    "calibrator_content", "calibrator_from", "load_calibrator", "make_calibrator", "short_name",
+    "to_probs",
 ]  # fmt: skip
 
 CALIBRATORS.register("temperature", TemperatureScaling)

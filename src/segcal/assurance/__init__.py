@@ -1,0 +1,51 @@
+"""Decisions from calibrated probabilities: volumes, Dice, masks and referral, with intervals.
+
+Functions over arrays or histograms of one structure:
+
+    ProbHistogram                      probabilities of one structure in one scan
+    expected_volume, volume_quantiles  volume under one hidden factor (ρ) per structure and scan
+    fit_rho, crps, volume_pit          ρ from held-out volumes; scores of a predicted distribution
+    expected_dice                      of a mask, with an interval
+    dice_optimal_threshold             the mask {p ≥ t} with the largest expected Dice
+    conformal_quantile, risk_bounds    guarantees from held-out cases
+    outer_threshold, inner_threshold   masks that miss, or wrongly include, a limited share
+    margin_losses                      the same as a margin in millimeters
+    referral_limit, clopper_pearson    which cases to accept
+    risk_coverage                      risk–coverage curve and AURC
+"""
+
+from segcal.assurance.conformal import (
+    Mean,
+    Referral,
+    RiskCoverage,
+    cases_needed,
+    clopper_pearson,
+    conformal_quantile,
+    inner_threshold,
+    margin_losses,
+    mean_interval,
+    outer_threshold,
+    referral_cases_needed,
+    referral_limit,
+    risk_bounds,
+    risk_coverage,
+)
+from segcal.assurance.factor import (
+    DiceEstimate,
+    crps,
+    dice_optimal_threshold,
+    expected_dice,
+    expected_volume,
+    fit_rho,
+    volume_pit,
+    volume_quantiles,
+)
+from segcal.assurance.histogram import ProbHistogram
+
+__all__ = [
+    "DiceEstimate", "Mean", "ProbHistogram", "Referral", "RiskCoverage", "cases_needed",
+    "clopper_pearson", "conformal_quantile", "crps", "dice_optimal_threshold", "expected_dice",
+    "expected_volume", "fit_rho", "inner_threshold", "margin_losses", "mean_interval",
+    "outer_threshold", "referral_cases_needed", "referral_limit", "risk_bounds", "risk_coverage",
+    "volume_pit", "volume_quantiles",
+]  # fmt: skip
