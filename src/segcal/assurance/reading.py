@@ -1,0 +1,38 @@
+"""Scans from files, one job each, in this process or in several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import TypeVar
+
+from segcal.assurance.summary import CaseSummary, calibrate, summarize
+from segcal.core.errors import PathError
+from segcal.core.jobs import run_jobs
+from segcal.core.progress import ProgressCallback
+from segcal.posthoc import Calibrator
+from segcal.predictions import Pair, name_file_in_errors
+
+R = TypeVar("R")
+
+
+def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
+    """Read and count a scan with labels."""
+    case = pair.load()
+    with name_file_in_errors(pair.softmax.path):
+        probs = calibrate(case.values, calibrator)
+    return summarize(probs, case.target, case.spacing_mm, image=case.image, name=pair.name)
+
+
+def run_all(
+    jobs: Mapping[str, Callable[[], R]], processes: int, what: str, progress: ProgressCallback
+) -> list[R]:
+    """The results in the order of `jobs`, whatever the number of processes."""
+    found: dict[str, R] = {}
+    with closing(run_jobs(jobs, processes)) as outcomes:
+        for name, outcome in outcomes:
+            if isinstance(outcome, PathError):
+                raise outcome
+            found[name] = outcome
+            progress(what, len(found), len(jobs))
+    return [found[name] for name in jobs]
