@@ -12,8 +12,22 @@ Functions over arrays or histograms of one structure:
     margin_losses                      the same as a margin in millimeters
     referral_limit, clopper_pearson    which cases to accept
     risk_coverage                      risk–coverage curve and AURC
+
+Commands over files:
+
+    fit_assurance, fit_calibrator      `segcal assure fit`
+    apply_assurance                    `segcal assure apply`
+    check_assurance                    `segcal assure check`
+    Assurance, load_assurance          the file they share
+    CaseSummary, summarize             one scan as histograms of its structures
 """
 
+from segcal.core.checks import require_app
+
+require_app(__name__)
+
+from segcal.assurance.apply import MASKS, CaseResult, MaskKind, Plane, apply_assurance
+from segcal.assurance.check import CheckResult, Measure, Promise, check_assurance
 from segcal.assurance.conformal import (
     Mean,
     Referral,
@@ -40,12 +54,19 @@ from segcal.assurance.factor import (
     volume_pit,
     volume_quantiles,
 )
+from segcal.assurance.fit import fit_assurance, fit_calibrator
 from segcal.assurance.histogram import ProbHistogram
+from segcal.assurance.intervals import Interval
+from segcal.assurance.model import Assurance, load_assurance, load_own_calibrator
+from segcal.assurance.summary import CaseSummary, calibrate, summarize
 
 __all__ = [
-    "DiceEstimate", "Mean", "ProbHistogram", "Referral", "RiskCoverage", "cases_needed",
-    "clopper_pearson", "conformal_quantile", "crps", "dice_optimal_threshold", "expected_dice",
-    "expected_volume", "fit_rho", "inner_threshold", "margin_losses", "mean_interval",
-    "outer_threshold", "referral_cases_needed", "referral_limit", "risk_bounds", "risk_coverage",
+    "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "DiceEstimate", "Interval",
+    "MaskKind", "Mean", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
+    "apply_assurance", "calibrate", "cases_needed", "check_assurance", "clopper_pearson",
+    "conformal_quantile", "crps", "dice_optimal_threshold", "expected_dice", "expected_volume",
+    "fit_assurance", "fit_calibrator", "fit_rho", "inner_threshold", "load_assurance",
+    "load_own_calibrator", "margin_losses", "mean_interval", "outer_threshold",
+    "referral_cases_needed", "referral_limit", "risk_bounds", "risk_coverage", "summarize",
     "volume_pit", "volume_quantiles",
 ]  # fmt: skip

@@ -30,6 +30,11 @@ def unit_weights(units: Units, n: int) -> tuple[Floats, int]:
     return 1 / size[index], len(size)
 
 
+def pick(units: Sequence[str], index: NDArray[np.integer]) -> list[str]:
+    """The patients of some scans."""
+    return [units[i] for i in index.tolist()]
+
+
 def cases_needed(coverage: float) -> int:
     """Patients that a conformal promise needs, such as 9 for 90 %."""
     return math.ceil(round(coverage / (1 - coverage), 6))

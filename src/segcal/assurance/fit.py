@@ -15,6 +15,7 @@ from segcal.assurance.conformal import (
     inner_threshold,
     mean_interval,
     outer_threshold,
+    pick,
     referral_cases_needed,
     referral_limit,
     unit_weights,
@@ -100,7 +101,7 @@ def fit_assurance(
     true = np.array([mean_dice([c.dice(s) for s in range(len(fits))]) for c in cases])
     known = ~np.isnan(predicted) & ~np.isnan(true)
     predicted, true = predicted[known], true[known]
-    owners = [unit for unit, use in zip(units, known, strict=True) if use]
+    owners = pick(units, np.flatnonzero(known))
     errors = np.abs(predicted - true) / dice_scale(predicted)
     dice_factor = conformal_quantile(errors, coverage, owners)
     referral = None
@@ -188,9 +189,6 @@ class _Structure:
         pairs = zip(self.cases, self.rhos, strict=True)
         return [expected_dice(c.histogram(self.s), c.inside(self.s), r).mean for c, r in pairs]
 
-    def owners(self, index: Sequence[int] | Floats) -> list[str]:
-        return [self.units[int(i)] for i in index]
-
     def fit_interval(self, method: Method) -> IntervalFit | None:
         """The conformal factor, and its cross-validated coverage and width."""
         plain = [
@@ -205,7 +203,7 @@ class _Structure:
         covered, widths = np.zeros(len(plain)), np.zeros(len(plain))
         for part in self.folds:
             others = np.setdiff1d(np.arange(len(plain)), part)
-            own = conformal_quantile(scores[others], self.coverage, self.owners(others))
+            own = conformal_quantile(scores[others], self.coverage, pick(self.units, others))
             own = own if np.isfinite(own) else factor  # too few scans to leave some out
             for i in part:
                 interval = plain[i].widened(own)
@@ -230,7 +228,7 @@ def _fit_structure(
     size, hits = (np.stack(part) for part in zip(*(c.above(s) for c in cases), strict=True))
     true = hits[:, 0]
     present = true > 0
-    owners = data.owners(np.flatnonzero(present))
+    owners = pick(units, np.flatnonzero(present))
     outer, inner, need = None, None, cases_needed(1 - risk)
     if len(set(owners)) < need:
         has = f"needs {need} patients with the structure, but there are {len(set(owners))}"

@@ -27,7 +27,7 @@ def bin_index(probs: NDArray[Any]) -> NDArray[np.int32]:
     high = probs > 0.5
     index = np.where(high, 1 - probs, probs).view(np.int32) >> _SHIFT
     index = np.maximum(index - _FIRST, 0)
-    return np.where(high, BINS - 1 - index, index)
+    return np.asarray(np.where(high, BINS - 1 - index, index))
 
 
 def _lower_edges() -> Floats:
