@@ -98,7 +98,8 @@ def check_assurance(
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> CheckResult:
-    """Compare volumes, Dice and masks with labels; write check.json, volumes.csv and cases.csv.
+    """Compare volumes, Dice and masks with labels; write check.json, measures.csv,
+    volumes.csv and cases.csv.
 
     Args:
         assurance, calibrator, out, jobs, overwrite, progress: see `apply_assurance`.
@@ -119,6 +120,7 @@ def check_assurance(
         result, volume_rows, case_rows = measure(assurance, cases, units)
         write_csv(draft / "volumes.csv", volume_rows)
         write_csv(draft / "cases.csv", case_rows)
+        write_csv(draft / "measures.csv", [asdict(one) for one in result.measures])
         promises = [{**asdict(one), "broken": one.broken} for one in result.promises]
         write_json(draft / "check.json", {
             "cases": result.cases, "patients": result.patients, "promises": _json(promises),
