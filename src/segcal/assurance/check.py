@@ -189,6 +189,8 @@ def _row(assurance: Assurance, case: CaseSummary, s: int) -> dict[str, float]:
         "covered": float(interval.contains(true)), "width": interval.width,
         "pit": volume_pit(hist, fit.rho, true, ml),
         "expected_dice": assurance.structure_dice(case, s), "dice": case.dice(s),
+        "difficulty": plain_interval(case, s, "factor", fit.rho, assurance.coverage).width
+        / max(ml * hist.expected, ml),
     }  # fmt: skip
     for name, rho in {"factor": fit.rho, **_UNFITTED}.items():
         out[f"{name}_crps"] = crps(volume_quantiles(hist, rho, CRPS_LEVELS, ml), true)

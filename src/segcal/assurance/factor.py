@@ -21,8 +21,8 @@ from segcal.assurance.histogram import Floats, ProbHistogram
 Probs: TypeAlias = ProbHistogram | NDArray[np.floating]
 
 # Candidates of √ρ, and the levels at which a distribution of volumes is compared with the truth.
-ROOT_RHO: Floats = np.linspace(0, 0.98, 50)
-CRPS_LEVELS: Floats = (np.arange(33) + 0.5) / 33
+ROOT_RHO: Floats = np.linspace(0, 0.96, 25)
+CRPS_LEVELS: Floats = (np.arange(17) + 0.5) / 17
 _FACTORS: Floats = ndtri((np.arange(65) + 0.5) / 65)
 
 

@@ -150,9 +150,14 @@ def _dice_text(result: CaseResult) -> str:
 
 def _volume_text(interval: tuple[float, float, float] | None, ml: float) -> str:
     if interval is None:
-        return f"{ml:.4g}"
-    center, low, high = interval
-    return f"{center:.4g} ({low:.4g} to {high:.4g})"
+        return _digits(ml)
+    center, low, high = map(_digits, interval)
+    return f"{center} ({low} to {high})"
+
+
+def _digits(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _card(number: int, result: CaseResult, largest: dict[str, float]) -> Card:
