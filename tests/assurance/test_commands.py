@@ -17,7 +17,6 @@ from segcal.assurance import Assurance, load_assurance
 from segcal.cli import app
 from segcal.core.errors import PathError
 
-
 OPTIONS = ("--min-dice", 0.5, "--max-failures", 0.2)
 
 

@@ -58,12 +58,12 @@ from segcal.assurance.fit import fit_assurance, fit_calibrator
 from segcal.assurance.histogram import ProbHistogram
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance, load_assurance, load_own_calibrator
-from segcal.assurance.summary import CaseSummary, calibrate, summarize
+from segcal.assurance.summary import CaseSummary, summarize
 
 __all__ = [
     "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "DiceEstimate", "Interval",
     "MaskKind", "Mean", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
-    "apply_assurance", "calibrate", "cases_needed", "check_assurance", "clopper_pearson",
+    "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson",
     "conformal_quantile", "crps", "dice_optimal_threshold", "expected_dice", "expected_volume",
     "fit_assurance", "fit_calibrator", "fit_rho", "inner_threshold", "load_assurance",
     "load_own_calibrator", "margin_losses", "mean_interval", "outer_threshold",

@@ -17,13 +17,13 @@ from segcal.assurance.factor import DiceEstimate, dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
 from segcal.assurance.reading import run_all
-from segcal.assurance.summary import CaseSummary, calibrate, summarize
+from segcal.assurance.summary import CaseSummary, calibrated, summarize
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import Grid, Header, read_image, write_nifti
-from segcal.posthoc import Calibrator
+from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import Unlabeled, name_file_in_errors
 
 MaskKind: TypeAlias = Literal["argmax", "dice", "threshold", "inner", "outer"]
@@ -191,19 +191,36 @@ def _apply_case(
     values = scan.softmax.read()
     spacing = scan.header.spacing_mm if scan.header is not None else (1.0, 1.0, 1.0)
     image = np.concatenate([read_image(p)[0] for p in scan.images]) if scan.images else None
+    values = values[:, None] if values.ndim == 3 else values
     with name_file_in_errors(scan.softmax.path):
-        probs = calibrate(values, calibrator)
-    probs = probs[:, None] if probs.ndim == 3 else probs
-    case = summarize(probs, None, spacing, image=image, name=scan.name)
+        case = summarize(values, None, spacing, calibrator=calibrator, image=image, name=scan.name)
     limits = _thresholds(assurance, case)
+    one_slice = _Slices(values, calibrator)
     if masks:
-        grid = _grid(scan.header, probs.shape[1:])
+        grid = _grid(scan.header, values.shape[1:])
         folder = out / "masks"
         folder.mkdir(exist_ok=True)
-        for kind in masks:
-            for suffix, mask in _masks(kind, probs, limits, assurance):
-                write_nifti(folder / f"{scan.name}_{suffix}.nii.gz", mask, grid)
-    return judge(assurance, case, _plane(probs, image, limits, spacing))
+        for suffix, mask in _masks(masks, one_slice, limits, assurance):
+            write_nifti(folder / f"{scan.name}_{suffix}.nii.gz", mask, grid)
+    return judge(assurance, case, _plane(one_slice, image, limits, spacing))
+
+
+@dataclass(frozen=True)
+class _Slices:
+    """Probabilities of one scan, calibrated one slice at a time, so that memory stays constant."""
+
+    values: NDArray[Any]
+    calibrator: Calibrator | None
+
+    def __getitem__(self, z: int) -> NDArray[np.float32]:
+        part = self.values[:, z]
+        flat = calibrated(
+            part.reshape(len(part), -1), self.calibrator, BlockReader(from_probs=True)
+        )
+        return flat.reshape(part.shape)
+
+    def __len__(self) -> int:
+        return int(self.values.shape[1])
 
 
 def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float]]:
@@ -220,26 +237,46 @@ def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float
 
 
 def _masks(
-    kind: MaskKind, probs: NDArray[Any], limits: Mapping[str, Sequence[float]],
+    kinds: Sequence[MaskKind], slices: _Slices, limits: Mapping[str, Sequence[float]],
     assurance: Assurance,
 ) -> Iterator[tuple[str, Bytes]]:  # fmt: skip
-    """(ending of the file name, mask) of the files of one kind."""
-    if kind in ("inner", "outer"):
-        for p, t, fit in zip(probs[1:], limits[kind], assurance.structures, strict=True):
+    """(ending of the file name, mask) of every file; inner and outer masks are bits until then."""
+    structures = assurance.structures
+    bits = np.min_scalar_type(2 ** len(structures) - 1)
+    shape = slices.values.shape[1:]
+    maps = {
+        kind: np.zeros(shape, bits if kind in ("inner", "outer") else np.uint8) for kind in kinds
+    }
+    for z in range(len(slices)):
+        part = slices[z]
+        for kind, found in maps.items():
+            if kind == "argmax":
+                found[z] = part.argmax(0)
+            elif kind in ("dice", "threshold"):
+                found[z] = _label_map(part, limits[kind])
+            else:
+                for s, mask in enumerate(_above(part, limits[kind])):
+                    found[z] |= mask.astype(bits) << s
+    for kind, found in maps.items():
+        if kind not in ("inner", "outer"):
+            yield kind, found
+            continue
+        for s, fit in enumerate(structures):
             name = "".join(c if c.isalnum() else "-" for c in fit.name)
-            yield f"{kind}_{name}", (p >= np.float32(t)).astype(np.uint8)
-    elif kind == "argmax":
-        yield kind, probs.argmax(0).astype(np.uint8)
-    else:
-        yield kind, _label_map(probs, limits[kind])
+            yield f"{kind}_{name}", ((found >> s) & 1).astype(np.uint8)
 
 
-def _label_map(probs: NDArray[Any], thresholds: Sequence[float]) -> Bytes:
+def _above(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np.bool_]:
+    """(structures, H, W): {p ≥ t}."""
+    return np.asarray(part[1:] >= np.array(thresholds, np.float32)[:, None, None])
+
+
+def _label_map(part: NDArray[np.float32], thresholds: Sequence[float]) -> Bytes:
     """The structure with the largest probability among those above their thresholds."""
-    labels = np.zeros(probs.shape[1:], np.uint8)
-    best = np.zeros(probs.shape[1:], np.float32)
-    for label, (p, t) in enumerate(zip(probs[1:], thresholds, strict=True), start=1):
-        chosen = (p >= np.float32(t)) & (p > best)
+    labels = np.zeros(part.shape[1:], np.uint8)
+    best = np.zeros(part.shape[1:], np.float32)
+    for label, (p, above) in enumerate(zip(part[1:], _above(part, thresholds), strict=True), 1):
+        chosen = above & (p > best)
         labels[chosen], best[chosen] = label, p[chosen]
     return labels
 
@@ -254,19 +291,16 @@ def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:
 
 
 def _plane(
-    probs: NDArray[Any], image: NDArray[Any] | None, limits: Mapping[str, Sequence[float]],
+    slices: _Slices, image: NDArray[Any] | None, limits: Mapping[str, Sequence[float]],
     spacing: Sequence[float],
 ) -> Plane:  # fmt: skip
     """The slice with the largest predicted foreground."""
-    z = int(probs[0].sum(axis=(1, 2), dtype=np.float64).argmin())
-    part = probs[:, z].astype(np.float32)
+    z = int(slices.values[0].sum(axis=(1, 2), dtype=np.float64).argmin())
+    part = slices[z]
     gray = 1 - part[0] if image is None else image[0, z].astype(np.float64)
     low, high = (0.0, 1.0) if image is None else np.quantile(gray, [0.01, 0.99])
     scaled = np.clip((gray - low) / max(high - low, 1e-9), 0, 1)
-    inner, outer = (
-        np.stack([p >= np.float32(t) for p, t in zip(part[1:], limits[kind], strict=True)])
-        for kind in ("inner", "outer")
-    )
+    inner, outer = (_above(part, limits[kind]) for kind in ("inner", "outer"))
     return Plane(
         (255 * scaled).astype(np.uint8), _label_map(part, limits["dice"]), inner, outer,
         (float(spacing[-2]), float(spacing[-1])), z,

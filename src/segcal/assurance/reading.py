@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TypeVar
 
-from segcal.assurance.summary import CaseSummary, calibrate, summarize
+from segcal.assurance.summary import CaseSummary, summarize
 from segcal.core.errors import PathError
 from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback
@@ -20,8 +20,10 @@ def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
     """Read and count a scan with labels."""
     case = pair.load()
     with name_file_in_errors(pair.softmax.path):
-        probs = calibrate(case.values, calibrator)
-    return summarize(probs, case.target, case.spacing_mm, image=case.image, name=pair.name)
+        return summarize(
+            case.values, case.target, case.spacing_mm,
+            calibrator=calibrator, image=case.image, name=pair.name,
+        )  # fmt: skip
 
 
 def run_all(

@@ -77,19 +77,15 @@ def _above(counts: Ints) -> Floats:
     return np.asarray(counts[::-1].cumsum()[::-1], np.float64)
 
 
-def calibrate(values: NDArray[Any], calibrator: Calibrator | None) -> NDArray[Any]:
-    """Check probabilities (K, *S) and calibrate them, in place where the array allows it."""
-    reader = BlockReader(from_probs=True)
-    out = values
-    if calibrator is not None and not values.flags.writeable:
-        out = np.empty(values.shape, np.promote_types(values.dtype, np.float32))
-    for where in iter_blocks(values.shape[1:], max(BLOCK_VALUES // len(values), 1)):
-        block = take_block(values, where, values.ndim - 1)
-        reader.check(block)
-        if calibrator is not None:
-            index = (slice(None), *where)
-            out[index] = calibrator.transform(block, from_probs=True).reshape(out[index].shape)
-    return out
+def calibrated(
+    values: NDArray[Any], calibrator: Calibrator | None, reader: BlockReader
+) -> NDArray[np.float32]:
+    """Checked and calibrated probabilities (K, n) of a block."""
+    if calibrator is not None:
+        values = calibrator.transform(values, from_probs=True)
+    else:
+        reader.check(values)
+    return values.astype(np.float32, copy=False)
 
 
 def summarize(
@@ -97,15 +93,17 @@ def summarize(
     target: NDArray[Any] | None = None,
     spacing_mm: tuple[float, ...] = (1.0, 1.0, 1.0),
     *,
+    calibrator: Calibrator | None = None,
     image: NDArray[Any] | None = None,
     name: str = "",
 ) -> CaseSummary:
     """Count one scan, a block at a time.
 
     Args:
-        probs: (K, *S) calibrated probabilities, background first.
+        probs: (K, *S) probabilities, background first.
         target: (*S) labels; voxels with -100 are ignored.
         spacing_mm: voxel size; two numbers are a slice of 1 mm.
+        calibrator: applied to the probabilities.
         image: (C, *S), for statistics of intensity.
         name: name of the case.
     """
@@ -116,8 +114,14 @@ def summarize(
     sums, inside_sums = np.zeros(size), np.zeros(size)
     overlap = np.zeros(k, np.int64)
     moments = [] if image is None else [np.zeros((3, len(image))), np.zeros((3, len(image)))]
+    reader = BlockReader(from_probs=True)
     for where in iter_blocks(probs.shape[1:], max(BLOCK_VALUES // k, 1)):
-        block = take_block(probs, where, axes).astype(np.float32)
+        block = calibrated(take_block(probs, where, axes), calibrator, reader)
+        if image is not None:
+            voxels = take_block(image, where, axes).astype(np.float64)
+            inner = voxels[:, block.argmax(0) > 0]
+            for moment, part in zip(moments, (voxels, inner), strict=True):
+                moment += [np.full(len(part), part.shape[1]), part.sum(1), (part**2).sum(1)]
         labels = None if target is None else take_block(target, where, axes)
         if labels is not None and (labels == IGNORED).any():
             block, labels = block[:, labels != IGNORED], labels[labels != IGNORED]
@@ -133,11 +137,6 @@ def summarize(
             positive = np.flatnonzero(labels)
             truth += np.bincount(index[labels[positive] - 1, positive], minlength=size)
             overlap += np.bincount(labels[labels == winner], minlength=k)
-        if image is not None:
-            voxels = take_block(image, where, axes).astype(np.float64)
-            everywhere = take_block(probs, where, axes).argmax(0) > 0
-            for moment, part in zip(moments, (voxels, voxels[:, everywhere]), strict=True):
-                moment += [np.full(len(part), part.shape[1]), part.sum(1), (part**2).sum(1)]
     shape = (k - 1, BINS)
     spacing = (1.0,) * (3 - len(spacing_mm)) + tuple(spacing_mm)
     summary = CaseSummary(
