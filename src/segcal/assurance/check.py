@@ -160,7 +160,7 @@ def measure(
     if assurance.dice_factor is not None:
         claims.append(("all", "Dice in interval", assurance.coverage, dice.covered(), True))
     if assurance.referral is not None:
-        accepted = dice.expected >= assurance.referral.limit
+        accepted = (dice.expected >= assurance.referral.limit) & dice.in_scope
         failed = np.where(accepted, (dice.true < assurance.min_dice).astype(float), np.nan)
         what = f"accepted with Dice < {assurance.min_dice:g}"
         claims.append(("all", what, assurance.max_failures, failed, False))
@@ -168,6 +168,8 @@ def measure(
         measures.append(Measure("all", "referral", "accepted share", *share))
     measures += _dice_measures("all", dice.expected, dice.true, units)
     measures += _referral_measures(dice, units)
+    share = _proportion(dice.in_scope.astype(float), units, 0.95)
+    measures.append(Measure("all", "scope", "in scope share", *share))
     sure = 1 - 0.05 / max(len(claims), 1)
     promises = [_promise(*claim, units=units, confidence=sure) for claim in claims]
     volume_rows: Rows = [
@@ -219,6 +221,7 @@ class _CaseDice:
         structures = range(len(assurance.structures))
         estimates = [assurance.dice(case) for case in cases]
         self.expected = np.array([estimate.mean for estimate in estimates])
+        self.in_scope = np.array([not assurance.out_of_scope(c.features) for c in cases])
         self.true = np.array([mean_dice([c.dice(s) for s in structures]) for c in cases])
         self.pairs = list(zip(estimates, self.true, strict=True))
         self.confidence: Floats = np.array(
@@ -268,14 +271,10 @@ def _interval_measures(
         out.append(Measure(name, kind, "width ml", *mean_interval(table[f"{kind}_width"], units)))
         if f"{kind}_crps" in table:
             out.append(Measure(name, kind, "CRPS ml", *mean_interval(table[f"{kind}_crps"], units)))
-    wide = table["width"] / np.maximum(table["median"], 1e-9)
-    for part, index in zip(
-        ("narrow", "middle", "wide"),
-        np.array_split(np.argsort(wide, kind="stable"), 3),
-        strict=True,
-    ):
-        own = [units[i] for i in index]
-        cover = _proportion(table["covered"][index], own, 0.95)
+    # By the width that the factor model predicts, relative to the volume.
+    thirds = np.array_split(np.argsort(table["difficulty"], kind="stable"), 3)
+    for part, index in zip(("easy", "middle", "difficult"), thirds, strict=True):
+        cover = _proportion(table["covered"][index], pick(units, index), 0.95)
         out.append(Measure(name, method, f"coverage, {part} third", *cover))
     out.append(Measure(name, "factor", "PIT mean (0.5)", *mean_interval(table["pit"], units)))
     spread = 12 * (table["pit"] - 0.5) ** 2

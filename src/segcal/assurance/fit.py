@@ -238,13 +238,16 @@ def _fit_structure(
         outer = outer_threshold(EDGES, missed, risk, owners)
         wrong = 1 - hits / np.maximum(size, 1)
         inner = inner_threshold(EDGES, np.where(size > 0, wrong, 0), risk, units)
+        if inner == np.inf:
+            inner = None
+            refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
     points = [_operating_point(b, size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
     best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
     weights, _ = unit_weights(units, len(units))
     return StructureFit(
         name=name, label=s + 1, rho=best_rho(curves, weights),
         method=min(intervals, key=lambda m: intervals[m].width_ml, default="factor"),
-        intervals=intervals, outer=outer, inner=inner if inner != np.inf else None,
+        intervals=intervals, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
     )  # fmt: skip
 
