@@ -6,13 +6,14 @@ import pytest
 from helpers.assurance_phantoms import RHO, phantom
 from segcal.assurance import (
     CaseSummary,
+    Interval,
     clopper_pearson,
     conformal_quantile,
     fit_rho,
     summarize,
 )
 from segcal.assurance.histogram import BINS, EDGES
-from segcal.assurance.intervals import plain_interval
+from segcal.assurance.intervals import plain_interval, volume_bias
 from segcal.posthoc import TemperatureScaling
 
 
@@ -58,6 +59,25 @@ def test_half_precision_slices_and_a_calibrator() -> None:
     assert warm.histogram(0).expected == pytest.approx(expected, rel=1e-6)
     with pytest.raises(ValueError, match="sum to 1"):
         summarize(probs[:2])
+
+
+def test_intervals_by_hand() -> None:
+    interval = Interval(10.0, 8.0, 14.0)
+    assert interval.scaled(0.5).widened(2.0) == (5.0, 3.0, 9.0)
+    assert interval.widened(9.0).low == 0.0
+    assert (interval.score(7.0), interval.score(12.0)) == (1.5, 0.5)
+    assert [interval.contains(v) for v in (7.9, 8.0, 14.1)] == [False, True, False]
+    cases = [interval] * 6
+    assert volume_bias(cases, [11, 12, 9, 0, 12, 15]) == 1.2  # the absent one does not count
+    assert volume_bias(cases[:4], [11, 12, 9, 15]) == 1.0
+    case = summarize(*phantom(3))
+    share, hard, constant = (
+        plain_interval(case, 0, kind, 0.1, 0.9) for kind in ("share", "hard", "constant")
+    )
+    expected = case.voxel_ml * case.histogram(0).expected
+    np.testing.assert_allclose(share, (expected, 0, 2 * expected), atol=1e-12)
+    assert hard.center == case.voxel_ml * case.hard_volume(0)
+    np.testing.assert_allclose(constant, (expected, expected - 1, expected + 1))
 
 
 @pytest.fixture(scope="module")

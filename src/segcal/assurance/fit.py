@@ -22,7 +22,7 @@ from segcal.assurance.conformal import (
 )
 from segcal.assurance.factor import best_rho, crps_curve, expected_dice
 from segcal.assurance.histogram import EDGES, Floats, bin_index
-from segcal.assurance.intervals import METHODS, Method, plain_interval
+from segcal.assurance.intervals import METHODS, Method, plain_interval, volume_bias
 from segcal.assurance.model import (
     Assurance,
     FittedCase,
@@ -190,19 +190,26 @@ class _Structure:
         return [expected_dice(c.histogram(self.s), c.inside(self.s), r).mean for c, r in pairs]
 
     def fit_interval(self, method: Method) -> IntervalFit | None:
-        """The conformal factor, and its cross-validated coverage and width."""
-        plain = [
+        """Bias and conformal factor, and their cross-validated coverage and width."""
+        raw = [
             plain_interval(case, self.s, method, rho, self.coverage)
             for case, rho in zip(self.cases, self.rhos, strict=True)
         ]
         volumes = [case.voxel_ml * case.true_volume(self.s) for case in self.cases]
+        plain = list(raw)
+        everyone = np.arange(len(raw))
+        for part in self.folds:
+            others = np.setdiff1d(everyone, part)
+            bias = volume_bias([raw[i] for i in others], [volumes[i] for i in others])
+            for i in part:
+                plain[i] = raw[i].scaled(bias)
         scores = np.array([p.score(v) for p, v in zip(plain, volumes, strict=True)])
         factor = conformal_quantile(scores, self.coverage, self.units)
         if not np.isfinite(factor):
             return None
         covered, widths = np.zeros(len(plain)), np.zeros(len(plain))
         for part in self.folds:
-            others = np.setdiff1d(np.arange(len(plain)), part)
+            others = np.setdiff1d(everyone, part)
             own = conformal_quantile(scores[others], self.coverage, pick(self.units, others))
             own = own if np.isfinite(own) else factor  # too few scans to leave some out
             for i in part:
@@ -210,7 +217,8 @@ class _Structure:
                 covered[i], widths[i] = interval.contains(volumes[i]), interval.width
         weights, _ = unit_weights(self.units, len(plain))
         return IntervalFit(
-            factor=factor, coverage=float(np.average(covered, weights=weights)),
+            bias=volume_bias(raw, volumes), factor=factor,
+            coverage=float(np.average(covered, weights=weights)),
             width_ml=float(np.average(widths, weights=weights)),
         )  # fmt: skip
 

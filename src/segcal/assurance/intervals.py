@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
 
 from segcal.assurance.factor import volume_quantiles
 from segcal.assurance.summary import CaseSummary
@@ -29,6 +32,10 @@ class Interval(NamedTuple):
         return Interval(center, max(center - factor * (center - low), 0.0),
                         center + factor * (high - center))  # fmt: skip
 
+    def scaled(self, bias: float) -> Interval:
+        """All three numbers times `bias`."""
+        return Interval(*(bias * part for part in self))
+
     def score(self, volume: float) -> float:
         """The factor at which the interval just contains `volume`."""
         side = self.center - self.low if volume < self.center else self.high - self.center
@@ -37,6 +44,13 @@ class Interval(NamedTuple):
     def contains(self, volume: float) -> bool:
         """Whether `volume` is inside."""
         return self.low <= volume <= self.high
+
+
+def volume_bias(intervals: Sequence[Interval], volumes: Sequence[float]) -> float:
+    """Median ratio of true volumes to centers where the structure is present; 1 for few scans."""
+    pairs = zip(intervals, volumes, strict=True)
+    ratios = [v / one.center for one, v in pairs if v > 0 and one.center > 0]
+    return float(np.median(ratios)) if len(ratios) >= 5 else 1.0
 
 
 def plain_interval(

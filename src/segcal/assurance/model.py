@@ -38,8 +38,11 @@ class OperatingPoint(Part):
 
 
 class IntervalFit(Part):
-    """A kind of volume interval: its conformal factor, cross-validated coverage and width in ml."""
+    """A kind of volume interval: correction of its center, conformal factor of its width, and
+    cross-validated coverage and width in ml.
+    """
 
+    bias: float
     factor: float
     coverage: float
     width_ml: float
@@ -124,7 +127,8 @@ class Assurance(Part):
         if method not in structure.intervals:
             return None
         plain = plain_interval(case, s, method, structure.rho, self.coverage)
-        return plain.widened(structure.intervals[method].factor)
+        fitted = structure.intervals[method]
+        return plain.scaled(fitted.bias).widened(fitted.factor)
 
     def dice(self, case: CaseSummary) -> DiceEstimate:
         """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
