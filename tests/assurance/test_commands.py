@@ -16,6 +16,7 @@ from helpers.softmax_files import FORMS, SPACING_ZYX, write_nifti, write_predict
 from segcal.assurance import Assurance, load_assurance
 from segcal.cli import app
 from segcal.core.errors import PathError
+from segcal.posthoc import TemperatureScaling
 
 OPTIONS = ("--min-dice", 0.5, "--max-failures", 0.2)
 
@@ -180,7 +181,7 @@ def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
     found = fit(few, tmp_path / "a.json", "--calibrator", "none")
     assert found.calibrator is None
     assert [s.intervals for s in found.structures] == [{}, {}]
-    assert len(found.refused) == 5
+    assert len(found.refused) == 6
     assert "needs 9 patients, but there are 8" in found.refused[0]
     out = tmp_path / "out"
     segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out", out)
@@ -236,6 +237,33 @@ def test_processes_do_not_change_the_result(file: Path, data: Path, tmp_path: Pa
     images = (*OPTIONS, "--images", data / "fit" / "images")
     fit(data / "fit", tmp_path / "a.json", *images, "--jobs", 2)
     assert (tmp_path / "a.json").read_bytes() == file.read_bytes()
+
+
+def test_invalid_fits_are_refused(data: Path, tmp_path: Path) -> None:
+    given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator", "temp", code=1)
+    assert "--calibrator temp" in str(result.exception)
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--patient", "p", code=1)
+    assert "one patient" in str(result.exception)
+    other = TemperatureScaling()
+    other.num_classes = 5
+    other.set_params({"temperature": 1.0})
+    other.save(tmp_path / "t.json")
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator",
+                    tmp_path / "t.json", code=1)  # fmt: skip
+    assert "fitted on 5 classes" in str(result.exception)
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_an_empty_prediction_is_referred(file: Path, tmp_path: Path) -> None:
+    empty = np.zeros((3, 14, 18, 16), np.float32)
+    empty[0] = 1
+    (tmp_path / "probs").mkdir()
+    np.save(tmp_path / "probs" / "empty.npy", empty)
+    segcal("apply", file, "--probs", tmp_path / "probs", "--out", tmp_path / "out")
+    (row,) = rows(tmp_path / "out" / "cases.csv")
+    assert (row["expected_dice"], row["status"]) == ("", "refer")
+    assert [float(r["ml"]) for r in rows(tmp_path / "out" / "volumes.csv")] == [0, 0]
 
 
 def test_invalid_input_is_one_line(file: Path, data: Path, tmp_path: Path) -> None:

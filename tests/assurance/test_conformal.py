@@ -13,6 +13,7 @@ from segcal.assurance import (
     inner_threshold,
     margin_losses,
     mean_interval,
+    operating_point,
     outer_threshold,
     referral_cases_needed,
     referral_limit,
@@ -66,6 +67,8 @@ def test_margins_in_millimeters() -> None:
     inner = margin_losses(truth, mask, spacing, [0, 2, 4, 9], "inner")
     # Depths of 2..7: 2, 4, 6, 6, 4, 2 mm; voxels 3, 4, 5 are right.
     np.testing.assert_allclose(inner, [0.5, 0.25, 0, 0])
+    losses = np.stack([margin_losses(mask, truth, spacing, [0, 2, 4])] * 20)
+    assert inner_threshold(np.array([0.0, 2.0, 4.0]), losses, 0.25) == 2.0
     assert np.isnan(margin_losses(mask, truth & False, spacing, [1])).all()
     assert margin_losses(mask & False, truth, spacing, [100]) == [1.0]
 
@@ -103,6 +106,21 @@ def test_referral() -> None:
     pairs = [f"p{i // 2}" for i in range(need)]
     assert referral_limit(np.ones(need), np.zeros(need), 0.1, units=pairs) is None
     assert referral_limit(expected, failed, 0.1, confidence=0.999).limit >= rule.limit
+
+
+def test_operating_point_by_hand() -> None:
+    size, hits, true = (
+        np.array([4.0, 0.0, 2.0]),
+        np.array([3.0, 0.0, 0.0]),
+        np.array([6.0, 5.0, 0.0]),
+    )
+    point = operating_point(0.3, size, hits, true)
+    assert point.threshold == 0.3
+    assert point.sensitivity.mean == pytest.approx((0.5 + 0) / 2)  # undefined in the third
+    assert point.precision.mean == pytest.approx((0.75 + 0) / 2)  # undefined in the second
+    assert point.dice.mean == pytest.approx((0.6 + 0 + 0) / 3)
+    assert point.volume_error.mean == pytest.approx((-1 / 3 - 1) / 2)
+    assert operating_point(0.3, size, hits, true, ["a", "a", "b"]).dice.mean == pytest.approx(0.15)
 
 
 def test_risk_coverage_by_hand() -> None:

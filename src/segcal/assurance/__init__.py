@@ -11,6 +11,7 @@ Functions over arrays or histograms of one structure:
     outer_threshold, inner_threshold   masks that miss, or wrongly include, a limited share
     margin_losses                      the same as a margin in millimeters
     referral_limit, clopper_pearson    which cases to accept
+    operating_point                    sensitivity, precision, Dice, volume error of a threshold
     risk_coverage                      risk–coverage curve and AURC
 
 Commands over files:
@@ -54,7 +55,7 @@ from segcal.assurance.factor import (
     volume_pit,
     volume_quantiles,
 )
-from segcal.assurance.fit import fit_assurance, fit_calibrator
+from segcal.assurance.fit import fit_assurance, fit_calibrator, operating_point
 from segcal.assurance.histogram import ProbHistogram
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance, load_assurance, load_own_calibrator
@@ -66,7 +67,7 @@ __all__ = [
     "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson",
     "conformal_quantile", "crps", "dice_optimal_threshold", "expected_dice", "expected_volume",
     "fit_assurance", "fit_calibrator", "fit_rho", "inner_threshold", "load_assurance",
-    "load_own_calibrator", "margin_losses", "mean_interval", "outer_threshold",
+    "load_own_calibrator", "margin_losses", "mean_interval", "operating_point", "outer_threshold",
     "referral_cases_needed", "referral_limit", "risk_bounds", "risk_coverage", "summarize",
     "volume_pit", "volume_quantiles",
 ]  # fmt: skip

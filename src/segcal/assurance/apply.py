@@ -87,7 +87,9 @@ def judge(assurance: Assurance, case: CaseSummary, plane: Plane | None = None) -
         status, reason = "refer", f"out of scope ({outside})"
     elif rule is None:
         status, reason = "no rule", "the fit had too few cases for a referral rule"
-    elif not dice.mean >= rule.limit:
+    elif np.isnan(dice.mean):
+        status, reason = "refer", "no structure is predicted"
+    elif dice.mean < rule.limit:
         status, reason = "refer", f"expected Dice {dice.mean:.3f} is below {rule.limit:.3f}"
     return CaseResult(case.name, dice, status, reason, not outside, tuple(found), plane)
 

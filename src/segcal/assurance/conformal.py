@@ -101,7 +101,8 @@ def margin_losses(
     """Losses of a mask that is widened (outer) or shrunk (inner) by each margin.
 
     They are fractions of the truth that the wider mask misses (NaN if there is no truth), or of the
-    narrower mask outside the truth (0 if nothing is left); rows for `risk_bounds`.
+    narrower mask outside the truth (0 if nothing is left). `inner_threshold(margins, losses, α)`
+    is then the smallest margin that is enough, on either side.
     """
     if side == "outer":
         distance = distance_transform_edt(~mask, sampling=spacing_mm)[truth]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from segcal.assurance.conformal import (
+    Units,
     cases_needed,
     conformal_quantile,
     inner_threshold,
@@ -36,6 +37,7 @@ from segcal.assurance.model import (
 )
 from segcal.assurance.reading import read_labeled, run_all
 from segcal.assurance.summary import CaseSummary
+from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
@@ -81,13 +83,19 @@ def fit_assurance(
         jobs: processes.
         progress: called as (what, scans done, scans in total).
     """
+    units = pairs.names
+    if patient is not None:
+        units = list(patients_of(pairs.names, patient).values())
+    if len(set(units)) < 2:
+        problem, remedy = "holds predictions of one patient", "give at least 9 patients"
+        raise PathError(pairs.folder, problem, remedy)
+    if calibrator is not None and calibrator.check_fitted() != pairs.num_classes:
+        has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
+        raise ValueError(f"--calibrator was fitted on {has}")
     read = run_all(
         {pair.name: partial(_read, pair, calibrator) for pair in pairs}, jobs, "reading", progress
     )
     cases = [one.summary for one in read]
-    units = pairs.names
-    if patient is not None:
-        units = list(patients_of(pairs.names, patient).values())
     folds = make_folds(pairs.names, _FOLDS, patient)
     refused: list[str] = []
     fits, expected = [], []
@@ -104,6 +112,9 @@ def fit_assurance(
     owners = pick(units, np.flatnonzero(known))
     errors = np.abs(predicted - true) / dice_scale(predicted)
     dice_factor = conformal_quantile(errors, coverage, owners)
+    if not np.isfinite(dice_factor):
+        has = f"needs {cases_needed(coverage)} patients, but there are {len(set(owners))}"
+        refused.append(f"Dice: an interval of {coverage:g} coverage {has}")
     referral = None
     if len(true):
         failed = true < min_dice
@@ -144,8 +155,9 @@ def fit_calibrator(
             yield HeldOut(case.values, case.target)
             progress("calibrating", number, len(pairs))
 
+    calibrator = make_calibrator(method)
     with name_file_in_errors(pairs.folder):
-        return make_calibrator(method).fit(cases(), from_probs=True)
+        return calibrator.fit(cases(), from_probs=True)
 
 
 @dataclass(frozen=True)
@@ -249,7 +261,7 @@ def _fit_structure(
         if inner == np.inf:
             inner = None
             refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
-    points = [_operating_point(b, size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
+    points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
     best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
     weights, _ = unit_weights(units, len(units))
     return StructureFit(
@@ -260,9 +272,17 @@ def _fit_structure(
     )  # fmt: skip
 
 
-def _operating_point(
-    b: int, size: Floats, hits: Floats, true: Floats, units: Sequence[str]
+def operating_point(
+    threshold: float, size: Floats, hits: Floats, true: Floats, units: Units = None
 ) -> OperatingPoint:
+    """Means over scans of the masks at a threshold, with 95 % intervals.
+
+    Args:
+        threshold: of the masks {p ≥ threshold}.
+        size, hits, true: for each scan the voxels of the mask, of mask and structure, and of the
+            structure.
+        units: the patient of each scan.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
         values: dict[str, Any] = {
             "sensitivity": hits / true,
@@ -271,7 +291,7 @@ def _operating_point(
             "volume_error": np.where(true > 0, size / true - 1, np.nan),
         }
     return OperatingPoint(
-        threshold=EDGES[b], **{k: mean_interval(v, units) for k, v in values.items()}
+        threshold=threshold, **{k: mean_interval(v, units) for k, v in values.items()}
     )
 
 

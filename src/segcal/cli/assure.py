@@ -79,12 +79,16 @@ def fit(
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":
     from segcal.assurance import fit_calibrator
-    from segcal.posthoc import load_calibrator
+    from segcal.posthoc import CALIBRATORS, load_calibrator
 
     if text == "none":
         return None
     if Path(text).suffix == ".json":
         return load_calibrator(text)
+    try:
+        CALIBRATORS.get(text)
+    except ValueError as error:
+        raise ValueError(f"--calibrator {text}: {error}") from error
     fitted = fit_calibrator(pairs, text, progress)
     for line in fitted.report.warnings() if fitted.report is not None else ():
         typer.echo(f"warning: {line}", err=True)
