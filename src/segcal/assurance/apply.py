@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -160,11 +159,9 @@ def check_classes(path: Path, num_classes: int, assurance: Assurance) -> None:
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Rows with the same keys; NaN is empty."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]))
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: "" if v != v else v for k, v in row.items()})
+    import pandas as pd
+
+    pd.DataFrame(rows).to_csv(path, index=False)
 
 
 def _case_row(result: CaseResult) -> dict[str, object]:

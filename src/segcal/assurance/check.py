@@ -185,10 +185,9 @@ def _row(assurance: Assurance, case: CaseSummary, s: int) -> dict[str, float]:
     """One structure of one scan, in ml and fractions."""
     fit, ml, hist = assurance.structures[s], case.voxel_ml, case.histogram(s)
     true = ml * case.true_volume(s)
-    interval = assurance.interval(case, s) or Interval(np.nan, np.nan, np.nan)
+    center, low, high = assurance.interval(case, s) or (np.nan,) * 3
     out = {
-        "true_ml": true, "median": interval.center, "lower": interval.low, "upper": interval.high,
-        "covered": float(interval.contains(true)), "width": interval.width,
+        "true_ml": true, "median": center, "lower": low, "upper": high,
         "pit": volume_pit(hist, fit.rho, true, ml),
         "expected_dice": assurance.structure_dice(case, s), "dice": case.dice(s),
         "difficulty": plain_interval(case, s, "factor", fit.rho, assurance.coverage).width
@@ -196,12 +195,15 @@ def _row(assurance: Assurance, case: CaseSummary, s: int) -> dict[str, float]:
     }  # fmt: skip
     for name, rho in {"factor": fit.rho, **_UNFITTED}.items():
         out[f"{name}_crps"] = crps(volume_quantiles(hist, rho, CRPS_LEVELS, ml), true)
-    for name in METHODS:
-        own = assurance.interval(case, s, name) or Interval(np.nan, np.nan, np.nan)
-        out[f"{name}_covered"], out[f"{name}_width"] = float(own.contains(true)), own.width
+    intervals: dict[str, Interval | None] = {
+        name: assurance.interval(case, s, name) for name in METHODS
+    }
     for name, rho in _UNFITTED.items():
-        own = plain_interval(case, s, "factor", rho, assurance.coverage)
-        out[f"{name}_covered"], out[f"{name}_width"] = float(own.contains(true)), own.width
+        intervals[name] = plain_interval(case, s, "factor", rho, assurance.coverage)
+    for name, own in intervals.items():
+        out[f"{name}_covered"] = np.nan if own is None else float(own.contains(true))
+        out[f"{name}_width"] = np.nan if own is None else own.width
+    out["covered"] = out[f"{fit.method}_covered"]
     size, hits = case.above(s)
     for side, limit in (("outer", fit.outer), ("inner", fit.inner)):
         b = BINS if limit is None else int(np.searchsorted(EDGES, limit))
