@@ -6,7 +6,6 @@ checked where they are built.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic import model_validator as _model_validator
+
+from segcal.core.documents import parse_yaml
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -225,8 +226,10 @@ def put_overrides(content: dict[str, Any], overrides: Iterable[str]) -> None:
         if not equals or not key:
             raise ConfigError(f"--set {text}: expected key=value")
         try:
-            _put(content, key.strip(), yaml.load(value, Loader=_Loader))
-        except yaml.YAMLError as error:
+            _put(content, key.strip(), parse_yaml(value))
+        except ConfigError:
+            raise
+        except ValueError as error:
             raise ConfigError(f"--set {text}: {value!r} is not a YAML value") from error
 
 
@@ -246,12 +249,11 @@ def check_section(kind: type[S], content: Mapping[str, Any], source: str) -> S:
 def read_yaml(path: Path | str) -> dict[str, Any]:
     """Read a YAML file of keys and values, or raise a ConfigError that names it."""
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
+        content = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: is not YAML ({reason})") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not YAML ({error})") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -310,14 +312,3 @@ def _message(error: Any) -> str:
         return f"`{where}` {message}" if where else message
     message = message[:1].lower() + message[1:]
     return f"`{where}`: {message}, but got {error['input']!r}"
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, as YAML 1.2 does."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)

@@ -14,6 +14,7 @@ from segcal.core.files import (
     PARTIAL,
     atomic_path,
     file_sha256,
+    remove_drafts,
     staged_files,
     write_folder,
     write_json,
@@ -98,3 +99,50 @@ def test_path_errors_survive_a_process_boundary() -> None:
     error = pickle.loads(pickle.dumps(DiskFullError("a/b", "is full", "free space")))
     assert isinstance(error, DiskFullError)
     assert str(error) == f"{Path('a/b')}: is full; free space"
+
+
+def test_drafts_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom segcal.core.files import atomic_path\n"
+        "with atomic_path(Path(sys.argv[1])) as partial:\n"
+        "    partial.write_text('half'); os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.json")], check=False)
+    with atomic_path(tmp_path / "mine") as partial:
+        partial.write_text("")
+        remove_drafts(tmp_path)
+        assert names(tmp_path) == [partial.name]  # that of a running process stays
+    assert names(tmp_path) == ["mine"]
+
+
+def test_a_folder_moved_aside_gets_its_name_back(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom segcal.core.files import write_folder\n"
+        "rename = os.rename\n"
+        "def once(old, new):\n    rename(old, new)\n    os.kill(os.getpid(), 9)\n"
+        "os.rename = once\n"
+        "write_folder(Path(sys.argv[1]), {'new': b'new'})\n"
+    )
+    write_folder(tmp_path / "case", {"old": b"old"})
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "case")], check=False)
+    assert "case" not in names(tmp_path)
+    remove_drafts(tmp_path)
+    assert names(tmp_path) == ["case"]
+    assert (tmp_path / "case" / "old").read_bytes() == b"old"
+
+
+def test_the_describing_file_moves_last(tmp_path: Path) -> None:
+    for name in ("a.csv", "about.json", "z.csv"):
+        (tmp_path / name).write_text("old")
+    with suppress(RuntimeError), staged_files(tmp_path, last="about.json") as draft:
+        (draft / "a.csv").write_text("new")
+        raise RuntimeError
+    assert {p.read_text() for p in tmp_path.iterdir()} == {"old"}
+    moved = []
+    replace = os.replace
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", lambda a, b: (moved.append(Path(b).name), replace(a, b)))
+        with staged_files(tmp_path, last="about.json") as draft:
+            for name in ("about.json", "z.csv", "a.csv"):
+                (draft / name).write_text("new")
+    assert moved == ["a.csv", "z.csv", "about.json"]

@@ -60,3 +60,12 @@ def test_damaged_files_are_detected(tmp_path: Path, damage: str) -> None:
     path.write_bytes(changed[damage])
     with pytest.raises(PathError, match=r"last\.pt: is damaged"):
         load_model(path)
+
+
+@pytest.mark.parametrize("model", [{1: torch.zeros(2)}, [1], None, {"a": 3}])
+def test_weights_of_another_kind_name_the_file(tmp_path: Path, model: object) -> None:
+    path = tmp_path / "best.pt"
+    network = {"name": "unet", "spatial_dims": 2, "in_channels": 1, "num_classes": 2}
+    write_checkpoint(path, {"network": network, "model": model})
+    with pytest.raises(PathError, match="network cannot be built"):
+        load_model(path)

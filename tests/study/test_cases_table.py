@@ -69,3 +69,12 @@ def test_several_tables_are_combined(tmp_path: Path) -> None:
     assert kinds(table) == kinds(empty_cases_table())
     with pytest.raises(ValueError, match="several of these tables have dsc of method NA"):
         read_cases_tables([*paths, paths[0]])
+
+
+def test_names_are_no_formulas_and_are_read_as_they_were(tmp_path: Path) -> None:
+    names = ["=1+1", "-2", "+3", "@sum", "'quoted", "plain"]
+    rows = [Row("run", "m", 0, "d", name, "1", "all", "dsc", 0.5) for name in names]
+    write_cases_table(tmp_path / "cases.csv", rows)
+    lines = (tmp_path / "cases.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[4][0] for line in lines] == ["'"] * 5 + ["p"]
+    assert list(read_cases_table(tmp_path / "cases.csv")["case"]) == names

@@ -78,3 +78,15 @@ def test_folders_that_are_not_runs(tmp_path: Path) -> None:
         read_run(tmp_path / "none")
     with pytest.raises(PathError, match=r"is not a run; .*segcal train"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("early", [[], ["run.json"], [".partial-host-1-config.yaml", "run.json"]])
+def test_a_folder_that_was_killed_before_its_config_is_begun_anew(
+    tmp_path: Path, early: list[str]
+) -> None:
+    for name in (".lock", *early):
+        (tmp_path / name).write_text("{")
+    RunFolder(tmp_path, resume=True).check(check_config({}), "", {})
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(PathError, match="no run"):
+        RunFolder(tmp_path, resume=True).check(check_config({}), "", {})

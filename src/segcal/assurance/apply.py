@@ -19,7 +19,7 @@ from segcal.assurance.reading import run_all
 from segcal.assurance.summary import CaseSummary, calibrated, summarize
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path
+from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import Grid, Header, read_image, write_nifti
 from segcal.posthoc import BlockReader, Calibrator
@@ -144,6 +144,7 @@ def result_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         if not overwrite:
             raise PathError(out, "holds a result already", "pass --overwrite to replace it")
     out.parent.mkdir(parents=True, exist_ok=True)
+    remove_drafts(out.parent)
     with atomic_path(out) as draft:
         draft.mkdir()
         yield draft

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from segcal.assurance.conformal import Mean, Referral
 from segcal.assurance.factor import DiceEstimate, expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
 from segcal.assurance.summary import CaseSummary, Features
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.core.files import write_text
 from segcal.posthoc import Calibrator, calibrator_from
@@ -175,7 +175,7 @@ def deviations(
 def load_assurance(path: Path) -> Assurance:
     """Read a file that `segcal assure fit` wrote, or raise a PathError."""
     try:
-        return Assurance.model_validate(json.loads(path.read_bytes()))
+        return Assurance.model_validate(read_json(path))
     except FileNotFoundError as error:
         raise PathError(path, "does not exist", _REMEDY) from error
     except ValidationError as error:

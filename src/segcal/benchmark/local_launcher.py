@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from segcal.benchmark.tasks import Result, Task
+from segcal.core.processes import child_command
 
 # How often a launcher without news calls `tick`, and how long a worker may take to save.
 TICK_S = 0.5
@@ -45,7 +45,7 @@ class _Worker:
             return
         # A new session (on Windows: group) keeps Ctrl-C away from workers; `stop` stops them.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "segcal.benchmark.worker", str(self.study), str(os.getpid())],
+            child_command("segcal.benchmark.worker", str(self.study)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

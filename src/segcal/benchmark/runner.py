@@ -26,7 +26,7 @@ from segcal.benchmark.task_matrix import (
 from segcal.benchmark.tasks import Result, Task, log_of
 from segcal.core.checks import check_choice, check_int, require
 from segcal.core.errors import PathError
-from segcal.core.files import write_text
+from segcal.core.files import PARTIAL, write_text
 from segcal.core.locks import LOCK, folder_lock
 from segcal.core.signals import sigterm_as_interrupt
 from segcal.study import Candidate, read_evaluation, training_seconds
@@ -240,7 +240,9 @@ def _locked(folder: Path, resume: bool) -> Iterator[None]:
     """Create the folder and lock it; other files in it, or a study without `resume`, raise."""
     if folder.exists() and not folder.is_dir():
         raise PathError(folder, "is a file, not a folder", "choose another --out")
-    existing = [p for p in folder.iterdir() if p.name != LOCK] if folder.is_dir() else []
+    existing = []
+    if folder.is_dir():
+        existing = [p for p in folder.iterdir() if p.name != LOCK and PARTIAL not in p.name]
     if existing and not (folder / "plan.yaml").is_file():
         raise PathError(folder, "holds files but no study", "choose another --out")
     if existing and not resume:

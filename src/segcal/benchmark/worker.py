@@ -1,12 +1,10 @@
 """A worker process: reads tasks from standard input, writes one line of JSON for each.
 
-python -m segcal.benchmark.worker STUDY PARENT
+Its argument is the folder of the study.
 """
 
-import ctypes
 import json
 import os
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -14,21 +12,8 @@ from pathlib import Path
 from segcal.benchmark.tasks import Task, run_task
 
 
-def die_with_parent(parent: int) -> None:
-    """End this process when its parent dies, so that a resumed study finds its runs unlocked.
-
-    Elsewhere than on Linux, a worker whose parent died ends with its present task.
-    """
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.name == "posix" and os.getppid() != parent:
-        os._exit(1)  # It died before this call.
-
-
 def main() -> None:
     """Do tasks until there are no more."""
-    die_with_parent(int(sys.argv[2]))
     from segcal.training import Interrupted  # slow: torch
 
     # Output of libraries must not mix with the lines of results.

@@ -26,6 +26,7 @@ from segcal.cli import (
     report,
     train,
 )
+from segcal.core.signals import sigterm_as_interrupt
 
 app = typer.Typer(
     name="segcal",
@@ -73,8 +74,11 @@ def run() -> None:
 
     SEGCAL_DEBUG=1 shows the traceback instead.
     """
+    # Children must not import modules from the working folder.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
-        app()
+        with sigterm_as_interrupt():
+            app()
     except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("SEGCAL_DEBUG"):
             raise

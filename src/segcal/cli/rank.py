@@ -38,7 +38,9 @@ def rank(
             "the name of a case."
         ),
     ] = None,
-    resamples: Annotated[int, typer.Option(help="Bootstrap resamples of the cases.")] = 2000,
+    resamples: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Bootstrap resamples of the cases.")
+    ] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     overwrite: Annotated[
         bool,

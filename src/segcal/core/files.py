@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +13,13 @@ from pathlib import Path
 from segcal.core.errors import write_errors
 
 PARTIAL = ".partial-"
+_OLD = "old-"
+_HOST = re.sub(r"\W", "", platform.node()) or "host"
+
+
+def _draft_of(name: str) -> str:
+    """The name of a draft tells who writes it."""
+    return f"{PARTIAL}{_HOST}-{os.getpid()}-{name}"
 
 
 @contextmanager
@@ -24,7 +33,7 @@ def atomic_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
         path: the final name.
         keep: if given, the file that `path` replaces is kept under this name.
     """
-    partial = path.with_name(f"{PARTIAL}{os.getpid()}-{path.name}")
+    partial = path.with_name(_draft_of(path.name))
     try:
         with write_errors(path):
             yield partial
@@ -63,21 +72,57 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def staged_files(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write into; its files move into `folder` when the block succeeds."""
+def staged_files(folder: Path, *, last: str | None = None) -> Iterator[Path]:
+    """Yield a folder to write into; its files move into `folder` when the block succeeds.
+
+    The file named `last` describes the others: its old version is removed before they move, and
+    the new one moves last.
+    """
     new = not folder.exists()
-    draft = folder / f"{PARTIAL}{os.getpid()}"
+    draft = folder / _draft_of("files")
     try:
         with write_errors(folder):
+            if not new:
+                remove_drafts(folder)
             draft.mkdir(parents=True)
             yield draft
-            for path in sorted(draft.iterdir()):
+            if last is not None:
+                (folder / last).unlink(missing_ok=True)
+            for path in sorted(draft.iterdir(), key=lambda path: (path.name == last, path.name)):
                 os.replace(path, folder / path.name)
             new = False
     finally:
         remove(draft)
         if new and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what killed processes of this machine left in `folder`.
+
+    A folder that was moved aside to be replaced, and was not, gets its name back.
+    """
+    for path in folder.glob(f"{PARTIAL}{_HOST}-*"):
+        number, _, name = path.name.removeprefix(f"{PARTIAL}{_HOST}-").partition("-")
+        if not number.isdecimal() or _runs(int(number)):
+            continue
+        original = folder / name.removeprefix(_OLD)
+        if name.startswith(_OLD) and not original.exists():
+            os.rename(path, original)
+        else:
+            remove(path)
+
+
+def _runs(process: int) -> bool:
+    if os.name == "nt":
+        return True  # os.kill would end it there
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def remove(path: Path) -> None:
@@ -95,7 +140,7 @@ def file_sha256(path: Path) -> str:
 
 def _replace_folder(new: Path, path: Path) -> None:
     """Two renames: an existing folder is moved aside, and restored if the second rename fails."""
-    old = path.with_name(f"{PARTIAL}{os.getpid()}-old-{path.name}")
+    old = path.with_name(_draft_of(f"{_OLD}{path.name}"))
     existed = path.is_dir()
     if existed:
         os.rename(path, old)

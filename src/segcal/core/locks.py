@@ -7,8 +7,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from segcal.core.errors import PathError, write_errors
+from segcal.core.files import remove_drafts
 
 LOCK = ".lock"
+# A process that is being killed may hold its lock for a moment.
+_PATIENCE_S = 2.0
 
 
 @contextmanager
@@ -24,7 +27,7 @@ def folder_lock(
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(path, timeout=_PATIENCE_S)
     with write_errors(folder):
         try:
             lock.acquire()
@@ -33,6 +36,7 @@ def folder_lock(
     try:
         with suppress(OSError):  # Windows does not allow writing into a locked file
             path.write_text(f"process {os.getpid()} on {platform.node()}\n", encoding="utf-8")
+        remove_drafts(folder)
         yield
     finally:
         lock.release()

@@ -1,4 +1,4 @@
-"""Stopping on request: SIGINT (Ctrl-C) and SIGTERM (a scheduler)."""
+"""Stopping on request: SIGINT (Ctrl-C), SIGTERM (a scheduler), SIGHUP (a closed terminal)."""
 
 import signal
 import threading
@@ -13,8 +13,14 @@ def signal_name(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
+def _stop_signals() -> list[int]:
+    """SIGTERM and SIGHUP; Windows has no SIGHUP, and nohup ignores it."""
+    numbers = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    return [n for n in numbers if n is not None and signal.getsignal(n) != signal.SIG_IGN]
+
+
 class StopRequest:
-    """Remembers SIGTERM or SIGINT, so that a loop can stop between two steps.
+    """Remembers SIGTERM, SIGHUP or SIGINT, so that a loop can stop between two steps.
 
     The second signal has its usual effect.
     """
@@ -25,7 +31,7 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (*_stop_signals(), signal.SIGINT):
                 self._handlers[number] = signal.signal(number, self._remember)
         return self
 
@@ -49,7 +55,7 @@ class StopRequest:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Inside the block SIGTERM raises KeyboardInterrupt, as Ctrl-C does."""
+    """Inside the block SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -57,8 +63,9 @@ def sigterm_as_interrupt() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    handler = signal.signal(signal.SIGTERM, stop)
+    handlers = {number: signal.signal(number, stop) for number in _stop_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

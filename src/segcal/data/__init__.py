@@ -55,6 +55,7 @@ from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
 from segcal.data.sources.phantom import PhantomSource
 from segcal.data.splits import Splits, make_splits
+from segcal.data.verify import verify_cases
 
 if TYPE_CHECKING:
     from segcal.data.loaders import Loader, ResidentLoader, StreamLoader, free_bytes, make_loader
@@ -69,7 +70,7 @@ __all__ = [
     "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",
     "make_splits", "nifti_name", "open_dataset", "prepare", "read_header", "read_image",
     "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space",
-    "write_contact_sheet", "write_nifti",
+    "verify_cases", "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
+from segcal.core.documents import parse_yaml
 from segcal.core.errors import LeakError, PathError
 from segcal.data.case import CaseProperties
 from segcal.data.grid import Grid, Shape, Spacing
@@ -187,8 +187,8 @@ def open_dataset(folder: Path | str) -> PreparedDataset:
             raise PathError(root, "is not finished", "run the same `segcal prepare` again")
         raise PathError(root, "is not a prepared set", "make one with `segcal prepare`")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
         return PreparedDataset(root, DatasetInfo.model_validate(content))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         problem = f"is not the description of a set ({'; '.join(str(error).splitlines()[:3])})"
         raise PathError(path, problem, "prepare the set again") from error

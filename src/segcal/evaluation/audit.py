@@ -10,7 +10,7 @@ from typing import Any
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path
+from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
@@ -132,6 +132,8 @@ def audit_predictions(
     slugs = _slugs(pairs_of)
     done: dict[str, Evaluation] = {}
     runs = []
+    if out.parent.is_dir():
+        remove_drafts(out.parent)
     with atomic_path(out) as partial:
         partial.mkdir(parents=True)
         for title, pairs in pairs_of.items():
@@ -149,6 +151,7 @@ def audit_predictions(
         StudyWriter(partial).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(partial, table, list(slugs.values()), METRICS, region)
+        _check_out(out, overwrite, [])  # another audit may have written it in the meantime
     return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
 
 
@@ -195,7 +198,7 @@ def _describe_dataset(
 
 def slug_of(name: str) -> str:
     """A name that is safe as a folder."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "network"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "network"
 
 
 def _slugs(titles: Mapping[str, object]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset
+from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset, verify_cases
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict import choose_device, predict_case, reproducible_float32
@@ -188,6 +188,7 @@ def measure_run(
     prepared = run.open_data(data)
     cases = prepared.part(split, run.config.data.fold)
     run.check_unseen(cases, split)
+    verify_cases(cases)
     chosen = choose_device(device)
     on_cuda = chosen.type == "cuda"
     name = torch.cuda.get_device_name(chosen) if on_cuda else chosen.type.upper()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal.config import EvaluationConfig
+from segcal.data import verify_cases
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.finished_run import (
     FinishedRun,
@@ -84,6 +85,7 @@ def fit_run(
     run.checkpoint(config.checkpoint)
     cases = run.open_data(data).part(FITTED_ON, run.config.data.fold)
     run.check_unseen(cases, FITTED_ON)
+    verify_cases(cases)
     predicted = predicted_cases(run, cases, config, choose_device(device))
 
     def held_out() -> Iterator[HeldOut]:

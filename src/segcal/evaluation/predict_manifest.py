@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError, write_errors
-from segcal.core.files import write_json
+from segcal.core.files import remove_drafts, write_json
 
 NAME = "predict.json"
 
@@ -22,6 +23,7 @@ class PredictionManifest:
         text = json.dumps(self.settings, sort_keys=True)
         self.key = hashlib.sha256(text.encode()).hexdigest()[:12]
         self.known_settings, self.maps = _read(folder / NAME)
+        remove_drafts(folder)
 
     def is_finished(self, scan: Sequence[Path], maps: Sequence[Path]) -> bool:
         """Whether all maps exist, predicted with these settings from the scan as it is now.
@@ -61,7 +63,7 @@ def _stamps(scan: Sequence[Path]) -> list[list[Any]]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings and maps; a missing or damaged manifest is empty."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         settings, maps = dict(content["settings"]), dict(content["maps"])
         valid = all(isinstance(entry, dict) and "settings" in entry for entry in maps.values())
     except (OSError, ValueError, KeyError, TypeError):

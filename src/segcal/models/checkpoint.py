@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from segcal.models.network import NetworkSpec, SegmentationNetwork, make_model
 
 FORMAT = "segcal-checkpoint"
 VERSION = 1
+
+
+# What torch raises for an archive that holds something else than a checkpoint.
+_INVALID = (ValueError, TypeError, AttributeError)
 
 
 def write_checkpoint(path: Path, content: dict[str, Any], keep: Path | None = None) -> None:
@@ -36,7 +41,7 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
     _check_archive(path)
     try:
         content = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
+    except (RuntimeError, pickle.UnpicklingError, EOFError, LookupError, *_INVALID) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PathError(path, f"is damaged or not safe to load ({reason})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -54,7 +59,7 @@ def _check_archive(path: Path) -> None:
             bad = archive.testzip()
     except FileNotFoundError as error:
         raise PathError(path, "does not exist") from error
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, zlib.error) as error:
         raise PathError(path, f"is damaged or not a checkpoint ({error})") from error
     except OSError as error:
         raise PathError(path, f"cannot be read ({error.strerror})") from error
@@ -71,7 +76,7 @@ def load_model(path: Path | str, device: torch.device | str = "cpu") -> Segmenta
     try:
         model = make_model(NetworkSpec(**content["network"]))
         model.load_state_dict(content.get("ema") or content["model"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         raise PathError(path, f"its network cannot be built ({reason})") from error
     return model.to(device).eval()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError, list_folder
 from segcal.data import Header, check_same_grid, read_header, read_image, read_labels
 from segcal.predictions.softmax_files import (
@@ -290,7 +290,7 @@ def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
     """Names from the dataset.json that nnU-Net writes beside predictions, else numbers."""
     plain = ("background", *(f"class {k}" for k in range(1, num_classes)))
     try:
-        labels = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["labels"]
+        labels = read_json(folder / "dataset.json")["labels"]
         numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return plain  # no such file, or that of a region-based training

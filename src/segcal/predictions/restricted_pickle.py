@@ -13,11 +13,12 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.core.documents import check_plain
 from segcal.core.errors import PathError
 
 _MAX_BYTES = 256 * 2**20
@@ -41,7 +42,9 @@ def read_restricted_pickle(path: Path) -> Any:
     except OSError as error:
         raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
     try:
-        return _RestrictedUnpickler(io.BytesIO(data)).load()
+        content = _RestrictedUnpickler(io.BytesIO(data)).load()
+        check_plain(content)
+        return content
     except ForbiddenError as error:
         raise PathError(path, f"contains more than plain values ({error})", REMEDY) from error
     except Exception as error:
@@ -128,6 +131,12 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
+def _ordered(*pairs: Any) -> OrderedDict[Any, Any]:
+    if pairs:
+        raise ForbiddenError("an OrderedDict of another kind")
+    return OrderedDict()
+
+
 class _Call:
     """Something a pickle may call; unlike a function, its attributes cannot be changed."""
 
@@ -144,7 +153,7 @@ class _Call:
 
 
 _CALLS: dict[tuple[str, str], _Call] = {
-    ("collections", "OrderedDict"): _Call(OrderedDict),
+    ("collections", "OrderedDict"): _Call(_ordered),
     ("numpy", "ndarray"): _Call(_forbidden),
     ("numpy", "dtype"): _Call(_DType),
     ("_codecs", "encode"): _Call(_encode),
@@ -155,7 +164,36 @@ for _core in ("numpy.core", "numpy._core"):  # the name before and since numpy 2
     _CALLS[f"{_core}.numeric", "_frombuffer"] = _Call(_from_buffer)
 
 
-class _RestrictedUnpickler(pickle.Unpickler):
+def _with_plain_keys(code: bytes, keys: slice) -> Callable[[Any], None]:
+    """The instruction `code`, which fills a dict, for plain keys only.
+
+    Hashing nested tuples that share their parts would take exponential time.
+    """
+    original = pickle._Unpickler.dispatch[code[0]]
+
+    def load(unpickler: Any) -> None:
+        for key in unpickler.stack[keys]:
+            if not isinstance(key, str | int | float | bytes | None):
+                raise ForbiddenError(f"a {type(key).__name__} as key")
+        original(unpickler)
+
+    return load
+
+
+def _refuse(unpickler: Any) -> None:
+    raise ForbiddenError("a set, or an extension")
+
+
+class _RestrictedUnpickler(pickle._Unpickler):  # in Python: keys are checked before hashing
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.SETITEM[0]: _with_plain_keys(pickle.SETITEM, slice(-2, -1)),
+        pickle.SETITEMS[0]: _with_plain_keys(pickle.SETITEMS, slice(0, None, 2)),
+        pickle.DICT[0]: _with_plain_keys(pickle.DICT, slice(0, None, 2)),
+        **dict.fromkeys((c[0] for c in (pickle.FROZENSET, pickle.ADDITEMS)), _refuse),
+        **dict.fromkeys((c[0] for c in (pickle.EXT1, pickle.EXT2, pickle.EXT4)), _refuse),
+    }
+
     def find_class(self, module: str, name: str) -> Any:
         try:
             return _CALLS[module, name]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from segcal.report.table_model import Cell, Column, Table
+from segcal.study import neutral
 
 Escape = Callable[[str], str]
 
@@ -128,7 +129,8 @@ def to_csv(table: Table) -> str:
             values = [number.mean, number.spread]
             shown = [cell.text or ("" if math.isnan(v) else f"{v:.10g}") for v in values]
             writer.writerow((
-                row.method, row.title, column.group, column.dataset, column.key, column.unit,
+                *map(neutral, (row.method, row.title, column.group, column.dataset, column.key)),
+                column.unit,
                 table.region, shown[0], "" if cell.text else shown[1], number.seeds or "",
                 number.cases or "", number.undefined or row.undefined, cell.mark,
                 "" if cell.published is None else cell.published,

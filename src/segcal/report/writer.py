@@ -7,7 +7,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path
+from segcal.core.files import atomic_path, remove_drafts
 from segcal.report.blocks import DataFile, Figure, Section
 from segcal.report.context import Context
 from segcal.report.formats import FORMATS
@@ -16,7 +16,7 @@ from segcal.report.plots.style import figure_style, inline_svg, save_figure
 from segcal.report.sections import SECTIONS
 from segcal.report.table_model import Table
 from segcal.report.text import safe_name
-from segcal.study import Study, read_study
+from segcal.study import Study, read_study, write_frame
 
 INDEX = "index.html"
 
@@ -54,6 +54,7 @@ def write_report(
             if times > 1:
                 raise ValueError(f"two sections are named {name!r}; give one another name")
         target.parent.mkdir(parents=True, exist_ok=True)
+        remove_drafts(target.parent)
         with atomic_path(target) as draft:
             _save(context, built, draft)
     return target / INDEX
@@ -90,7 +91,7 @@ def _save(context: Context, sections: Sequence[Section], folder: Path) -> None:
             if block.on_page:
                 drawn[block.name] = inline_svg(svg, name, block.alt)
         elif isinstance(block, DataFile):
-            block.frame.to_csv(tables / f"{safe_name(block.name)}.csv", index=False)
+            write_frame(tables / f"{safe_name(block.name)}.csv", block.frame)
         elif isinstance(block, Table) and block.saved:
             saved.append(block)
     _save_tables(saved, tables)

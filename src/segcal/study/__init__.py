@@ -11,7 +11,13 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.study.breakdown import BREAKDOWN_SHARE, broke_down
-from segcal.study.cases_table import read_cases_table, read_cases_tables, write_cases_table
+from segcal.study.cases_table import (
+    neutral,
+    read_cases_table,
+    read_cases_tables,
+    write_cases_table,
+    write_frame,
+)
 from segcal.study.evaluation_files import (
     CASES,
     Evaluation,
@@ -85,6 +91,7 @@ __all__ = [
     "epochs_done",
     "file_of_split",
     "free_to_change",
+    "neutral",
     "open_arrays",
     "rank_study",
     "read_cases_table",
@@ -99,5 +106,6 @@ __all__ = [
     "training_seconds",
     "write_cases_table",
     "write_evaluation_files",
+    "write_frame",
     "write_ranking",
-]  # fmt: skip
+]

@@ -20,13 +20,28 @@ from segcal.stats import check_cells
 if TYPE_CHECKING:
     import pandas as pd
 
+_FORMULA = ("=", "+", "-", "@", "'")
+
+
+def neutral(name: Any) -> Any:
+    """A name that a spreadsheet does not take for a formula: "=1" becomes "'=1"."""
+    return f"'{name}" if isinstance(name, str) and name.startswith(_FORMULA) else name
+
+
+def write_frame(path: Path, frame: "pd.DataFrame") -> None:
+    """Write a table for people; its texts are `neutral`."""
+    texts = frame.select_dtypes(exclude="number").columns
+    write_text(path, frame.assign(**{c: frame[c].map(neutral) for c in texts}).to_csv(index=False))
+
 
 def write_cases_table(path: Path, rows: Iterable[Row]) -> None:
     """Write rows to `path`; the file is complete or not there."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(map(attrgetter(*COLUMNS), rows))
+    for row in rows:
+        *names, value = attrgetter(*COLUMNS)(row)
+        writer.writerow([*map(neutral, names), value])
     write_text(path, text.getvalue())
 
 
@@ -119,7 +134,13 @@ def empty_cases_table() -> "pd.DataFrame":
 def _categorical(table: "pd.DataFrame") -> "pd.DataFrame":
     """Columns of names as categories. `read_csv` would turn the category "001" into a number."""
     names = [name for name in COLUMNS[:-1] if name in table.columns]
-    return table.astype(dict.fromkeys(names, "category"))
+    table = table.astype(dict.fromkeys(names, "category"))
+    for name in names:
+        categories = list(table[name].cat.categories)
+        if any(str(each).startswith("'") for each in categories):  # see `neutral`
+            original = [str(each).removeprefix("'") for each in categories]
+            table[name] = table[name].cat.rename_categories(original)
+    return table
 
 
 def _check_complete(path: Path, limit: int | None) -> None:

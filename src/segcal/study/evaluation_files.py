@@ -7,7 +7,6 @@ region); keys that begin with "truth_" are bins against known true probabilities
 
 from __future__ import annotations
 
-import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path, file_sha256, write_json
+from segcal.core.files import file_sha256, staged_files, write_json
 from segcal.metrics import DEFAULT_REGION, POOLED, Row, find_metric
 from segcal.stats import to_frame
 from segcal.study.cases_table import read_cases_table, write_cases_table
@@ -138,7 +138,7 @@ def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | Non
     path = file_of_split(Path(folder), JSON, split)
     remedy = "pass --overwrite to evaluate again"
     try:
-        info = EvaluationInfo.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        info = EvaluationInfo.model_validate(read_json(path))
     except FileNotFoundError:
         return None
     except ValidationError as error:
@@ -151,20 +151,20 @@ def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | Non
 def write_evaluation_files(
     folder: Path, info: EvaluationInfo, rows: Sequence[Row], bins: Arrays, slices: Arrays
 ) -> Evaluation:
-    """Write the files of an evaluation; evaluation.json comes last.
+    """Write the files of an evaluation.
 
-    An old evaluation.json is removed first, so that it never describes files of another evaluation.
+    An old evaluation is replaced when all new files are on the disk. evaluation.json never
+    describes files of another evaluation.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file_of_split(folder, JSON, info.split).unlink(missing_ok=True)
-    paths = {name: file_of_split(folder, name, info.split) for name in (CASES, BINS, SLICES)}
-    write_cases_table(paths[CASES], rows)
-    for name, arrays in ((BINS, bins), (SLICES, slices)):
-        with atomic_path(paths[name]) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, **dict[str, Any](arrays))
-    files = {name: _checksum(path) for name, path in paths.items()}
-    info = info.model_copy(update={"files": files})
-    write_json(file_of_split(folder, JSON, info.split), info.model_dump(mode="json"))
+    with staged_files(folder, last=file_of_split(folder, JSON, info.split).name) as draft:
+        paths = {name: file_of_split(draft, name, info.split) for name in (CASES, BINS, SLICES)}
+        write_cases_table(paths[CASES], rows)
+        for name, arrays in ((BINS, bins), (SLICES, slices)):
+            with paths[name].open("wb") as file:
+                np.savez_compressed(file, **dict[str, Any](arrays))
+        files = {name: _checksum(path) for name, path in paths.items()}
+        info = info.model_copy(update={"files": files})
+        write_json(file_of_split(draft, JSON, info.split), info.model_dump(mode="json"))
     return Evaluation(folder, info, rows=rows)
 
 

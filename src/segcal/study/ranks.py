@@ -1,14 +1,15 @@
 """`ranks.csv` (one row per method, best first), the other tables of a ranking, and `rank.json`."""
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
-from segcal.core.files import staged_files, write_json, write_text
+from segcal.core.files import staged_files, write_json
 from segcal.stats import Ranking
+from segcal.study.cases_table import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ _SOURCE = "rank.json"
 
 def write_ranks(path: Path, ranks: "pd.DataFrame") -> None:
     """Write `ranks.csv` from the result of `segcal.stats.bootstrap_ranks`."""
-    write_text(path, ranks[list(RANK_COLUMNS)].to_csv(index=False))
+    write_frame(path, ranks[list(RANK_COLUMNS)])
 
 
 def write_ranking(
@@ -46,7 +47,7 @@ def write_ranking(
     }
     with staged_files(folder) as draft:
         for name, table in ranking.tables.items():
-            table.to_csv(draft / f"{name}.csv", index=False)
+            write_frame(draft / f"{name}.csv", table)
         write_ranks(draft / "ranks.csv", ranking.ranks)
         write_json(draft / _SOURCE, source)
 
@@ -73,7 +74,7 @@ def check_ranking_folder(folder: Path, cases: Sequence[Path], overwrite: bool) -
 
 def _source_of(folder: Path) -> list[str]:
     try:
-        names = json.loads((folder / _SOURCE).read_text(encoding="utf-8"))["cases"]
+        names = read_json(folder / _SOURCE)["cases"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [str(name) for name in names] if isinstance(names, list) else []

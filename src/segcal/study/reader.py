@@ -1,6 +1,5 @@
 """Read and check a study folder: study.json, cases.csv and the files of its runs."""
 
-import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from pydantic import ValidationError
 
 from segcal.core.checks import check_choice
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.metrics import REGIONS, find_metric
 from segcal.stats import ranked_methods
@@ -160,7 +160,7 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
 def read_study_file(path: Path) -> StudyFile:
     """The content of study.json."""
     try:
-        return StudyFile.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return StudyFile.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the top level"

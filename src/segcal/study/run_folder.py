@@ -15,8 +15,9 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to_yaml
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
-from segcal.core.files import write_json, write_text
+from segcal.core.files import PARTIAL, write_json, write_text
 from segcal.core.locks import LOCK, folder_lock
 from segcal.core.provenance import git_commit, versions
 from segcal.data import TrainingSpace
@@ -78,7 +79,7 @@ def read_run_config(folder: Path) -> TrainConfig | None:
 def read_run_info(folder: Path) -> RunInfo:
     """The content of run.json; a PathError if it is missing or damaged."""
     try:
-        return RunInfo.model_validate(json.loads((folder / INFO).read_text(encoding="utf-8")))
+        return RunInfo.model_validate(read_json(folder / INFO))
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "top level"
         reason = f"`{where}`: {error.errors()[0]['msg']}"
@@ -100,8 +101,10 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """The lines of log.jsonl; a line that a kill cut off is left out."""
     path, rows = folder / LOG, []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        with suppress(ValueError):
-            rows.append(json.loads(line))
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row, dict):
+                rows.append(row)
     return rows
 
 
@@ -180,6 +183,11 @@ def check_same_data(
             raise PathError(folder, f"{problem}, such as {moved[0]}", remedy)
 
 
+def _is_early(path: Path) -> bool:
+    """Whether a run writes this file before config.yaml; alone it is no run yet."""
+    return path.name in (LOCK, INFO) or path.name.startswith(PARTIAL)
+
+
 class RunFolder(ExitStack):
     """A run folder that a training writes; it is locked from `hold` until the block ends.
 
@@ -196,7 +204,7 @@ class RunFolder(ExitStack):
         """Refuse a folder with other files, or with a run of other settings, data or splits."""
         if self.path.is_file():
             raise PathError(self.path, "is a file, not a folder", "choose another --out")
-        if not self.path.is_dir() or all(path.name == LOCK for path in self.path.iterdir()):
+        if not self.path.is_dir() or all(map(_is_early, self.path.iterdir())):
             return
         if not all((self.path / name).is_file() for name in (CONFIG, INFO)):
             raise PathError(self.path, "holds files but no run", "choose another --out")
@@ -213,7 +221,7 @@ class RunFolder(ExitStack):
 
     def describe(self, config: TrainConfig, about: Mapping[str, Any]) -> None:
         """Write config.yaml and run.json; a resumed run keeps its identity."""
-        old = read_run_info(self.path) if (self.path / INFO).is_file() else None
+        old = read_run_info(self.path) if (self.path / CONFIG).is_file() else None
         self.run_id = old.run_id if old else uuid.uuid4().hex
         info = RunInfo.model_validate({
             "run_id": self.run_id,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from segcal.core.documents import read_json
 from segcal.core.errors import write_errors
 from segcal.core.files import atomic_path, write_json
 from segcal.stats import bootstrap_ranks, collect, find_eligible
@@ -52,7 +52,7 @@ class StudyWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         if (self.folder / STUDY).is_file():
             # Its number of valid bytes does not apply to the table that follows.
-            old = json.loads((self.folder / STUDY).read_text(encoding="utf-8"))
+            old = read_json(self.folder / STUDY)
             write_json(self.folder / STUDY, {**old, "table_bytes": None})
         with atomic_path(self.folder / CASES) as partial, partial.open("wb") as table:
             for number, folder in enumerate(folders):

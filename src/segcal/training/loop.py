@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from segcal.config import TrainConfig
 from segcal.core.checks import require
 from segcal.core.signals import StopRequest, signal_name
-from segcal.data import open_dataset
+from segcal.data import open_dataset, verify_cases
 from segcal.models import write_checkpoint
 from segcal.study import BEST, LAST, RunFolder, broke_down
 from segcal.training.build import build_state, config_from_arguments
@@ -75,6 +75,8 @@ def train(
         fabric = make_fabric(config)
         dataset = open_dataset(config.data.path)
         dataset.check_parts(config.data.fold)
+        for part in ("train", "val"):
+            verify_cases(dataset.part(part, config.data.fold))
         folder = RunFolder(Path(out), resume=resume)
         if fabric.is_global_zero:
             folder.check(config, dataset.fingerprint, case_names(dataset, config))

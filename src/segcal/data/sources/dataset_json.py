@@ -1,10 +1,10 @@
 """`dataset.json`, as the Decathlon and nnU-Net write it."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 
 
@@ -23,7 +23,7 @@ def read_dataset_json(path: Path) -> DatasetJson:
     if not path.exists():
         return DatasetJson()
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         channels = content.get("channel_names", content.get("modality")) or {}
         ordered = sorted(channels.items(), key=lambda item: int(item[0]))
         classes, regions = _read_labels(path, content["labels"])

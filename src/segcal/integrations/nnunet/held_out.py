@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.predictions import Pair, Pairs, find_pairs
 
@@ -50,7 +50,7 @@ def _ignore_label(results: Path) -> int | None:
     """The ignored label of the dataset; a PathError if it was trained with regions."""
     path = results / "dataset.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError as error:
         example = "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres"
         remedy = f"give a trainer's folder, such as {example}"
