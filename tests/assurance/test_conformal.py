@@ -10,11 +10,10 @@ from segcal.assurance import (
     cases_needed,
     clopper_pearson,
     conformal_quantile,
-    inner_threshold,
+    first_controlled,
     margin_losses,
     mean_interval,
     operating_point,
-    outer_threshold,
     referral_cases_needed,
     referral_limit,
     risk_bounds,
@@ -52,10 +51,10 @@ def test_risk_control_by_hand() -> None:
     np.testing.assert_allclose(risk_bounds(losses), [1 / 3, 1.4 / 3, 2 / 3])
     np.testing.assert_allclose(risk_bounds(losses, ["a", "a"]), [0.5, 0.6, 0.75])
     edges = np.array([0.1, 0.5, 0.9])
-    assert outer_threshold(edges, losses, 0.5) == 0.5
-    assert outer_threshold(edges, losses, 0.2) == 0.0
-    assert inner_threshold(edges, losses[:, ::-1], 0.5) == 0.5
-    assert inner_threshold(edges, losses[:, ::-1], 0.2) == math.inf
+    assert first_controlled(edges[::-1], losses[:, ::-1], 0.5) == 0.5
+    assert first_controlled(edges[::-1], losses[:, ::-1], 0.4) == 0.1
+    assert math.isnan(first_controlled(edges[::-1], losses[:, ::-1], 0.2))
+    assert first_controlled(edges[::-1], losses[:, ::-1], 0.5, ["a", "a"]) == 0.1
 
 
 def test_margins_in_millimeters() -> None:
@@ -68,7 +67,7 @@ def test_margins_in_millimeters() -> None:
     # Depths of 2..7: 2, 4, 6, 6, 4, 2 mm; voxels 3, 4, 5 are right.
     np.testing.assert_allclose(inner, [0.5, 0.25, 0, 0])
     losses = np.stack([margin_losses(mask, truth, spacing, [0, 2, 4])] * 20)
-    assert inner_threshold(np.array([0.0, 2.0, 4.0]), losses, 0.25) == 2.0
+    assert first_controlled(np.array([0.0, 2.0, 4.0]), losses, 0.25) == 2.0
     assert np.isnan(margin_losses(mask, truth & False, spacing, [1])).all()
     assert margin_losses(mask & False, truth, spacing, [100]) == [1.0]
 

@@ -7,8 +7,8 @@ Functions over arrays or histograms of one structure:
     fit_rho, crps, volume_pit          ρ from held-out volumes; scores of a predicted distribution
     expected_dice                      of a mask, with an interval
     dice_optimal_threshold             the mask {p ≥ t} with the largest expected Dice
-    conformal_quantile, risk_bounds    guarantees from held-out cases
-    outer_threshold, inner_threshold   masks that miss, or wrongly include, a limited share
+    conformal_quantile                 intervals with a guarantee from held-out cases
+    risk_bounds, first_controlled      thresholds of masks that miss, or wrongly include, little
     margin_losses                      the same as a margin in millimeters
     referral_limit, clopper_pearson    which cases to accept
     operating_point                    sensitivity, precision, Dice, volume error of a threshold
@@ -36,10 +36,9 @@ from segcal.assurance.conformal import (
     cases_needed,
     clopper_pearson,
     conformal_quantile,
-    inner_threshold,
+    first_controlled,
     margin_losses,
     mean_interval,
-    outer_threshold,
     referral_cases_needed,
     referral_limit,
     risk_bounds,
@@ -64,10 +63,9 @@ from segcal.assurance.summary import CaseSummary, summarize
 __all__ = [
     "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "DiceEstimate", "Interval",
     "MaskKind", "Mean", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
-    "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson",
-    "conformal_quantile", "crps", "dice_optimal_threshold", "expected_dice", "expected_volume",
-    "fit_assurance", "fit_calibrator", "fit_rho", "inner_threshold", "load_assurance",
-    "load_own_calibrator", "margin_losses", "mean_interval", "operating_point", "outer_threshold",
-    "referral_cases_needed", "referral_limit", "risk_bounds", "risk_coverage", "summarize",
-    "volume_pit", "volume_quantiles",
+    "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson", "conformal_quantile",
+    "crps", "dice_optimal_threshold", "expected_dice", "expected_volume", "first_controlled",
+    "fit_assurance", "fit_calibrator", "fit_rho", "load_assurance", "load_own_calibrator",
+    "margin_losses", "mean_interval", "operating_point", "referral_cases_needed", "referral_limit",
+    "risk_bounds", "risk_coverage", "summarize", "volume_pit", "volume_quantiles",
 ]  # fmt: skip

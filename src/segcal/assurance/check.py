@@ -24,14 +24,13 @@ from segcal.assurance.factor import CRPS_LEVELS, crps, volume_pit, volume_quanti
 from segcal.assurance.histogram import BINS, EDGES, Floats, Ints
 from segcal.assurance.intervals import METHODS, Interval, plain_interval
 from segcal.assurance.model import Assurance, mean_dice
-from segcal.assurance.reading import read_labeled, run_all
+from segcal.assurance.reading import read_labeled, run_all, units_of
 from segcal.assurance.summary import CaseSummary
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_json
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.posthoc import Calibrator
 from segcal.predictions import Pairs
-from segcal.stats import patients_of
 
 _BOOTSTRAPS = 1000
 # Volume distributions that need no fit: name, ρ.
@@ -111,9 +110,7 @@ def check_assurance(
         check_classes(pair.softmax.path, pair.softmax.num_classes, assurance)
         if (other := fitted.get(file_sha256(pair.label))) is not None:
             raise PathError(pair.label, f"was part of the fit ({other})", "check on other scans")
-    units = pairs.names
-    if patient is not None:
-        units = list(patients_of(pairs.names, patient).values())
+    units = units_of(pairs, patient)
     with result_folder(out, overwrite) as draft:
         work = {pair.name: partial(read_labeled, pair, calibrator) for pair in pairs}
         cases = run_all(work, jobs, "checking", progress)

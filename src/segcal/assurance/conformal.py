@@ -58,37 +58,24 @@ def conformal_quantile(scores: ArrayLike, coverage: float, units: Units = None) 
 
 
 def risk_bounds(losses: Floats, units: Units = None) -> Floats:
-    """(n·R̂ + 1)/(n + 1) for each candidate, from losses (n cases, candidates) in [0, 1].
-
-    The first candidate whose bound is at most α has an expected loss of at most α in a new case, if
-    losses are monotone over candidates (conformal risk control, Angelopoulos et al. 2024).
-    """
+    """(n·R̂ + 1)/(n + 1) for each candidate, from losses (n cases, candidates) in [0, 1]."""
     weights, n = unit_weights(units, len(losses))
     return np.asarray((weights @ losses + 1) / (n + 1))
 
 
-def outer_threshold(edges: Floats, missed: Floats, alpha: float, units: Units = None) -> float:
-    """The largest threshold t whose masks {p ≥ t} miss at most a fraction `alpha` on average.
+def first_controlled(
+    candidates: Floats, losses: Floats, alpha: float, units: Units = None
+) -> float:
+    """The first candidate whose risk bound is at most `alpha`; NaN if there is none.
 
-    Args:
-        edges: candidates, in increasing order.
-        missed: (n cases, candidates): the fraction of the structure below each threshold.
-        alpha: limit of the expected fraction.
-        units: the patient of each case.
+    Its expected loss in a new case is at most `alpha` if losses fall from each candidate to the
+    next (conformal risk control, Angelopoulos et al. 2024); else the guarantee holds for many
+    cases, not exactly for few. For outer masks {p ≥ t} candidates are decreasing thresholds, and
+    losses the fraction of the structure that is missed; for inner masks increasing thresholds, and
+    the fraction of the mask that is wrong; for margins see `margin_losses`.
     """
-    good = np.flatnonzero(risk_bounds(missed, units) <= alpha + 1e-12)
-    return float(edges[good[-1]]) if len(good) else 0.0
-
-
-def inner_threshold(edges: Floats, false: Floats, alpha: float, units: Units = None) -> float:
-    """The smallest threshold t of whose masks {p ≥ t} at most a fraction `alpha` is wrong.
-
-    `false` (n cases, candidates) is the fraction of each mask outside the structure. It need not
-    be monotone, so the guarantee holds for many cases, not exactly for few. Infinite if no
-    threshold is good enough.
-    """
-    good = np.flatnonzero(risk_bounds(false, units) <= alpha + 1e-12)
-    return float(edges[good[0]]) if len(good) else math.inf
+    good = np.flatnonzero(risk_bounds(losses, units) <= alpha + 1e-12)
+    return float(candidates[good[0]]) if len(good) else math.nan
 
 
 def margin_losses(
@@ -101,7 +88,7 @@ def margin_losses(
     """Losses of a mask that is widened (outer) or shrunk (inner) by each margin.
 
     They are fractions of the truth that the wider mask misses (NaN if there is no truth), or of the
-    narrower mask outside the truth (0 if nothing is left). `inner_threshold(margins, losses, α)`
+    narrower mask outside the truth (0 if nothing is left). `first_controlled(margins, losses, α)`
     is then the smallest margin that is enough, on either side.
     """
     if side == "outer":

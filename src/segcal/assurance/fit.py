@@ -13,9 +13,8 @@ from segcal.assurance.conformal import (
     Units,
     cases_needed,
     conformal_quantile,
-    inner_threshold,
+    first_controlled,
     mean_interval,
-    outer_threshold,
     pick,
     referral_cases_needed,
     referral_limit,
@@ -35,7 +34,7 @@ from segcal.assurance.model import (
     dice_scale,
     mean_dice,
 )
-from segcal.assurance.reading import read_labeled, run_all
+from segcal.assurance.reading import read_labeled, run_all, units_of
 from segcal.assurance.summary import CaseSummary
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
@@ -43,7 +42,7 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
 from segcal.posthoc import Calibrator, HeldOut, calibrator_content, make_calibrator
 from segcal.predictions import Pair, Pairs, name_file_in_errors
-from segcal.stats import make_folds, patients_of
+from segcal.stats import make_folds
 
 _FOLDS = 10
 _THRESHOLDS = bin_index(np.array([0.01, 0.02, *np.arange(0.05, 0.96, 0.05), 0.98, 0.99]))
@@ -83,9 +82,7 @@ def fit_assurance(
         jobs: processes.
         progress: called as (what, scans done, scans in total).
     """
-    units = pairs.names
-    if patient is not None:
-        units = list(patients_of(pairs.names, patient).values())
+    units = units_of(pairs, patient)
     if len(set(units)) < 2:
         problem, remedy = "holds predictions of one patient", "give at least 9 patients"
         raise PathError(pairs.folder, problem, remedy)
@@ -255,10 +252,10 @@ def _fit_structure(
         refused.append(f"{name}: masks with a risk of at most {risk:g}: {has}")
     else:
         missed = 1 - hits[present] / true[present, None]
-        outer = outer_threshold(EDGES, missed, risk, owners)
+        outer = first_controlled(EDGES[::-1], missed[:, ::-1], risk, owners)
         wrong = 1 - hits / np.maximum(size, 1)
-        inner = inner_threshold(EDGES, np.where(size > 0, wrong, 0), risk, units)
-        if inner == np.inf:
+        inner = first_controlled(EDGES, np.where(size > 0, wrong, 0), risk, units)
+        if np.isnan(inner):
             inner = None
             refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
     points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]

@@ -11,7 +11,8 @@ from segcal.core.errors import PathError
 from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback
 from segcal.posthoc import Calibrator
-from segcal.predictions import Pair, name_file_in_errors
+from segcal.predictions import Pair, Pairs, name_file_in_errors
+from segcal.stats import patients_of
 
 R = TypeVar("R")
 
@@ -24,6 +25,11 @@ def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
             case.values, case.target, case.spacing_mm,
             calibrator=calibrator, image=case.image, name=pair.name,
         )  # fmt: skip
+
+
+def units_of(pairs: Pairs, patient: str | None) -> list[str]:
+    """The patient of each scan; without a pattern, each scan is one patient."""
+    return pairs.names if patient is None else list(patients_of(pairs.names, patient).values())
 
 
 def run_all(

@@ -100,17 +100,17 @@ def _print_fit(assurance: "Assurance", out: Path) -> None:
 
     patients = len({case.patient for case in assurance.cases})
     typer.echo(f"{out}: fitted on {len(assurance.cases)} scans of {patients} patients")
-    table = Table("structure", "rho", "interval", "coverage (cv)", "width ml (cv)", "outer t",
-                  "inner t", "best t")  # fmt: skip
+    table = Table("structure", "rho", "interval", "coverage", "width ml", "width of the others",
+                  "outer t", "inner t", "best t")  # fmt: skip
     for one in assurance.structures:
-        for method, found in one.intervals.items():
-            used = method == one.method
-            own = (opt.number(one.outer), opt.number(one.inner), opt.number(one.threshold))
-            table.add_row(
-                one.name if used else "", opt.number(one.rho) if used else "",
-                method + (" (used)" if used else ""), f"{found.coverage:.3f}",
-                opt.number(found.width_ml), *(own if used else ("", "", "")),
-            )  # fmt: skip
+        used = one.intervals.get(one.method)
+        others = [f"{m} {f.width_ml:.3g}" for m, f in one.intervals.items() if f is not used]
+        table.add_row(
+            one.name, opt.number(one.rho), one.method if used else "–",
+            opt.number(used.coverage if used else None),
+            opt.number(used.width_ml if used else None),
+            ", ".join(others), *map(opt.number, (one.outer, one.inner, one.threshold)),
+        )  # fmt: skip
     opt.print_table(table)
     rule = assurance.referral
     if rule is not None:
