@@ -36,7 +36,7 @@ READ_ALL = """
 import sys, time
 from pathlib import Path
 from segcal.core.errors import PathError
-from segcal.data.formats.nifti import read_image, read_labels
+from segcal.data.formats import read_image, read_labels
 refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     begin = time.perf_counter()

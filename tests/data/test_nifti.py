@@ -10,7 +10,7 @@ import pytest
 
 from helpers.trees import blob, oblique, save, scan
 from segcal.core.errors import PathError
-from segcal.data.formats.nifti import check_same_grid, read_header, read_image, read_labels
+from segcal.data.formats import check_same_grid, read_header, read_image, read_labels
 
 SHAPE = (7, 6, 5)
 
@@ -87,7 +87,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     text.write_bytes(b"")
     error_line(text, "not a NIfTI")
     error_line(tmp_path / "absent.nii.gz", "cannot be read")
-    error_line(tmp_path, "cannot be read")
+    error_line(tmp_path, "holds no slices")
 
 
 def test_bad_voxels_are_named(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_bad_voxels_are_named(tmp_path: Path) -> None:
     raw = bytearray((tmp_path / "j.nii").read_bytes())
     struct.pack_into("<f", raw, 112, 0.3)
     (tmp_path / "j.nii").write_bytes(bytes(raw))
-    error_line(tmp_path / "j.nii", "after scl_slope 0.3", read_labels)
+    error_line(tmp_path / "j.nii", "such as 0.3", read_labels)
 
 
 def test_grids_must_agree(tmp_path: Path) -> None:

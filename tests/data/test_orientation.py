@@ -9,7 +9,7 @@ import pytest
 
 from helpers.trees import blob, folder_tree, oblique, save, scan
 from segcal.data import FolderSource, Scan, open_dataset, prepare, scan_grids, training_space
-from segcal.data.formats.nifti import read_image
+from segcal.data.formats import read_image
 from segcal.data.grid import GridRecipe, plan_grid
 from segcal.data.orientation import axis_codes, grid_orientation, reorient
 

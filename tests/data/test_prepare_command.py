@@ -13,8 +13,8 @@ from segcal.core.errors import PathError
 from segcal.data import (
     SOURCES,
     Description,
+    FileCase,
     FolderSource,
-    NiftiCase,
     Source,
     SourceCase,
     open_dataset,
@@ -25,7 +25,7 @@ MODULE = """
 from pathlib import Path
 from typing import Annotated, Literal
 
-from segcal.data import Description, NiftiCase, Source
+from segcal.data import Description, FileCase, Source
 
 
 class KneeSource(Source):
@@ -48,7 +48,7 @@ class KneeSource(Source):
     def cases(self):
         for path in sorted((self.folder / "images").iterdir()):
             label = self.folder / "labels" / path.name
-            yield NiftiCase(path.name[:6], "one patient", (path,), label)
+            yield FileCase(path.name[:6], "one patient", (path,), label)
 """
 
 
@@ -166,7 +166,7 @@ def test_the_smallest_source(tmp_path: Path) -> None:
             assert self.folder is not None
             for path in sorted((self.folder / "images").iterdir()):
                 label = self.folder / "labels" / path.name
-                yield NiftiCase(path.name, path.name, (path,), label)
+                yield FileCase(path.name, path.name, (path,), label)
 
     report = prepare(Smallest(folder_tree(tmp_path / "source")), tmp_path / "out")
     assert report.dataset.classes == {0: "background", 1: "class 1"}

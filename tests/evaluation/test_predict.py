@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.image_files import write_as, write_dicom
 from helpers.runs import settings
 from helpers.trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
 from segcal.data import AcdcSource, find_images, open_dataset, prepare, write_nifti
@@ -150,7 +151,8 @@ def test_the_command(
     assert run_cli(monkeypatch, "predict", run, *where, "--output", "labels") == 0
     shown = capsys.readouterr()
     assert "0 files written; 1 scans were predicted before" in shown.out
-    assert shown.err == ""
+    assert shown.err.count("\n") == 1
+    assert "1 label maps skipped" in shown.err
     assert run_cli(monkeypatch, "predict", run, *where, "--flips", "w") == 2
     assert "a_labels.nii.gz: exists already, predicted with other" in capsys.readouterr().err
     (tmp_path / "in" / "a_0000.nii.gz").write_bytes(b"nothing")
@@ -158,7 +160,38 @@ def test_the_command(
     assert "a_0000.nii.gz: is not a NIfTI file" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert run_cli(monkeypatch, "predict", run, "--input", tmp_path / "empty", *where[2:]) == 2
-    assert "holds no .nii or .nii.gz images" in capsys.readouterr().err
+    assert "holds no images" in capsys.readouterr().err
+
+
+def test_every_format_and_files_that_are_skipped(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One volume as NIfTI, DICOM and MHA gives the same maps on the same grid."""
+    folder, affine = tmp_path / "in", oblique((1.5, 1.5, 10.0))
+    values = scan((40, 48, 3), 5, np.int16).T
+    for form in ("nii.gz", "dicom", "mha"):
+        write_as(form, folder / form[:3], values, affine, "image")
+    for name in ("nii_gt", "dic_seg", "mha_mask"):
+        save(folder / f"{name}.nii.gz", values.T % 4, affine)
+    save(folder / "nii_4d.nii.gz", scan((40, 48, 3, 5), 5), affine)
+    command = ("predict", run, "--input", folder, "--out", tmp_path / "out", "--output", "probs")
+    assert run_cli(monkeypatch, *command) == 0
+    shown = capsys.readouterr().err.splitlines()
+    assert [line.split(" skipped")[0] for line in shown if "skipped" in line] == [
+        "segcal: 3 label maps",
+        "segcal: 1 files with several time frames or channels",
+    ]
+    maps = [nib.load(tmp_path / "out" / f"{name}_probs.nii.gz") for name in ("nii", "dic", "mha")]
+    assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 3
+    for other in maps:
+        np.testing.assert_allclose(other.affine, affine, atol=1e-5)
+        np.testing.assert_allclose(other.get_fdata(), maps[0].get_fdata(), atol=1e-6)
+    # A changed slice of a series is noticed.
+    assert run_cli(monkeypatch, *command) == 0
+    assert "0 files written; 3 scans" in capsys.readouterr().out
+    write_dicom(folder / "dic", values[:, ::-1].copy(), affine)
+    assert run_cli(monkeypatch, *command) == 0
+    assert "1 files written; 2 scans" in capsys.readouterr().out
 
 
 def test_names_of_channels(tmp_path: Path) -> None:

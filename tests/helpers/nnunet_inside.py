@@ -163,7 +163,7 @@ def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, targets = scales("regions")
     assert torch.isfinite(make(nnUNetTrainerMine, tmp_path, "regions").loss(logits, targets))
     monkeypatch.setenv("SEGCAL_NNUNET_OPTIONS", "weight=1")
-    with pytest.raises(ValueError, match="nacl.*weight"):
+    with pytest.raises(ValueError, match=r"nacl.*weight"):
         make(nnUNetTrainerMine, tmp_path, "labels")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.image_files import write_as
 from helpers.posthoc_samples import blobs, softmax
 from helpers.softmax_files import (
     AFFINE,
@@ -174,3 +175,22 @@ def test_images_are_channels_only_with_a_number(tmp_path: Path) -> None:
     write_nifti(images / "case_000_0000.nii.gz", blobs(0)[0][0])
     (pair,) = find_pairs(folder, labels, images)
     assert [p.name for p in pair.images] == ["case_000_0000.nii.gz", "case_000_0001.nii.gz"]
+
+
+@pytest.mark.parametrize("form", ["nii.gz", "nrrd", "mha", "npy", "h5", "png folder"])
+@pytest.mark.parametrize("ending", ["", "_gt", "_seg", "_labels"])
+def test_labels_of_any_name_and_format(tmp_path: Path, form: str, ending: str) -> None:
+    """The names are those that `prepare folder` accepts and `predict` skips."""
+    folder = write_predictions(tmp_path / "probs", "nifti", 2)
+    labels = tmp_path / "labels"
+    for i in range(2):
+        target = blobs(i)[1].astype(np.uint8)
+        write_as(form, labels / f"case_{i:03d}{ending}", target, AFFINE, "label")
+        if ending:
+            write_nifti(labels / f"case_{i:03d}.nii.gz", blobs(i)[0][1])  # the image
+    pairs = find_pairs(folder, labels)
+    assert pairs.unused == ()
+    for i, pair in enumerate(pairs):
+        loaded = pair.load()
+        np.testing.assert_array_equal(loaded.target, blobs(i)[1])
+        np.testing.assert_allclose(loaded.spacing_mm, SPACING_ZYX)

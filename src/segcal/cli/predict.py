@@ -11,7 +11,7 @@ from segcal.core.progress import show_progress
 
 def predict(
     run: Annotated[list[Path], typer.Argument(help="A run, or several to average.")],
-    source: Annotated[Path, typer.Option("--input", help="Folder of NIfTI images.")],
+    source: Annotated[Path, typer.Option("--input", help="Folder of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the maps.")],
     output: Annotated[
         list[str] | None,
@@ -23,7 +23,7 @@ def predict(
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Predict NIfTI images on their own grid: labels, probabilities, confidence, entropy."""
+    """Predict images on their own grid: labels, probabilities, confidence, entropy."""
     from segcal.evaluation import OUTPUTS, predict_volumes
 
     with show_progress() as step:

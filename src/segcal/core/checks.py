@@ -24,6 +24,8 @@ _APP = (
 )  # fmt: skip
 _EXTRA_OF = {
     **dict.fromkeys(_APP, "app"),
+    "SimpleITK": "dicom",
+    "h5py": "h5",
     "nnunetv2": "nnunet",
     "ray": "ray",
     "tensorboard": "tensorboard",

@@ -1,4 +1,4 @@
-"""Data sets: preparation from NIfTI files, verification, splits, and batches for training.
+"""Data sets: preparation from image files, verification, splits, and batches for training.
 
     AcdcSource, …, SOURCES, prepare       write a prepared set
     check_dataset, write_contact_sheet       verify it, look at it
@@ -22,16 +22,21 @@ from segcal.data.case import Case
 from segcal.data.check import check_dataset
 from segcal.data.contact_sheet import write_contact_sheet
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
-from segcal.data.formats.nifti import (
-    MAX_VOLUME_BYTES,
+from segcal.data.formats import (
     Header,
     check_same_grid,
+    files_of,
+    find_label,
+    nifti_name,
     read_header,
     read_image,
     read_labels,
     read_voxels,
-    write_nifti,
+    scan_name,
 )
+from segcal.data.formats.arrays import npz_headers, open_npy, read_npz
+from segcal.data.formats.header import MAX_VOLUME_BYTES
+from segcal.data.formats.nifti import write_nifti
 from segcal.data.grid import Grid, GridRecipe
 from segcal.data.inference_input import Scan, check_scan, find_images, read_scan, scan_grids
 from segcal.data.info import DatasetInfo, Description
@@ -47,9 +52,8 @@ from segcal.data.orientation import (
 from segcal.data.preparation import prepare
 from segcal.data.sources import SOURCES
 from segcal.data.sources.acdc import AcdcSource
-from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.base import FileCase, Source, SourceCase
 from segcal.data.sources.brats import BratsSource
-from segcal.data.sources.files import nifti_name
 from segcal.data.sources.flare import FlareSource
 from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
@@ -63,14 +67,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource", "Case",
-    "DatasetInfo", "Description", "FlareSource", "FolderSource", "Grid", "GridRecipe", "Header",
-    "Intensity", "Loader", "MsdSource", "NiftiCase", "PatchDataset", "PhantomSource",
-    "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
-    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset",
-    "check_same_grid", "check_scan", "find_images", "free_bytes", "grid_orientation", "make_loader",
-    "make_splits", "nifti_name", "open_dataset", "prepare", "read_header", "read_image",
-    "read_labels", "read_scan", "read_voxels", "reorient", "scan_grids", "training_space",
-    "verify_cases", "write_contact_sheet", "write_nifti",
+    "DatasetInfo", "Description", "FileCase", "FlareSource", "FolderSource", "Grid", "GridRecipe",
+    "Header", "Intensity", "Loader", "MsdSource", "PatchDataset", "PhantomSource", "PreparedCase",
+    "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source", "SourceCase", "Splits",
+    "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset", "check_same_grid", "check_scan",
+    "files_of", "find_images", "find_label", "free_bytes", "grid_orientation", "make_loader",
+    "make_splits", "nifti_name", "npz_headers", "open_dataset", "open_npy", "prepare",
+    "read_header", "read_image", "read_labels", "read_npz", "read_scan", "read_voxels", "reorient",
+    "scan_grids", "scan_name", "training_space", "verify_cases", "write_contact_sheet",
+    "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -15,6 +15,9 @@ from segcal.data.resample import (
     resize_linear,
 )
 
+# A stored label of this value marks a voxel that does not count; loaders turn it into -100.
+IGNORED = 255
+
 Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 PositiveShape = tuple[PositiveInt, PositiveInt, PositiveInt]

@@ -1,7 +1,7 @@
 """Scans without labels, for prediction: found in a folder, read like the training set."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,40 +10,70 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data.formats.nifti import Header, check_channels, read_channels, read_header
+from segcal.data.formats import (
+    Header,
+    check_channels,
+    describe_content,
+    is_label_name,
+    read_channels,
+    read_header,
+    scan_name,
+)
 from segcal.data.grid import Grid, GridRecipe, plan_grid
 from segcal.data.info import DatasetInfo
 from segcal.data.intensity import normalize_image
 from segcal.data.orientation import UNKNOWN, axis_codes, grid_orientation, reorient, reoriented_grid
-from segcal.data.sources.files import nifti_name
 from segcal.data.store import decode_image, encode_image
 
-# Label maps beside the images in ACDC and BraTS.
-_LABEL_ENDINGS = ("_gt", "_seg")
 
-
-def find_images(folder: Path | str, channels: Sequence[str]) -> dict[str, tuple[Path, ...]]:
-    """Case name → its image files, of the NIfTI files in `folder` (or else in its subfolders).
+def find_images(
+    folder: Path | str, channels: Sequence[str], skip: Callable[[str], None] = lambda line: None
+) -> dict[str, tuple[Path, ...]]:
+    """Case name → its image files, of the images in `folder` (or else in its subfolders).
 
     A case has one file with all channels, or one file per channel whose name ends in `_0000`,
-    `_0001`, … or in the name of the channel (`_flair`, `_t1`, …). Label maps beside the images
-    (NAME_gt, NAME_seg) are ignored.
+    `_0001`, … or in the name of the channel (`_flair`, `_t1`, …). Skipped, with one line each to
+    `skip`, are label maps (NAME_gt, NAME_seg, …) and, for a network with one channel, files with
+    several (cine).
     """
     folder = Path(folder)
-    files = _nifti_files(list_folder(folder, "--input"))
+    entries = list_folder(folder, "--input")
+    found = _scans(entries)
+    if not found:
+        found = _scans([p for part in entries if part.is_dir() for p in list_folder(part)])
+    files = _leave_out(found, lambda name, _: is_label_name(name), "label maps", skip)
+    if len(channels) == 1:
+        what = "files with several time frames or channels"
+        files = _leave_out(files, lambda _, path: _is_cine(path), what, skip) or files
     if not files:
-        parts = [path for path in list_folder(folder) if path.is_dir()]
-        files = _nifti_files([path for part in parts for path in list_folder(part)])
-    if not files:
-        raise PathError(folder, "holds no .nii or .nii.gz images", "check the path of --input")
+        raise PathError(folder, "holds no images", f"check --input; {describe_content(folder)}")
     numbers = [f"_{number:04d}" for number in range(len(channels))]
     names = ["_" + name.casefold().replace(" ", "_") for name in channels]
     return _group(files, numbers) or _group(files, names) or _group(files, [""]) or {}
 
 
-def _nifti_files(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    named = [(nifti_name(path), path) for path in paths if path.is_file()]
-    return [(name, path) for name, path in named if name and not name.endswith(_LABEL_ENDINGS)]
+def _scans(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    return [(name, path) for path in paths if (name := scan_name(path))]
+
+
+def _is_cine(path: Path) -> bool:
+    try:
+        return read_header(path).channels > 1
+    except PathError:
+        return False  # reported when the scan is read
+
+
+def _leave_out(
+    files: Sequence[tuple[str, Path]],
+    unwanted: Callable[[str, Path], bool],
+    what: str,
+    skip: Callable[[str], None],
+) -> list[tuple[str, Path]]:
+    kept = [file for file in files if not unwanted(*file)]
+    if kept and len(kept) < len(files):
+        example = next(path.name for name, path in files if (name, path) not in kept)
+        skip(f"{len(files) - len(kept)} {what} skipped ({example}, …)")
+    return kept
 
 
 def _group(
@@ -64,7 +94,9 @@ def _group(
     for name, paths in cases.items():
         missing = [suffix for suffix in suffixes if suffix not in paths]
         if missing:
-            path = next(iter(paths.values())).with_name(f"{name}{missing[0]}.nii.gz")
+            first = next(iter(paths.values()))
+            ending = first.name[len(scan_name(first) or "") :]
+            path = first.with_name(f"{name}{missing[0]}{ending}")
             problem = f"is missing (a channel of {name})"
             raise PathError(path, problem, "complete the case or remove it")
     return {name: tuple(paths[s] for s in suffixes) for name, paths in cases.items()}

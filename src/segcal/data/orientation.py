@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from nibabel.orientations import (
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from segcal.data.formats import Header
 from segcal.data.grid import Grid, GridRecipe, plan_grid
 
 UNKNOWN = "unknown"
@@ -74,6 +76,21 @@ def reorient(array: NDArray[Any], codes: str, target: str) -> NDArray[Any]:
     # nibabel counts the axes (x, y, z, …), the reverse of ours.
     turned = apply_orientation(array.T, _transform(codes, target))  # type: ignore[no-untyped-call]
     return np.ascontiguousarray(turned.T)
+
+
+def turn_labels(
+    labels: NDArray[np.integer], header: Header, reference: Header
+) -> tuple[NDArray[np.integer], Header]:
+    """Flip and permute labels (Z, Y, X) to the axis codes of the image; no interpolation."""
+    codes, target = axis_codes(header.affine), axis_codes(reference.affine)
+    known = header.has_geometry and reference.has_geometry
+    if codes == target or not known or "spacing" in header.notes | reference.notes:
+        return labels, header
+    grid = plan_grid(header.shape, header.spacing_mm, header.affine, GridRecipe())
+    turned = reoriented_grid(grid, target, GridRecipe())
+    shape, affine = turned.original_shape[::-1], np.array(turned.affine)
+    moved = replace(header, file_shape=shape, affine=affine, spacing_mm=turned.original_spacing_mm)
+    return reorient(labels, codes, target), moved
 
 
 def reoriented_grid(grid: Grid, target: str, recipe: GridRecipe) -> Grid:

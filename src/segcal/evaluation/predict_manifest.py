@@ -11,6 +11,7 @@ from typing import Any
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError, write_errors
 from segcal.core.files import remove_drafts, write_json
+from segcal.data import files_of
 
 NAME = "predict.json"
 
@@ -57,7 +58,8 @@ class PredictionManifest:
 
 def _stamps(scan: Sequence[Path]) -> list[list[Any]]:
     """Name, size and time of the scan's files, to detect a change."""
-    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in scan]
+    files = [file for path in scan for file in files_of(path)]
+    return [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

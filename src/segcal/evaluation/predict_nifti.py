@@ -72,14 +72,15 @@ def predict_volumes(
 
     Args:
         runs: one run, or several to average; they must share classes and preparation.
-        source: folder of NIfTI images.
+        source: folder of images of any supported format.
         out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
             NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not the input folder.
         outputs: which of the four.
         flips, average: as in `predict_case`.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
-        warn: called with one line about each unusual orientation or spacing.
+        warn: called with one line about each unusual orientation or spacing, and about skipped
+            label maps and cine files.
     """
     outputs = list(dict.fromkeys(outputs))
     for name in outputs:
@@ -91,7 +92,7 @@ def predict_volumes(
     opened = [open_run(run) for run in runs]
     _check_compatible(opened)
     info, space, out = opened[0].data_info, Space(opened), Path(out)
-    images = find_images(source, info.channels)
+    images = find_images(source, info.channels, warn)
     check_output_folder(out, Path(source), images)
     headers, problems = read_headers(images, info)
     paths = {case: [out / f"{case}_{what}.nii.gz" for what in outputs] for case in headers}

@@ -15,14 +15,19 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError, list_folder
-from segcal.data import Header, check_same_grid, read_header, read_image, read_labels
+from segcal.data import (
+    Header,
+    check_same_grid,
+    find_label,
+    read_header,
+    read_image,
+    read_labels,
+    scan_name,
+)
 from segcal.predictions.softmax_files import (
     AxisOrder,
     SoftmaxFile,
     find_softmax,
-    is_nifti,
-    open_npy,
-    stem_of,
     unique_by_name,
 )
 
@@ -80,24 +85,15 @@ class Pair:
     @property
     def has_spacing(self) -> bool:
         """Whether a file contains the voxel size; otherwise 1 mm is assumed."""
-        return is_nifti(self.label) or self.softmax.header() is not None
+        known = self.softmax.header() is not None
+        return known or read_header(self.label, "label").has_geometry
 
     def _read_target(self) -> tuple[NDArray[Any], tuple[float, ...]]:
-        if is_nifti(self.label):
-            labels, header = read_labels(self.label)
-            return labels, header.spacing_mm
-        array = _open_labels(self.label)
+        labels, header = read_labels(self.label)
         own = self.softmax.header()
-        spacing = own.spacing_mm if own is not None else (1.0, 1.0, 1.0)
-        return np.array(array), spacing[-array.ndim :]
-
-
-def _open_labels(path: Path) -> NDArray[Any]:
-    """Labels in an .npy file, memory-mapped."""
-    array = open_npy(path)
-    if array.dtype.kind not in "iu":
-        raise PathError(path, "does not contain integer labels", "write labels as integers")
-    return array
+        if not header.has_geometry and own is not None:
+            return labels, own.spacing_mm
+        return labels, header.spacing_mm
 
 
 @dataclass(frozen=True)
@@ -139,18 +135,16 @@ def find_pairs(
 
     Args:
         folder: predictions in any format of `segcal.predictions.softmax_files`.
-        labels: NIfTI label maps (or .npy arrays), one per case, with the names of the cases.
-        images: NIfTI images, NAME.nii.gz or nnU-Net's NAME_0000.nii.gz.
+        labels: label maps of any supported format, one per case: NAME, or NAME_gt, NAME_seg, ….
+        images: images of any supported format, NAME.nii.gz or nnU-Net's NAME_0000.nii.gz.
         axes: axis order of plain arrays, "zyx" or "xyz"; "auto" derives it from the shapes.
         ignore_label: label of voxels to ignore.
     """
     check_choice("axes", axes, get_args(Axes))
     found = find_softmax(folder)
-    label_of = unique_by_name(
-        (stem_of(path), path)
-        for path in list_folder(labels, "--labels")
-        if is_nifti(path) or path.suffix == ".npy"
-    )
+    # An .npz file is a prediction: nnU-Net writes it beside its label map.
+    maps = _by_name([p for p in list_folder(labels, "--labels") if p.suffix.lower() != ".npz"])
+    label_of = {name: path for name in found if (path := find_label(maps, name))}
     missing = [name for name in found if name not in label_of]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
@@ -161,7 +155,8 @@ def find_pairs(
         if file.num_classes != first.num_classes:
             counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
             raise PathError(file.path, f"has {counts}", "all cases must come from one network")
-    headers = {name: read_header(label_of[name]) for name in found if is_nifti(label_of[name])}
+    every = {name: read_header(label_of[name], "label") for name in found}
+    headers = {name: header for name, header in every.items() if header.has_geometry}
     if axes != "auto" and not headers:
         problem = "contains labels in plain arrays, which have the axis order of the predictions"
         raise PathError(labels, problem, "leave out --axes, or give NIfTI labels")
@@ -169,12 +164,14 @@ def find_pairs(
     channels = _find_images(images, found) if images else {}
     pairs = []
     for name, file in files.items():
-        check_same_place(file, label_of[name], headers.get(name))
+        check_same_place(file, label_of[name], every[name])
         case_images = channels.get(name, ())
         for path in case_images if name in headers else ():
             check_same_grid(read_header(path), headers[name])
         pairs.append(Pair(file, label_of[name], case_images, ignore_label))
-    unused = tuple(sorted(set(label_of) - set(found)))
+    # An image NAME beside its label map NAME_gt is no label.
+    used = set(label_of.values())
+    unused = tuple(sorted(n for n, path in maps.items() if path not in used and n not in found))
     return Pairs(folder, tuple(pairs), unused)
 
 
@@ -204,19 +201,17 @@ def _has_shape(file: SoftmaxFile, header: Header) -> bool:
     return ((1, *space) if len(space) == 2 else space) == header.shape
 
 
-def check_same_place(file: SoftmaxFile, label: Path, header: Header | None) -> None:
+def check_same_place(file: SoftmaxFile, label: Path, header: Header) -> None:
     """Raise a PathError if a label map differs from the prediction in shape or position.
 
-    `header` is that of the label map; None if it is a plain array.
+    `header` is that of the label map.
     """
-    shape = _open_labels(label).shape if header is None else header.shape
-    same = shape == file.grid_shape if header is None else _has_shape(file, header)
-    if not same:
+    if not _has_shape(file, header):
         own_shape = f"{file.grid_shape} for {file.num_classes} classes"
-        problem = f"has shape {own_shape}, but {label.name} has {shape}"
+        problem = f"has shape {own_shape}, but {label.name} has {header.shape}"
         raise PathError(file.path, problem, "predictions and labels must have the same grid")
     own = file.header()
-    if header is None or own is None:
+    if own is None:
         return
     if "spacing" in header.notes or "spacing" in own.notes:
         # The affine is a placeholder, which every library reads in its own way.
@@ -224,11 +219,13 @@ def check_same_place(file: SoftmaxFile, label: Path, header: Header | None) -> N
     check_same_grid(own, header)
 
 
+def _by_name(paths: Iterable[Path]) -> dict[str, Path]:
+    return unique_by_name((name, path) for path in paths if (name := scan_name(path)))
+
+
 def _find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ...]]:
     """The images of every case: NAME.nii.gz, or its channels NAME_0000.nii.gz, …"""
-    files = unique_by_name(
-        (stem_of(path), path) for path in list_folder(folder, "--images") if is_nifti(path)
-    )
+    files = _by_name(list_folder(folder, "--images"))
     channels: dict[str, list[Path]] = defaultdict(list)
     for stem, path in files.items():
         if re.fullmatch(r"_\d{4}", stem[-5:]):

@@ -11,8 +11,6 @@ Formats, recognized by the files in the folder:
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -29,7 +27,10 @@ from segcal.data import (
     Header,
     check_same_grid,
     nifti_name,
+    npz_headers,
+    open_npy,
     read_header,
+    read_npz,
     read_voxels,
 )
 from segcal.predictions.nnunet_geometry import NnunetGeometry, read_geometry, reorient_array
@@ -42,7 +43,6 @@ _KEYS = ("probs", "logits", "arr_0")
 _CLASS_FILE = re.compile(r"^(.+?)[_.-](?:class|probs?|label|c|p)?[_-]?(\d{1,4})$", re.IGNORECASE)
 # Endings of file names that are not part of the case's name.
 _SUFFIX = re.compile(r"_(?:probs|probabilities|softmax|logits)$", re.IGNORECASE)
-_BROKEN = "write the file again"
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ class SoftmaxFile:
             return None
         z, y, x = self.grid_shape
         return Header(
-            self.path.with_suffix(".pkl"), (x, y, z), np.dtype(self.dtype), 0, 1.0, 0.0,
-            self.geometry.affine, self.geometry.spacing_mm,
-        )  # fmt: skip
+            self.path.with_suffix(".pkl"), (x, y, z), self.geometry.affine, self.geometry.spacing_mm
+        )
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
@@ -100,7 +99,7 @@ class SoftmaxFile:
         """(K, Z, Y, X), or (K, *S) as stored; .npy files are memory-mapped."""
         if self.format in ("nifti", "classes"):
             return _read_nifti(self)
-        array = open_npy(self.path) if self.format == "npy" else _read_npz(self.path, self.key)
+        array = open_npy(self.path) if self.format == "npy" else read_npz(self.path, self.key)
         return self._from_stored(array)
 
     def _from_stored(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -193,16 +192,8 @@ def _describe_npy(path: Path) -> SoftmaxFile:
     return SoftmaxFile(_case_of(path), "npy", (path,), array.shape, dtype=array.dtype.name)
 
 
-def open_npy(path: Path) -> NDArray[Any]:
-    """An array in an .npy file, memory-mapped."""
-    try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise PathError(path, "is damaged or not an array file", _BROKEN) from error
-
-
 def _describe_npz(path: Path) -> SoftmaxFile:
-    arrays = _npz_headers(path)
+    arrays = npz_headers(path)
     key = next((k for k in (*NNUNET_KEYS, *_KEYS) if k in arrays), None)
     if key is None and len(arrays) == 1:
         key = next(iter(arrays))
@@ -217,34 +208,6 @@ def _describe_npz(path: Path) -> SoftmaxFile:
     properties = path.with_suffix(".pkl")
     geometry = read_geometry(properties, shape[1:]) if properties.is_file() else None
     return SoftmaxFile(_case_of(path), "nnunet", (path,), shape, key, dtype.name, geometry=geometry)
-
-
-def _npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of every array, without decompressing one."""
-    out = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                if not name.endswith(".npy"):
-                    continue
-                with archive.open(name) as stream:
-                    version = np.lib.format.read_magic(stream)
-                    if version == (1, 0):
-                        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-                    else:
-                        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-                out[name.removesuffix(".npy")] = (shape, dtype)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise PathError(path, "is damaged or not an .npz file", _BROKEN) from error
-    return out
-
-
-def _read_npz(path: Path, key: str) -> NDArray[Any]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return np.asarray(archive[key])
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise PathError(path, "is damaged or not an .npz file", _BROKEN) from error
 
 
 # NIfTI files

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data import Description, NiftiCase, Source, SourceCase
+from segcal.data import Description, FileCase, Source, SourceCase
 
 
 class PatientFolders(Source):
@@ -29,6 +29,6 @@ class PatientFolders(Source):
         for folder in list_folder(self.folder):
             image, label = folder / "image.nii.gz", folder / "label.nii.gz"
             if image.is_file() and label.is_file():
-                yield NiftiCase(folder.name, folder.name, (image,), label)
+                yield FileCase(folder.name, folder.name, (image,), label)
             else:
                 yield PathError(folder, "has no image.nii.gz or no label.nii.gz", "add it")

@@ -7,11 +7,8 @@ Arrays are (C, Z, Y, X), the reverse of the axis order in the file.
 import gzip
 import struct
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import product
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import nibabel as nib
 import numpy as np
@@ -20,9 +17,9 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path
-from segcal.data.grid import Grid, Shape, Spacing
+from segcal.data.formats.header import DAMAGED, MAX_VOLUME_BYTES, Header, Opened, check_space
+from segcal.data.grid import Grid, Spacing
 
-MAX_VOLUME_BYTES = 16 * 2**30
 _MAX_SIDE = 8192
 _MAX_HEADER_BYTES = 2**24
 # Deflate cannot expand data further; a header that needs more is wrong.
@@ -32,148 +29,42 @@ _COLOR_TYPES = {128, 2304}
 _PORTABLE_TYPES = {
     "bool": np.uint8, "float16": np.float32, "int64": np.int32, "uint64": np.int32,
 }  # fmt: skip
-_DAMAGED = "download or export the file again"
-_ONE_GRID = "both must be on one grid; resample one to the other or correct the header"
 # Lower bits of xyzt_units: unknown (millimeters by convention), meter, millimeter, micrometer.
 _UNITS = {0: 1.0, 1: 1e3, 2: 1.0, 3: 1e-3}
-# Tolerance for labels that were scaled or stored as float.
-_INTEGER_TOLERANCE = 1e-4
 
 
-@dataclass(frozen=True)
-class Header:
-    """The checked content of a NIfTI header, in millimeters whatever the unit of the file.
+class _Stored(NamedTuple):
+    """How the voxels are stored in the file."""
 
-    `notes` records decisions: a placeholder affine, another unit, a missing slice thickness.
-    """
-
-    path: Path
-    file_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
     slope: float
     intercept: float
-    affine: NDArray[np.float64]
-    spacing_mm: Spacing
-    notes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> Shape:
-        """Spatial shape (Z, Y, X); a 2-D image has Z = 1."""
-        x, y, z = (*self.file_shape, 1, 1)[:3]
-        return z, y, x
-
-    @property
-    def channels(self) -> int:
-        return self.file_shape[3] if len(self.file_shape) == 4 else 1
 
 
-def read_header(path: Path) -> Header:
-    """Read and check a header; reads no voxels."""
+def open_nifti(path: Path) -> Opened:
+    """The header, and the function that reads the values, scaled as the header says."""
     with _open(path) as stream:
-        return _parse_header(path, stream)
+        header, stored = _parse_header(path, stream)
 
+    def load() -> NDArray[Any]:
+        with _open(path) as stream:
+            try:
+                voxels: NDArray[Any] = array_from_file(
+                    header.file_shape, stored.dtype, stream, stored.offset, mmap=False  # type: ignore[arg-type]
+                )  # fmt: skip
+                # gzip verifies its checksum at the end of the stream only.
+                while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
+                    pass
+            except (OSError, EOFError, zlib.error, ValueError) as error:
+                raise PathError(path, "is truncated or damaged", DAMAGED) from error
+        if (stored.slope, stored.intercept) != (1.0, 0.0):
+            # Float32 represents 8- and 16-bit values exactly and needs half the memory.
+            scaled: NDArray[Any] = voxels.astype(np.float32 if voxels.itemsize <= 2 else np.float64)
+            voxels = scaled * stored.slope + stored.intercept
+        return np.asarray(voxels).T
 
-def read_voxels(path: Path) -> tuple[NDArray[Any], Header]:
-    """The values of a NIfTI file, scaled as its header says, (C, Z, Y, X)."""
-    with _open(path) as stream:
-        header = _parse_header(path, stream)
-        try:
-            voxels: NDArray[Any] = array_from_file(
-                header.file_shape, header.dtype, stream, header.offset, mmap=False  # type: ignore[arg-type]
-            )  # fmt: skip
-            # gzip verifies its checksum at the end of the stream only.
-            while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
-                pass
-        except (OSError, EOFError, zlib.error, ValueError) as error:
-            raise PathError(path, "is truncated or damaged", _DAMAGED) from error
-    if (header.slope, header.intercept) != (1.0, 0.0):
-        # Float32 represents 8- and 16-bit values exactly and needs half the memory.
-        scaled: NDArray[Any] = voxels.astype(np.float32 if voxels.itemsize <= 2 else np.float64)
-        voxels = scaled * header.slope + header.intercept
-    return np.asarray(voxels).T.reshape(header.channels, *header.shape), header
-
-
-def read_image(path: Path) -> tuple[NDArray[np.floating], Header]:
-    """An image as (C, Z, Y, X), finite and not constant in any channel.
-
-    The type is float32, or float64 if the file has a type that float32 does not represent: with a
-    mean of 1e8 and a standard deviation of 1, float32 would lose the variation.
-    """
-    voxels, header = read_voxels(path)
-    with np.errstate(over="ignore"):
-        single = np.ascontiguousarray(voxels, dtype=np.float32)
-    invalid = single.size - np.count_nonzero(np.isfinite(single))
-    if invalid:
-        raise PathError(path, f"holds {invalid} NaN or infinite voxels", "repair or remove it")
-    image: NDArray[np.floating] = single
-    if voxels.dtype.itemsize > 2 and voxels.dtype != np.float32:
-        image = np.ascontiguousarray(voxels, dtype=np.float64)
-    for index, channel in enumerate(image):
-        if channel.min() == channel.max():
-            which = f"channel {index} is" if len(image) > 1 else "the image is"
-            raise PathError(path, f"{which} constant ({channel.min():g})", "remove the case")
-    return image, header
-
-
-def read_channels(paths: Sequence[Path], channels: int) -> tuple[NDArray[np.floating], Header]:
-    """The image (C, Z, Y, X) in one file, or in one file per channel on one grid."""
-    parts = [read_image(path) for path in paths]
-    check_channels([header for _, header in parts], channels)
-    image = np.concatenate([part for part, _ in parts]) if len(parts) > 1 else parts[0][0]
-    return image, parts[0][1]
-
-
-def check_channels(headers: Sequence[Header], channels: int) -> None:
-    """The files of a case must be on one grid and have `channels` channels together."""
-    for other in headers[1:]:
-        check_same_grid(other, headers[0])
-    found = sum(header.channels for header in headers)
-    if found != channels:
-        problem = f"has {found} channels where the data set has {channels}"
-        remedy = "all cases of a data set must have the same channels"
-        raise PathError(headers[0].path, problem, remedy)
-
-
-def read_labels(path: Path) -> tuple[NDArray[np.integer], Header]:
-    """A label map (Z, Y, X) in the integer type of the file, or int32; whole numbers only."""
-    voxels, header = read_voxels(path)
-    if len(voxels) != 1:
-        raise PathError(path, f"is a label map with {len(voxels)} channels", "give a 3-D label map")
-    values = voxels[0]
-    if not np.issubdtype(values.dtype, np.integer):
-        if not np.isfinite(values).all() or np.abs(values).max() > 2**31:
-            raise PathError(path, "holds NaN or huge labels", "labels must be whole numbers")
-        rounded = np.rint(values)
-        wrong = np.abs(values - rounded) > _INTEGER_TOLERANCE
-        if wrong.any():
-            example, remedy = repr(float(values[wrong].flat[0])), "resample labels with nearest"
-            if (header.slope, header.intercept) != (1.0, 0.0):
-                example += f" after scl_slope {header.slope!r}"
-                remedy = "write label maps without scaling"
-            problem = f"holds labels that are not whole numbers (such as {example})"
-            raise PathError(path, problem, remedy)
-        values = rounded.astype(np.int32)
-    return np.ascontiguousarray(values), header
-
-
-def check_same_grid(header: Header, reference: Header) -> None:
-    """Both files must have the same shape, spacing and corners (within a tenth of a voxel).
-
-    The spacing is compared too: where affines are placeholders, only pixdim differs.
-    """
-    other, problem = reference.path.name, ""
-    corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in header.shape[::-1]))])
-    apart = np.abs((corners @ (header.affine - reference.affine).T)[:, :3]).max()
-    if header.shape != reference.shape:
-        problem = f"has shape {header.shape} (z, y, x) but {other} has {reference.shape}"
-    elif not np.allclose(header.spacing_mm, reference.spacing_mm, rtol=0.02):
-        spacings = [" × ".join(f"{s:.4g}" for s in h.spacing_mm) for h in (header, reference)]
-        problem = f"has spacing {spacings[0]} mm (z, y, x) but {other} has {spacings[1]}"
-    elif apart > 0.1 * min(reference.spacing_mm):
-        problem = f"lies {apart:.3g} mm away from {other} by its affine"
-    if problem:
-        raise PathError(header.path, problem, _ONE_GRID)
+    return header, load
 
 
 def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> None:
@@ -215,13 +106,13 @@ def _is_gzip(path: Path) -> bool:
         return stream.read(2) == b"\x1f\x8b"
 
 
-def _parse_header(path: Path, stream: IO[bytes]) -> Header:
+def _parse_header(path: Path, stream: IO[bytes]) -> tuple[Header, _Stored]:
     try:
         data = stream.read(540)
     except (OSError, EOFError, zlib.error) as error:
-        raise PathError(path, "is a truncated or damaged gzip file", _DAMAGED) from error
+        raise PathError(path, "is a truncated or damaged gzip file", DAMAGED) from error
     if len(data) < 352:
-        raise PathError(path, "is not a NIfTI file (too short)", _DAMAGED)
+        raise PathError(path, "is not a NIfTI file (too short)", DAMAGED)
     sizes = struct.unpack("<i", data[:4]) + struct.unpack(">i", data[:4])
     raw: Any
     try:
@@ -238,10 +129,10 @@ def _parse_header(path: Path, stream: IO[bytes]) -> Header:
     except Exception as error:
         # Our own checks raise ValueError; nibabel raises many types on invalid values.
         reason = " ".join(str(error).split())
-        raise PathError(path, f"has an invalid NIfTI header: {reason}", _DAMAGED) from error
+        raise PathError(path, f"has an invalid NIfTI header: {reason}", DAMAGED) from error
 
 
-def _check_header(path: Path, raw: Any) -> Header:
+def _check_header(path: Path, raw: Any) -> tuple[Header, _Stored]:
     if int(raw["datatype"]) in _COLOR_TYPES:
         remedy = "save it with one number per voxel, or one file per color as channels"
         raise PathError(path, "is a color (RGB) image", remedy)
@@ -263,12 +154,13 @@ def _check_header(path: Path, raw: Any) -> Header:
     if needed > min(capacity, MAX_VOLUME_BYTES):
         problem = f"announces {needed:,} bytes of voxels but has only {length:,} bytes"
         too_large = "the volume is too large or its header is damaged"
-        raise PathError(path, problem, _DAMAGED if needed <= MAX_VOLUME_BYTES else too_large)
+        raise PathError(path, problem, DAMAGED if needed <= MAX_VOLUME_BYTES else too_large)
     affine, spacing_mm, notes = _space(raw, shape)
     slope, intercept = raw.get_slope_inter()
     if slope is None:
         slope, intercept = 1.0, 0.0
-    return Header(path, shape, dtype, int(offset), slope, intercept, affine, spacing_mm, notes)
+    stored = _Stored(dtype, int(offset), slope, intercept)
+    return Header(path, shape, affine, spacing_mm, notes), stored
 
 
 def _file_shape(raw: Any) -> tuple[int, ...]:
@@ -315,13 +207,7 @@ def _space(raw: Any, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Spaci
     if factor != 1.0:
         notes["units"] = f"{'meters' if factor > 1 else 'micrometers'}, converted to millimeters"
     columns = np.sqrt((affine[:3, :3] ** 2).sum(axis=0))
-    if not np.isfinite(affine).all() or np.abs(affine).max() > 1e6:
-        raise ValueError("a non-finite affine")
-    for spacing in (columns, zooms):
-        if not (spacing.min() >= 1e-4 and spacing.max() <= 1e4):
-            raise ValueError(f"voxel spacing {spacing.tolist()}")
-    if abs(np.linalg.det(affine[:3, :3] / columns)) < 1e-3:
-        raise ValueError("a singular affine")
+    check_space(affine, columns, zooms)
     if not np.allclose(zooms, columns, rtol=0.02):
         if not placeholder:
             both = f"pixdim {np.round(zooms, 4).tolist()}, affine {np.round(columns, 4).tolist()}"

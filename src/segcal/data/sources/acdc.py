@@ -7,7 +7,7 @@ from pathlib import Path
 from segcal.core.errors import PathError, list_folder
 from segcal.data.grid import GridRecipe
 from segcal.data.info import Description
-from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.base import FileCase, Source, SourceCase
 from segcal.data.sources.files import collect, require_nifti
 
 
@@ -42,7 +42,7 @@ def _frames(folder: Path) -> list[SourceCase]:
         name = f"{folder.name}_frame{number:02d}"
         image = require_nifti(folder, name, f"the {phase} frame")
         label = require_nifti(folder, f"{name}_gt", f"the mask of the {phase} frame")
-        cases.append(NiftiCase(name, folder.name, (image,), label, notes={"phase": phase}))
+        cases.append(FileCase(name, folder.name, (image,), label, notes={"phase": phase}))
     return cases
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -13,19 +13,31 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.data.case import Case
-from segcal.data.formats.nifti import check_same_grid, read_channels, read_header, read_labels
+from segcal.data.formats import (
+    Header,
+    check_same_grid,
+    files_of,
+    read_channels,
+    read_header,
+    read_labels,
+    read_masks,
+)
 from segcal.data.grid import GridRecipe, Shape, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
+from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
+
+# Names of the image and the labels in .npz and .h5 files.
+ARRAYS = ("image", "label")
 
 
 @dataclass(frozen=True)
 class SourceCase(ABC):
     """One case of a source. Worker processes receive it, so it must be picklable.
 
-    `patient` decides the splits: cases of one patient stay in one part. NIfTI files need no own
-    class, see `NiftiCase`; for another format write a subclass.
+    `patient` decides the splits: cases of one patient stay in one part. Files of the supported
+    formats need no own class, see `FileCase`; for another format write a subclass.
     """
 
     name: str
@@ -46,25 +58,34 @@ class SourceCase(ABC):
 
 
 @dataclass(frozen=True)
-class NiftiCase(SourceCase):
-    """NIfTI files: one image per channel, or one with all channels; and a label map."""
+class FileCase(SourceCase):
+    """Files of any supported format: one image per channel, or one with all channels; and labels.
+
+    `label` is a label map, or a mask for each class by its name. A folder of slices is one path.
+    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file.
+    """
 
     images: tuple[Path, ...]
-    label: Path
+    label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
+    arrays: tuple[str, str] = ARRAYS
 
     @property
     def files(self) -> tuple[Path, ...]:
-        return (*self.images, self.label)
+        labels = (self.label,) if isinstance(self.label, Path) else self.label.values()
+        paths = dict.fromkeys((*self.images, *labels))
+        return tuple(file for path in paths for file in files_of(path))
+
+    def header(self) -> Header:
+        """The header of the first image."""
+        return read_header(self.images[0], self.arrays[0])
 
     def shape(self) -> Shape:
-        return read_header(self.images[0]).shape
+        return self.header().shape
 
     def load(self, info: DatasetInfo) -> Case:
-        image, header = read_channels(self.images, len(info.channels))
-        labels, label_header = read_labels(self.label)
-        check_same_grid(label_header, header)
-        stored_labels = _map_labels(self.label, labels, info)
+        image, header = read_channels(self.images, len(info.channels), self.arrays[0])
+        stored_labels = _read_label(self.label, header, info, self.arrays[1])
         digest = hashlib.sha256(repr(image.shape).encode())
         digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
@@ -81,13 +102,32 @@ class NiftiCase(SourceCase):
         )
 
 
-def _map_labels(path: Path, labels: NDArray[np.integer], info: Description) -> NDArray[np.uint8]:
+def _read_label(
+    label: Path | Mapping[str, Path], image: Header, info: DatasetInfo, key: str
+) -> NDArray[np.uint8]:
+    """The labels of a case on the grid of its image, as they are stored."""
+    if isinstance(label, Path):
+        labels, header = read_labels(label, key)
+    else:
+        first = next(iter(label.values()))
+        for name in info.classes.values():
+            if name not in label and name != info.classes[0]:
+                problem = f"has no mask of {name} beside it"
+                raise PathError(first, problem, "add an empty one, or leave the class out")
+        labels, header = read_masks({v: label[name] for v, name in info.classes.items() if v})
+    labels, header = turn_labels(labels, header, image)
+    check_same_grid(header, image)
+    return _map_labels(header.path, labels, info)
+
+
+def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> NDArray[np.uint8]:
     known = info.label_map or {v: v for v in info.file_labels or range(256)}
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
         listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
-        raise PathError(path, problem, "correct the label map, or name all classes of the data set")
+        named = ", or name all classes (--classes)" if info.source in ("folder", "msd") else ""
+        raise PathError(path, problem, f"correct the label map{named}")
     table = np.zeros(max(known) + 1, dtype=np.uint8)
     table[list(known)] = list(known.values())
     return np.asarray(table[labels])
@@ -121,7 +161,7 @@ class Source(ABC):
         ...     def cases(self):
         ...         for path in sorted(self.folder.iterdir()):
         ...             images = (path / "t2.nii.gz",)
-        ...             yield NiftiCase(path.name, path.name[:4], images, path / "mask.nii.gz")
+        ...             yield FileCase(path.name, path.name[:4], images, path / "mask.nii.gz")
 
         Use it as `segcal prepare my_package.my_module:KneeSource --source … --out …`, or register
         it as an entry point of the group `segcal.sources`.

@@ -6,6 +6,7 @@ from typing import Any
 
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError
+from segcal.data.grid import IGNORED
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class DatasetJson:
     classes: dict[int, str] = field(default_factory=dict)
     regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     training: tuple[tuple[str, str], ...] | None = None
+    ignore: int | None = None
 
 
 def read_dataset_json(path: Path) -> DatasetJson:
@@ -31,7 +33,9 @@ def read_dataset_json(path: Path) -> DatasetJson:
         pairs = None
         if training and isinstance(training[0], dict):
             pairs = tuple((str(t["image"]), str(t["label"])) for t in training)
-        return DatasetJson(tuple(str(name) for _, name in ordered), classes, regions, pairs)
+        ignore = content["labels"].get("ignore")
+        names = tuple(str(name) for _, name in ordered)
+        return DatasetJson(names, classes, regions, pairs, ignore)
     except PathError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -48,12 +52,10 @@ def _read_labels(path: Path, labels: dict[str, Any]) -> tuple[dict[int, str], di
             regions[key] = tuple(int(v) for v in value)
         elif str(key).isdigit():
             classes[int(key)] = str(value)
-        else:
+        elif key != "ignore":
             classes[int(value)] = str(key)
-    if "ignore" in classes.values():
-        raise PathError(path, "has an 'ignore' label", "unlabeled voxels are not supported")
     top = max([*classes, *(v for region in regions.values() for v in region)])
-    if not 0 < top < 256 or min(classes, default=0) < 0:
-        raise PathError(path, f"has labels up to {top}", "labels must lie in 0 to 255")
+    if not 0 < top < IGNORED or min(classes, default=0) < 0:
+        raise PathError(path, f"has labels up to {top}", "labels must lie in 0 to 254")
     classes.setdefault(0, "background")
     return {v: classes.get(v, f"class {v}") for v in range(top + 1)}, regions

@@ -1,32 +1,17 @@
-"""Finding the NIfTI files of a source."""
+"""Finding the files of a source."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from segcal.core.errors import PathError, list_folder
+from segcal.core.errors import PathError
+from segcal.data.formats import SUPPORTED
 from segcal.data.sources.base import SourceCase
 
 T = TypeVar("T")
 
-_ENDINGS = (".nii.gz", ".nii")
 _SPELLINGS = (".nii.gz", ".nii", ".NII.GZ", ".NII", ".nii.GZ")
-
-
-def nifti_name(path: Path) -> str | None:
-    """File name without .nii or .nii.gz (in any case); None if it is not a NIfTI file."""
-    for ending in _ENDINGS:
-        if path.name.lower().endswith(ending) and len(path.name) > len(ending):
-            return path.name[: -len(ending)]
-    return None
-
-
-def require_nifti_name(path: Path) -> str:
-    """`nifti_name`, or a PathError if the file is not a NIfTI file."""
-    name = nifti_name(path)
-    if name is None:
-        raise PathError(path, "is not a .nii or .nii.gz file", "convert it or remove it")
-    return name
+UNSUPPORTED = ("is not an image of a supported format", f"supported are {SUPPORTED}")
 
 
 def require_nifti(folder: Path, name: str, what: str) -> Path:
@@ -51,11 +36,3 @@ def collect(
             yield from find(item)
         except PathError as problem:
             yield problem
-
-
-def labels_without_image(folder: Path, names: Iterable[str]) -> Iterator[PathError]:
-    """A PathError for each label map whose name is not one of the images' `names`."""
-    known = set(names)
-    for path in list_folder(folder):
-        if (name := nifti_name(path)) and name not in known:
-            yield PathError(path, "has no image of that name", "complete the download or remove it")

@@ -1,37 +1,33 @@
 """Any folder: images and labels paired by name, or nnU-Net's raw layout."""
 
 import math
-import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
-from segcal.data.formats.nifti import read_header
-from segcal.data.info import Description
+from segcal.data.grid import IGNORED
+from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import CT_WINDOW, Intensity
-from segcal.data.sources.base import NiftiCase, Source, SourceCase
+from segcal.data.sources.base import ARRAYS, FileCase, Source, SourceCase
 from segcal.data.sources.dataset_json import DatasetJson, read_dataset_json
-from segcal.data.sources.files import (
-    collect,
-    labels_without_image,
-    nifti_name,
-    require_nifti,
-    require_nifti_name,
-)
+from segcal.data.sources.folder_layouts import class_names, list_folder_cases
 
 Modality = Literal["mr", "ct"]
-_FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"))
 
 
 class FolderSource(Source):
-    """Images and labels paired by name, or nnU-Net's raw layout.
+    """Images and labels paired by name, or nnU-Net's raw layout; files of any supported format.
 
-    Plain: images/NAME.nii.gz and labels/NAME.nii.gz.
+    Plain: images/NAME.nii.gz and labels/NAME.nii.gz, or NAME.nii.gz and NAME_seg.nii.gz.
 
     nnU-Net: imagesTr/NAME_0000.nii.gz, NAME_0001.nii.gz, … (one file per channel) and
     labelsTr/NAME.nii.gz, with dataset.json.
+
+    One mask per class: labels/NAME/CLASS.nii.gz, labels/NAME_CLASS.nii.gz, or, as TotalSegmentator
+    writes them, NAME/ct.nii.gz and NAME/segmentations/CLASS.nii.gz.
     """
 
     name = "folder"
@@ -48,90 +44,56 @@ class FolderSource(Source):
         ] = None,
         window: Annotated[tuple[float, float] | None, "CT window: lower and upper value."] = None,
         classes: Annotated[str | None, "Names of labels 1, 2, …, separated by commas."] = None,
+        arrays: Annotated[str, "Names of image and labels in .npz and .h5."] = "image,label",
     ) -> None:
         self.folder = Path(folder)
+        self.arrays = _named_arrays(arrays)
         list_folder(self.folder)
         content = read_dataset_json(self.folder / "dataset.json")
         self._found = list(self.list_cases(content))
         self.description = Description(
             name=self.folder.resolve().name,
             channels=content.channels or _numbered_channels(self._found),
-            classes=content.classes if classes is None else _named_classes(classes),
+            classes=(content.classes or class_names(self._found))
+            if classes is None
+            else _named_classes(classes),
             regions=content.regions,
+            label_map=None
+            if content.ignore is None
+            else {value: value for value in content.classes} | {content.ignore: IGNORED},
             intensity=_intensity(content.channels, modality, window),
         )
 
     def cases(self) -> Iterator[SourceCase | PathError]:
         return iter(self._found)
 
+    def settings(self, info: DatasetInfo) -> dict[str, str]:
+        named = {} if self.arrays == ARRAYS else {"arrays": ", ".join(self.arrays)}
+        return super().settings(info) | named
+
     def list_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
         """As `cases`; `content` is that of dataset.json."""
-        names = {p.name for p in list_folder(self.folder)}
-        pair = next((p for p in _FOLDERS if set(p) <= names), None)
-        if pair is None:
-            remedy = "expected images/ and labels/, or imagesTr/ and labelsTr/"
-            raise PathError(self.folder, "has no image and label folders", remedy)
-        images, labels = self.folder / pair[0], self.folder / pair[1]
-        files, problems = _files_by_case(images, labels)
-        yield from problems
-        # One file may hold all channels (4-D); several files must be complete.
-        highest = max([max(paths) for paths in files.values()], default=0)
-        if highest > 0:
-            highest = max(highest, len(content.channels) - 1)
-
-        def find(item: tuple[str, dict[int, Path]]) -> list[SourceCase]:
-            name, paths = item
-            missing = [channel for channel in range(highest + 1) if channel not in paths]
-            if missing:
-                problem = f"is missing (channel {missing[0]} of {highest + 1})"
-                remedy = "complete the case (NAME_0000, NAME_0001, …) or remove it"
-                raise PathError(images / f"{name}_{missing[0]:04d}.nii.gz", problem, remedy)
-            ordered = tuple(paths[channel] for channel in sorted(paths))
-            label = require_nifti(labels, name, f"the mask of {name}")
-            return [NiftiCase(name, name, ordered, label)]
-
-        yield from collect(files.items(), find)
-        yield from labels_without_image(labels, files)
-
-
-def _files_by_case(
-    images: Path, labels: Path
-) -> tuple[dict[str, dict[int, Path]], list[PathError]]:
-    """Case name → image file of each channel; and files that are not images or occur twice.
-
-    Endings such as `_0001` are channels only if every image has one and no label map has it too:
-    NAME_0001 can be the name of a case.
-    """
-    named: list[tuple[str, Path]] = []
-    problems: list[PathError] = []
-    for path in list_folder(images):
-        try:
-            named.append((require_nifti_name(path), path))
-        except PathError as problem:
-            problems.append(problem)
-    endings = [re.fullmatch(r"(.+)_(\d{4})", name) for name, _ in named]
-    label_names = {nifti_name(path) for path in list_folder(labels)}
-    split = all(endings) and any(e and e[2] == "0000" for e in endings)
-    split = split and not any(name in label_names for name, _ in named)
-    files: dict[str, dict[int, Path]] = {}
-    for ending, (name, path) in zip(endings, named, strict=True):
-        case, channel = (ending[1], int(ending[2])) if split and ending else (name, 0)
-        if channel in files.setdefault(case, {}):
-            problems.append(PathError(path, f"is a second file named {name}", "keep one of them"))
-        files[case].setdefault(channel, path)
-    return files, problems
+        return list_folder_cases(self.folder, len(content.channels), self.arrays)
 
 
 def _numbered_channels(found: Iterable[SourceCase | PathError]) -> tuple[str, ...]:
-    """ "channel 0", …: as many as the first readable case has; the others must agree with it."""
+    """ "channel 0", …: as many as most cases have; the others are invalid."""
+    counts: Counter[int] = Counter()
     for case in found:
-        if isinstance(case, NiftiCase):
+        if isinstance(case, FileCase):
             try:
-                count = max(len(case.images), read_header(case.images[0]).channels)
+                counts[max(len(case.images), case.header().channels)] += 1
             except PathError:
                 continue  # reported when the case is read
-            return tuple(f"channel {index}" for index in range(count))
-    return ("channel 0",)
+    count = min(counts, key=lambda n: (-counts[n], n), default=1)
+    return tuple(f"channel {index}" for index in range(count))
+
+
+def _named_arrays(arrays: str) -> tuple[str, str]:
+    image, _, label = (name.strip() for name in arrays.partition(","))
+    if not image or not label:
+        raise ValueError(f"--arrays {arrays}: expected two names, such as image,label")
+    return image, label
 
 
 def _named_classes(classes: str) -> dict[int, str]:

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from segcal.core.errors import PathError
-from segcal.data.sources.base import NiftiCase, SourceCase
+from segcal.data.formats import scan_name
+from segcal.data.sources.base import FileCase, SourceCase
 from segcal.data.sources.dataset_json import DatasetJson
-from segcal.data.sources.files import collect, require_nifti_name
+from segcal.data.sources.files import UNSUPPORTED, collect
 from segcal.data.sources.folder import FolderSource
 
 
@@ -26,8 +27,10 @@ class MsdSource(FolderSource):
 
     def _listed(self, pair: tuple[str, str]) -> list[SourceCase]:
         image, label = (_inside(self.folder, name) for name in pair)
-        name = require_nifti_name(image)
-        return [NiftiCase(name, name, (image,), label)]
+        name = scan_name(image)
+        if name is None:
+            raise PathError(image, *UNSUPPORTED)
+        return [FileCase(name, name, (image,), label)]
 
 
 def _inside(folder: Path, name: str) -> Path:
