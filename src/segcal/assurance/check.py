@@ -105,11 +105,12 @@ def check_assurance(
         pairs: predictions with labels, of scans that are not in the fit.
         patient: see `fit_assurance`.
     """
-    fitted = {case.labels_sha256: case.case for case in assurance.cases}
+    fitted = {case.probs_sha256: case.case for case in assurance.cases}
     for pair in pairs:
         check_classes(pair.softmax.path, pair.softmax.num_classes, assurance)
-        if (other := fitted.get(file_sha256(pair.label))) is not None:
-            raise PathError(pair.label, f"was part of the fit ({other})", "check on other scans")
+        if (other := fitted.get(tuple(map(file_sha256, pair.softmax.paths)))) is not None:
+            problem = f"was part of the fit ({other})"
+            raise PathError(pair.softmax.path, problem, "check on other scans")
     units = units_of(pairs, patient)
     with result_folder(out, overwrite) as draft:
         work = {pair.name: partial(read_labeled, pair, calibrator) for pair in pairs}

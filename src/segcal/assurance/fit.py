@@ -164,14 +164,15 @@ class _Read:
     summary: CaseSummary
     curves: Floats
     probs_sha256: tuple[str, ...]
-    labels_sha256: str
+    labels_sha256: str | None
 
 
 def _read(pair: Pair, calibrator: Calibrator | None) -> _Read:
     case = read_labeled(pair, calibrator)
     curves = [crps_curve(case.histogram(s), case.true_volume(s)) for s in range(len(case.count))]
-    hashes = tuple(file_sha256(path) for path in pair.softmax.paths)
-    return _Read(case, np.stack(curves), hashes, file_sha256(pair.label))
+    hashes = tuple(map(file_sha256, pair.softmax.paths))
+    labels = file_sha256(pair.label) if pair.label.is_file() else None  # or a folder of slices
+    return _Read(case, np.stack(curves), hashes, labels)
 
 
 def _out_of_fold_rho(curves: Floats, units: Sequence[str], folds: list[list[int]]) -> Floats:

@@ -79,12 +79,12 @@ class ScopeGroup(Part):
 
 
 class FittedCase(Part):
-    """A scan of the fit."""
+    """A scan of the fit. The hash of labels is None for a folder of slices."""
 
     case: str
     patient: str
     probs_sha256: tuple[str, ...]
-    labels_sha256: str
+    labels_sha256: str | None
 
 
 class Assurance(Part):

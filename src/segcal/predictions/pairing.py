@@ -260,9 +260,15 @@ def find_unlabeled(
     check_choice("axes", axes, get_args(Axes))
     found = find_softmax(folder)
     channels = _find_images(images, found) if images else {}
-    headers = {name: read_header(paths[0]) for name, paths in channels.items()}
+    every = {name: read_header(paths[0]) for name, paths in channels.items()}
+    headers = {name: header for name, header in every.items() if header.has_geometry}
+    if axes == "auto" or headers:
+        found = _with_axis_order(folder, found, headers, axes)
+    else:
+        plain = ("npz", "npy")
+        found = {n: replace(f, axes=axes) if f.format in plain else f for n, f in found.items()}
     out = []
-    for name, file in _with_axis_order(folder, found, headers, axes).items():
+    for name, file in found.items():
         for path in channels.get(name, ()):
             check_same_place(file, path, read_header(path))
         own = file.header()
