@@ -30,7 +30,7 @@ require_app(__name__)
 from segcal.assurance.apply import MASKS, CaseResult, MaskKind, Plane, apply_assurance
 from segcal.assurance.check import CheckResult, Measure, Promise, check_assurance
 from segcal.assurance.conformal import (
-    Mean,
+    Estimate,
     Referral,
     RiskCoverage,
     cases_needed,
@@ -45,7 +45,6 @@ from segcal.assurance.conformal import (
     risk_coverage,
 )
 from segcal.assurance.factor import (
-    DiceEstimate,
     crps,
     dice_optimal_threshold,
     expected_dice,
@@ -61,8 +60,8 @@ from segcal.assurance.model import Assurance, load_assurance, load_own_calibrato
 from segcal.assurance.summary import CaseSummary, summarize
 
 __all__ = [
-    "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "DiceEstimate", "Interval",
-    "MaskKind", "Mean", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
+    "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "Estimate", "Interval",
+    "MaskKind", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
     "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson", "conformal_quantile",
     "crps", "dice_optimal_threshold", "expected_dice", "expected_volume", "first_controlled",
     "fit_assurance", "fit_calibrator", "fit_rho", "load_assurance", "load_own_calibrator",

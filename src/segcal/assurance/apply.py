@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.assurance.factor import DiceEstimate, dice_optimal_threshold
+from segcal.assurance.conformal import Estimate
+from segcal.assurance.factor import dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
 from segcal.assurance.reading import run_all
@@ -58,7 +59,7 @@ class CaseResult:
     """A scan: expected Dice, whether to accept it and why (not), and its structures."""
 
     case: str
-    dice: DiceEstimate
+    dice: Estimate
     status: Status
     reason: str
     in_scope: bool

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from segcal.assurance.apply import check_classes, result_folder, write_csv
 from segcal.assurance.conformal import (
-    Mean,
+    Estimate,
     clopper_pearson,
     mean_interval,
     pick,
@@ -252,13 +252,13 @@ def _promise(
     return Promise(structure, what, promised, *found, patients, at_least)
 
 
-def _proportion(hits: Floats, units: Sequence[str], confidence: float) -> Mean:
+def _proportion(hits: Floats, units: Sequence[str], confidence: float) -> Estimate:
     """A proportion with its Clopper–Pearson interval; patients count once, NaN not at all."""
     known = np.flatnonzero(~np.isnan(hits))
     weights, n = unit_weights(pick(units, known), len(known))
     total = float(weights @ hits[known])
     low, high = clopper_pearson(total, n, confidence)
-    return Mean(total / n if n else np.nan, low, high)
+    return Estimate(total / n if n else np.nan, low, high)
 
 
 def _interval_measures(

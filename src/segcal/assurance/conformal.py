@@ -121,15 +121,15 @@ def clopper_pearson(
     return low, high
 
 
-class Mean(NamedTuple):
-    """A mean over patients with its interval; NaN where undefined."""
+class Estimate(NamedTuple):
+    """A mean, or an expected value, with its interval; NaN where undefined."""
 
     mean: float
     low: float
     high: float
 
 
-def mean_interval(values: ArrayLike, units: Units = None, confidence: float = 0.95) -> Mean:
+def mean_interval(values: ArrayLike, units: Units = None, confidence: float = 0.95) -> Estimate:
     """Mean over patients and its Student interval; NaN values are left out."""
     array = np.asarray(values, dtype=np.float64)
     known = np.isfinite(array)
@@ -140,9 +140,9 @@ def mean_interval(values: ArrayLike, units: Units = None, confidence: float = 0.
     n = len(array)
     mean = float(array.mean()) if n else math.nan
     if n < 2:
-        return Mean(mean, math.nan, math.nan)
+        return Estimate(mean, math.nan, math.nan)
     half = float(stdtrit(n - 1, (1 + confidence) / 2) * array.std(ddof=1) / math.sqrt(n))
-    return Mean(mean, mean - half, mean + half)
+    return Estimate(mean, mean - half, mean + half)
 
 
 class Referral(NamedTuple):

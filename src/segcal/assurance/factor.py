@@ -10,12 +10,13 @@ independent voxels; ρ = 1 are nested outlines. Volumes are in voxels unless sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
+from segcal.assurance.conformal import Estimate
 from segcal.assurance.histogram import Floats, ProbHistogram
 
 Probs: TypeAlias = ProbHistogram | NDArray[np.floating]
@@ -114,15 +115,7 @@ def fit_rho(probs: Sequence[Probs], volumes: Sequence[float]) -> float:
     return best_rho(np.stack([crps_curve(p, v) for p, v in zip(probs, volumes, strict=True)]))
 
 
-class DiceEstimate(NamedTuple):
-    """Expected Dice of a mask, and an interval from the distribution of the factor."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def expected_dice(probs: Probs, inside: Probs, rho: float, coverage: float = 0.9) -> DiceEstimate:
+def expected_dice(probs: Probs, inside: Probs, rho: float, coverage: float = 0.9) -> Estimate:
     """E[2Σ_A p(z) / (|A| + Σp(z))] over the factor z, for a mask A.
 
     NaN if the mask is empty and the structure is expected to be absent (Σp below half a voxel).
@@ -136,12 +129,12 @@ def expected_dice(probs: Probs, inside: Probs, rho: float, coverage: float = 0.9
     hist, mask = as_histogram(probs), as_histogram(inside)
     if not mask.voxels:
         nothing = np.nan if hist.expected < 0.5 else 0.0
-        return DiceEstimate(nothing, nothing, nothing)
+        return Estimate(nothing, nothing, nothing)
     common = given_factor(mask.prob, rho, _FACTORS) @ mask.count
     total = given_factor(hist.prob, rho, _FACTORS) @ hist.count
     dice = 2 * common / (mask.voxels + total)
     low, high = np.quantile(dice, [(1 - coverage) / 2, (1 + coverage) / 2])
-    return DiceEstimate(float(dice.mean()), float(low), float(high))
+    return Estimate(float(dice.mean()), float(low), float(high))
 
 
 def dice_optimal_threshold(probs: Probs, rho: float = 0.0) -> tuple[float, float]:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segcal.assurance.conformal import Mean, Referral
-from segcal.assurance.factor import DiceEstimate, expected_dice
+from segcal.assurance.conformal import Estimate, Referral
+from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
 from segcal.assurance.summary import CaseSummary, Features
 from segcal.core.documents import read_json
@@ -31,10 +31,10 @@ class OperatingPoint(Part):
     """Means over held-out scans of the masks {p ≥ threshold}, with 95 % intervals."""
 
     threshold: float
-    sensitivity: Mean
-    precision: Mean
-    dice: Mean
-    volume_error: Mean
+    sensitivity: Estimate
+    precision: Estimate
+    dice: Estimate
+    volume_error: Estimate
 
 
 class IntervalFit(Part):
@@ -130,13 +130,13 @@ class Assurance(Part):
         fitted = structure.intervals[method]
         return plain.scaled(fitted.bias).widened(fitted.factor)
 
-    def dice(self, case: CaseSummary) -> DiceEstimate:
+    def dice(self, case: CaseSummary) -> Estimate:
         """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
         mean = mean_dice([self.structure_dice(case, s) for s in range(len(self.structures))])
         if self.dice_factor is None:
-            return DiceEstimate(mean, np.nan, np.nan)
+            return Estimate(mean, np.nan, np.nan)
         half = self.dice_factor * dice_scale(mean)
-        return DiceEstimate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
+        return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
 
     def structure_dice(self, case: CaseSummary, s: int) -> float:
         """Expected Dice of the argmax mask of structure `s`."""
