@@ -48,7 +48,7 @@ def test_summary_of_a_valid_set(
     assert summary["slices"] == "18"
     assert summary["shape (z, y, x)"] == "3 × 192 × 192"
     # 48 voxels of 1.5 mm over 224, and 40 of them.
-    assert summary["spacing mm (z, y, x)"] == "10 × 0.321 × 0.268"
+    assert summary["spacing mm (z, y, x)"] == "10 × 0.321 × 0.268, resampled from 10 × 1.5 × 1.5"
     assert summary["orientation"].startswith("RAS")
     assert summary["train"] == "2 cases, 1 patient"
     fraction = np.mean([np.mean(case.label() == 3) for case in open_dataset(out)])
@@ -239,7 +239,7 @@ def test_mixed_orientations_are_a_warning(tmp_path: Path) -> None:
     prepare(FolderSource(source), tmp_path / "out")
     report = check_dataset(tmp_path / "out")
     assert report.problems == ()
-    assert "warning: mixed (RAS in 2 cases, LAS in 1 case)" in dict(report.summary)["orientation"]
+    assert "RAS in 2 cases, LAS in 1 case" in dict(report.summary)["orientation"]
 
 
 def test_an_array_of_another_shape_is_refused_before_it_is_read(out: Path) -> None:

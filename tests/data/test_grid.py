@@ -218,3 +218,9 @@ def test_written_file_has_the_source_header(tmp_path: Path) -> None:
     write_nifti(tmp_path / "probs.nii", probs, grid)
     assert nib.load(tmp_path / "probs.nii").shape == (5, 6, 4, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.nii.gz", "probs.nii"]
+
+
+def test_a_common_spacing_keeps_single_slices() -> None:
+    recipe = GridRecipe(spacing_mm=(4.0, 1.0, 2.0))
+    assert recipe.shapes((6, 10, 10), (8.0, 1.5, 1.0))[0] == (12, 15, 5)
+    assert recipe.shapes((1, 10, 10), (8.0, 1.0, 2.0))[0] == (1, 10, 10)

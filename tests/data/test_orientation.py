@@ -67,7 +67,7 @@ def test_orientation_and_spacing_of_a_set(tmp_path: Path) -> None:
     affine = np.diag([-1.0, 1.0, 3.0, 1.0])
     for folder, array in (("images", scan((20, 24, 6), 9)), ("labels", blob((20, 24, 6), (1,)))):
         save(source / folder / "fall 1.nii.gz", array, affine)
-    prepare(FolderSource(source), tmp_path / "out", workers=1)
+    prepare(FolderSource(source, spacing="native"), tmp_path / "out", workers=1)
     space = training_space(case.grid for case in open_dataset(tmp_path / "out"))
     assert space.orientations == {"RAS": 2, "LAS": 1}
     assert space.spacing_mm == ((1.0, 3.0), (1.0, 1.0), (1.0, 1.0))

@@ -43,7 +43,7 @@ def test_the_number_of_workers_does_not_change_the_files(tmp_path: Path) -> None
     steps: list[tuple[str, int, int | None]] = []
     one = prepare(source, tmp_path / "one", progress=lambda *step: steps.append(step))
     two = prepare(source, tmp_path / "two", workers=2)
-    assert (one.written, one.kept, one.patients, one.skipped) == (6, 0, 3, ())
+    assert (one.written, one.kept, len(one.cases), one.skipped) == (6, 0, 6, ())
     assert steps == [("preparing", i, 6) for i in range(1, 7)]
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert one.dataset.fingerprint == two.dataset.fingerprint

@@ -70,7 +70,7 @@ def test_output_names_splits_and_next_steps(
     text = capsys.readouterr().out
     splits = open_dataset(out).splits
     counts = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
-    for piece in ("10 cases, 5 patients: ", counts, "MR, z-score", f"segcal data check {out}"):
+    for piece in ("10 cases of 5 patients", counts, "MR; z-score", f"segcal data check {out}"):
         assert piece in text
     assert f"segcal train --data {out}" in text
     assert run_cli(monkeypatch, *command) == 0
@@ -78,7 +78,7 @@ def test_output_names_splits_and_next_steps(
     folder = folder_tree(tmp_path / "folder")
     command = ("prepare", "folder", "--source", folder, "--out", tmp_path / "f", "--workers", 1)
     assert run_cli(monkeypatch, *command) == 0
-    assert "3 patients (each case counts as one patient)" in capsys.readouterr().out
+    assert "3 patients (each case counts as one; see --patient)" in capsys.readouterr().out
 
 
 def test_every_source_has_a_command_with_its_own_options(

@@ -10,28 +10,38 @@ app = typer.Typer(no_args_is_help=True, help="Inspect a prepared set.")
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A prepared set.")],
+    folders: Annotated[list[Path], typer.Argument(help="A prepared set, or several.")],
     figure: Annotated[
-        Path | None, typer.Option(help="Write a contact sheet to this PNG file.")
+        Path | None, typer.Option(help="Write a contact sheet to this PNG file; one set only.")
     ] = None,
 ) -> None:
-    """Verify a prepared set (hashes, shapes, labels, splits, leaks) and summarize it."""
-    from segcal.core.errors import PathError
-    from segcal.data import check_dataset, open_dataset, write_contact_sheet
+    """Verify prepared sets (hashes, shapes, labels, splits, leaks) and summarize them.
 
-    report = check_dataset(folder)
-    width = max(len(title) for title, _ in report.summary)
-    for title, value in report.summary:
-        typer.echo(f"{title:<{width}}  {value}")
-    for problem in report.problems:
-        typer.echo(f"segcal: {problem}", err=True)
-    valid = [case.name for case in report.cases]
-    if figure is not None and valid:
-        try:
-            shown = write_contact_sheet(open_dataset(folder), figure, cases=valid)
-        except PathError as error:
-            raise PathError(figure, error.problem, "give --figure a writable file") from error
-        typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")
-    if report.problems:
+    Of several sets, scans that are in two of them are listed.
+    """
+    from segcal.core.errors import PathError
+    from segcal.data import at_most, check_dataset, find_copies, open_dataset, write_contact_sheet
+
+    if figure is not None and len(folders) > 1:
+        raise ValueError("Expected argument `figure` with one set only.")
+    reports = {folder: check_dataset(folder) for folder in folders}
+    for folder, report in reports.items():
+        if len(folders) > 1:
+            typer.echo(f"{folder}:")
+        width = max(len(title) for title, _ in report.summary)
+        for title, value in report.summary:
+            typer.echo(f"{title:<{width}}  {value}")
+        for problem in at_most(list(report.problems)):
+            typer.echo(f"segcal: {problem}", err=True)
+        valid = [case.name for case in report.cases]
+        if figure is not None and valid:
+            try:
+                shown = write_contact_sheet(open_dataset(folder), figure, cases=valid)
+            except PathError as error:
+                raise PathError(figure, error.problem, "give --figure a writable file") from error
+            typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")
+    for line in at_most(find_copies(reports)):
+        typer.echo(f"warning: {line}")
+    if any(report.problems for report in reports.values()):
         raise typer.Exit(2)
     typer.echo(f"{'check':<{width}}  no problems")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _RECIPES = {
     "paper": "the sizes of the NACL paper",
-    "padded": "original voxels, slices padded to one size (a multiple of 32)",
+    "padded": "slices padded to one size (a multiple of 32)",
     "native": "keep the original grid",
 }
 _FOLDER = Annotated[Path, typer.Option("--source", help="Folder of the downloaded data set.")]
@@ -62,7 +62,7 @@ def make_command(command: str, source: "type[Source]") -> Any:
     recipe = Annotated[str, typer.Option(help=f"{texts}.", hidden=len(source.recipes()) == 1)]
     options["recipe"] = options["recipe"].replace(annotation=recipe, default=source.recipes()[0])
     for name, parameter in own.items():
-        kind = _FOLDER if name == "folder" else _with_help(hints.get(name, str))
+        kind = _FOLDER if name == "folder" else _with_help(name, hints.get(name, str))
         options[name] = parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY)
 
     def run(**given: Any) -> None:
@@ -79,14 +79,15 @@ def make_command(command: str, source: "type[Source]") -> Any:
     return typer.main.get_command(single)
 
 
-def _with_help(hint: Any) -> Any:
+def _with_help(name: str, hint: Any) -> Any:
     """`Annotated[type, "help"]` as typer needs it. The source itself checks a Literal."""
     kind, text = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
     if get_origin(kind) is Literal:
         kind = str
     elif any(get_origin(part) is Literal for part in get_args(kind)):
         kind = str | None
-    return Annotated[kind, typer.Option(help=text)]
+    flag = [f"--{name.replace('_', '-')}"] if kind is bool else []
+    return Annotated[kind, typer.Option(*flag, help=text)]
 
 
 def prepare(
@@ -102,6 +103,23 @@ def prepare(
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the splits.")] = 0,
     folds: Annotated[int, typer.Option(help="Folds for cross-validation.")] = 5,
+    splits: Annotated[
+        Path | None,
+        typer.Option(help="Parts: splits.json, nnU-Net's splits_final.json, or CSV (case, part)."),
+    ] = None,
+    all_test: Annotated[
+        bool, typer.Option("--all-test", help="Put every case into the test part.")
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:COLUMN]",
+            help="CSV with the group (site, scanner, …) of each case or patient.",
+        ),
+    ] = None,
+    leave_out_group: Annotated[
+        str | None, typer.Option(help="The group that becomes the test part.")
+    ] = None,
 ) -> None:
     """Prepare a source with its `own` options, and print the result."""
     from segcal import data
@@ -111,16 +129,14 @@ def prepare(
             report = data.prepare(
                 source(**own), out,
                 recipe=recipe, dtype=dtype, workers=workers,  # type: ignore[arg-type]
-                keep_going=keep_going, seed=seed, folds=folds, progress=progress,
+                keep_going=keep_going, seed=seed, folds=folds, splits=splits, all_test=all_test,
+                group=group, leave_out_group=leave_out_group, progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("segcal: interrupted; run the same command again to continue", err=True)
         raise typer.Exit(130) from None
-    typer.echo(f"{out}: {report.summary(source.knows_patients)}")
-    if report.kept:
-        typer.echo(f"{report.kept} unchanged cases were kept, {report.written} written")
-    for group in report.dataset.splits.duplicates:
-        typer.echo(f"identical scans: {' = '.join(group)} (kept in one split)")
+    for line in report.lines():
+        typer.echo(line)
     for problem in report.skipped:
         typer.echo(f"skipped: {problem}", err=True)
     typer.echo(f"Next: segcal data check {out}; segcal train --data {out} --out runs/{out.name}")

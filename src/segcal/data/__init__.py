@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from segcal.core.lazy import lazy_exports
 from segcal.data.case import Case
-from segcal.data.check import check_dataset
+from segcal.data.check import check_dataset, find_copies
 from segcal.data.contact_sheet import write_contact_sheet
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.formats import (
@@ -37,7 +37,7 @@ from segcal.data.formats import (
 from segcal.data.formats.arrays import npz_headers, open_npy, read_npz
 from segcal.data.formats.header import MAX_VOLUME_BYTES
 from segcal.data.formats.nifti import write_nifti
-from segcal.data.grid import Grid, GridRecipe
+from segcal.data.grid import IGNORED, Grid, GridRecipe
 from segcal.data.inference_input import Scan, check_scan, find_images, read_scan, scan_grids
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import Intensity
@@ -59,6 +59,7 @@ from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
 from segcal.data.sources.phantom import PhantomSource
 from segcal.data.splits import Splits, make_splits
+from segcal.data.summary import at_most
 from segcal.data.verify import verify_cases
 
 if TYPE_CHECKING:
@@ -66,16 +67,16 @@ if TYPE_CHECKING:
     from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
 
 __all__ = [
-    "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource", "Case",
-    "DatasetInfo", "Description", "FileCase", "FlareSource", "FolderSource", "Grid", "GridRecipe",
-    "Header", "Intensity", "Loader", "MsdSource", "PatchDataset", "PhantomSource", "PreparedCase",
-    "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source", "SourceCase", "Splits",
-    "StreamLoader", "TrainingSpace", "axis_codes", "check_dataset", "check_same_grid", "check_scan",
-    "files_of", "find_images", "find_label", "free_bytes", "grid_orientation", "make_loader",
-    "make_splits", "nifti_name", "npz_headers", "open_dataset", "open_npy", "prepare",
-    "read_header", "read_image", "read_labels", "read_npz", "read_scan", "read_voxels", "reorient",
-    "scan_grids", "scan_name", "training_space", "verify_cases", "write_contact_sheet",
-    "write_nifti",
+    "IGNORED", "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource",
+    "Case", "DatasetInfo", "Description", "FileCase", "FlareSource", "FolderSource", "Grid",
+    "GridRecipe", "Header", "Intensity", "Loader", "MsdSource", "PatchDataset", "PhantomSource",
+    "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
+    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "at_most", "axis_codes",
+    "check_dataset", "check_same_grid", "check_scan", "files_of", "find_copies", "find_images",
+    "find_label", "free_bytes", "grid_orientation", "make_loader", "make_splits", "nifti_name",
+    "npz_headers", "open_dataset", "open_npy", "prepare", "read_header", "read_image",
+    "read_labels", "read_npz", "read_scan", "read_voxels", "reorient", "scan_grids", "scan_name",
+    "training_space", "verify_cases", "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -1,5 +1,6 @@
 """One case: its arrays, and the properties stored with them."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,6 +37,8 @@ class Case:
     intensity: tuple[ChannelIntensity, ...]
     voxels_sha256: str
     truth: NDArray[np.float32] | None = None
+    group: str | None = None
+    annotated: tuple[int, ...] | None = None
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -44,8 +47,10 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     """`case.json`: what is stored beside the arrays of a case.
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
-    stored voxels of each label; `image_range` has the decoded minimum and maximum of each channel;
-    `settings` holds everything that decided how the source files became these arrays.
+    stored voxels of each class; `image_range` has the decoded minimum and maximum of each channel;
+    `settings` holds everything that decided how the source files became these arrays. `group` is a
+    site, scanner or pathology; `annotated` lists the classes that the label map shows if these are
+    not all of them.
     """
 
     version: Literal[2] = 2
@@ -63,6 +68,13 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     intensity: tuple[ChannelIntensity, ...]
     voxels_sha256: str
     sha256: dict[str, str]
+    group: str | None = None
+    annotated: tuple[int, ...] | None = None
     settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}
+
+    @property
+    def ignored(self) -> int:
+        """Number of stored voxels that do not count."""
+        return math.prod(self.shape) - sum(self.voxels.values())

@@ -1,7 +1,7 @@
 """`segcal data check`: verify a prepared set and summarize it."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +12,17 @@ from segcal.core.errors import PathError, list_folder
 from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.grid import plan_grid
-from segcal.data.orientation import axis_codes
 from segcal.data.preparation import fingerprint
 from segcal.data.splits import PARTS, Splits, find_duplicates, leaks
 from segcal.data.store import array_sha256, channel_ranges, count_labels, decode_image
+from segcal.data.summary import (
+    axis_ranges,
+    count_of,
+    ignored_share,
+    mixed_orientations,
+    orientation,
+    spacing_text,
+)
 
 _AGAIN = "delete it and prepare the set again"
 
@@ -27,6 +34,20 @@ class CheckReport:
     problems: tuple[str, ...]
     summary: tuple[tuple[str, str], ...]
     cases: tuple[CaseProperties, ...] = field(repr=False, default=())
+
+
+def find_copies(reports: Mapping[Path, CheckReport]) -> list[str]:
+    """One line for each scan of a set that is voxel-identical to one of an earlier set."""
+    first: dict[str, tuple[Path, str]] = {}
+    lines = []
+    for folder, report in reports.items():
+        for case in report.cases:
+            other, name = first.get(case.voxels_sha256, (folder, ""))
+            if other != folder:
+                lines.append(f"{folder}: {case.name} is the same scan as {name} of {other}")
+        for case in report.cases:
+            first.setdefault(case.voxels_sha256, (folder, case.name))
+    return lines
 
 
 def check_dataset(folder: Path | str) -> CheckReport:
@@ -129,7 +150,8 @@ def _check_splits(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> 
     )
     listed = Counter(name for part in PARTS for name in getattr(splits, part))
     wrong += [f"lists an unknown case {n}" for n in sorted(set(listed) - set(dataset.info.cases))]
-    wrong += [f"does not list case {n}" for n in sorted(set(dataset.info.cases) - set(listed))]
+    unlisted = set(dataset.info.cases) - set(listed) - set(splits.excluded)
+    wrong += [f"does not list case {n}" for n in sorted(unlisted)]
     wrong += [f"lists case {n} twice" for n in sorted(n for n, k in listed.items() if k > 1)]
     wrong += _check_folds(splits)
     if len(cases) == len(dataset):
@@ -158,7 +180,7 @@ def _check_folds(splits: Splits) -> list[str]:
 def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[tuple[str, str]]:
     """`cases` are those without a problem."""
     info = dataset.info
-    patients = _count(len({c.patient for c in cases}), "patient")
+    patients = count_of(len({c.patient for c in cases}), "patient")
     readable = "" if len(cases) == len(dataset) else f", of which {len(cases)} are valid,"
     rows = [
         ("set", f"{info.name} ({info.source}, recipe {info.recipe}, {info.dtype})"),
@@ -168,17 +190,17 @@ def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[
     ]
     if cases:
         shapes = np.array([c.shape for c in cases])
-        spacing = np.array([c.spacing_mm for c in cases])
         rows += [
             ("slices", f"{int(shapes[:, 0].sum()):,}"),
-            ("shape (z, y, x)", " × ".join(_range(column, "d") for column in shapes.T)),
-            ("spacing mm (z, y, x)", " × ".join(_range(column, ".3g") for column in spacing.T)),
-            ("orientation", _orientation(cases)),
+            ("shape (z, y, x)", axis_ranges(shapes, "d")),
+            ("spacing mm (z, y, x)", spacing_text(cases)),
+            ("orientation", mixed_orientations(cases) or orientation(cases)),
         ]
         for index, channel in enumerate(info.channels):
             ranges = np.array([c.image_range[index] for c in cases])
             shown = f"{ranges[:, 0].min():.3g} to {ranges[:, 1].max():.3g} after normalization"
             rows.append((f"intensity {channel}", shown))
+        rows += [("ignored voxels", f"{ignored_share(cases):.1%}")]
         rows += _class_fractions(dataset, cases)
     with suppress(PathError):  # listed among the problems
         rows += _split_rows(dataset.splits, cases)
@@ -192,7 +214,7 @@ def _split_rows(splits: Splits, cases: Sequence[CaseProperties]) -> Iterator[tup
     for part in PARTS:
         names = getattr(splits, part)
         patients = len({patient_of.get(n, n) for n in names})
-        yield part, f"{_count(len(names), 'case')}, {_count(patients, 'patient')}"
+        yield part, f"{count_of(len(names), 'case')}, {count_of(patients, 'patient')}"
     yield "folds", str(len(splits.folds))
     same = "; ".join(" = ".join(group) for group in splits.duplicates)
     yield "identical scans", f"{same} (kept in one split)" if same else "none"
@@ -207,24 +229,6 @@ def _class_fractions(
         voxels.update(case.voxels)
         present.update(list(case.voxels))
     for label, name in sorted(dataset.classes.items()):
-        fraction = f"{voxels[label] / voxels.total():.2%} of voxels"
-        shown = f"{fraction}, in {_count(present[label], 'case')}"
+        fraction = f"{voxels[label] / max(voxels.total(), 1):.2%} of voxels"
+        shown = f"{fraction}, in {count_of(present[label], 'case')}"
         yield f"class {label} {name}", shown if present[label] else "warning: occurs in no case"
-
-
-def _orientation(cases: Sequence[CaseProperties]) -> str:
-    """Where the axes of the source files point; a warning if they differ."""
-    counts = Counter(axis_codes(c.grid.affine) for c in cases)
-    if len(counts) == 1:
-        return f"{next(iter(counts))} (x, y, z of the source files)"
-    kinds = ", ".join(f"{code} in {_count(n, 'case')}" for code, n in counts.most_common())
-    return f"warning: mixed ({kinds}); left and right may differ between cases"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _range(values: np.ndarray, form: str) -> str:
-    low, high = values.min(), values.max()
-    return format(low, form) if np.isclose(low, high) else f"{low:{form}}–{high:{form}}"

@@ -10,13 +10,20 @@ from scipy.ndimage import binary_erosion
 
 from segcal.core.files import atomic_path
 from segcal.data.dataset import PreparedCase, PreparedDataset
+from segcal.data.grid import IGNORED
 from segcal.data.resample import center_start, crop_or_pad, resize_labels, resize_linear
 
-# Bright, distinct on gray, and distinguishable with color blindness.
-COLORS = ("#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff")
+# Bright, distinct on gray; the first eight are distinguishable with color blindness. The others are
+# at least 30 units of CIELAB away from each other.
+COLORS = (
+    "#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff",
+    "#ff00ff", "#666633", "#ff0066", "#00ff00", "#44ffee", "#5533ff", "#cc0099", "#ffaa88",
+    "#bbdd99", "#008877", "#dd88ff", "#779911", "#bbff00", "#ff0022", "#aa4444", "#6666aa",
+    "#ccbbff", "#9933cc", "#bbff77", "#007722", "#996611", "#006688", "#ddbb66", "#55cc11",
+)  # fmt: skip
 TILE = 128
 MAX_CASES = 400
-_HEADER_PIXELS = 34
+_LEGEND_ROW_PIXELS = 17
 
 
 def write_contact_sheet(
@@ -55,8 +62,12 @@ def _draw(
     from matplotlib.patheffects import withStroke
 
     height, width = sheet.shape[:2]
-    total = height + _HEADER_PIXELS
-    figure = Figure(figsize=(max(width, 480) / 100, total / 100), dpi=100)
+    width = max(width, 480)
+    named = [(label, name) for label, name in sorted(classes.items()) if label > 0]
+    longest = max((len(name) for _, name in named), default=1)
+    columns = max(1, min(len(named), width // (6 * longest + 50)))
+    total = height + _LEGEND_ROW_PIXELS * (math.ceil(len(named) / columns) + 1)
+    figure = Figure(figsize=(width / 100, total / 100), dpi=100)
     axes = figure.add_axes((0.0, 0.0, 1.0, height / total))
     axes.imshow(sheet, interpolation="none")
     axes.set_axis_off()
@@ -64,9 +75,11 @@ def _draw(
         text = axes.text(x + 3, y + 3, caption, color="white", fontsize=5.5, va="top")
         # An outline keeps the text readable on bright tissue.
         text.set_path_effects([withStroke(linewidth=1.2, foreground="black")])
-    named = [(label, name) for label, name in sorted(classes.items()) if label > 0][:12]
-    handles = [Patch(color=COLORS[(label - 1) % len(COLORS)], label=name) for label, name in named]
-    columns = min(len(handles), 6)
+    colors = [COLORS[(label - 1) % len(COLORS)] for label, _ in named]
+    handles = [
+        Patch(facecolor=color, edgecolor="gray", linewidth=0.5, label=name)
+        for color, (_, name) in zip(colors, named, strict=True)
+    ]
     figure.legend(handles=handles, loc="upper left", ncols=columns, fontsize=7, frameon=False)
     figure.savefig(path, format="png", dpi=100)
 
@@ -74,7 +87,7 @@ def _draw(
 def _tile(case: PreparedCase) -> NDArray[np.generic]:
     """The middle labeled slice of the first channel, in true proportions, with contours."""
     label = case.label()
-    labeled = np.flatnonzero(label.any(axis=(1, 2)))
+    labeled = np.flatnonzero(((label > 0) & (label < IGNORED)).any(axis=(1, 2)))
     index = int(labeled[len(labeled) // 2]) if labeled.size else len(label) // 2
     image = case.image_slice(index)[0]
     size_mm = np.array(image.shape) * np.array(case.spacing_mm[1:])
@@ -84,7 +97,7 @@ def _tile(case: PreparedCase) -> NDArray[np.generic]:
     gray = np.clip((gray - low) / max(float(high - low), 1e-6), 0, 1)
     picture = np.repeat(gray[None], 3, axis=0)
     labels = resize_labels(label[index], (height, width))
-    for value in np.unique(labels[labels > 0]):
+    for value in np.unique(labels[(labels > 0) & (labels < IGNORED)]):
         code = COLORS[(int(value) - 1) % len(COLORS)]
         color = [int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         mask = labels == value

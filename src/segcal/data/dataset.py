@@ -13,10 +13,13 @@ from segcal.core.checks import check_choice, check_int
 from segcal.core.documents import parse_yaml
 from segcal.core.errors import LeakError, PathError
 from segcal.data.case import CaseProperties
-from segcal.data.grid import Grid, Shape, Spacing
+from segcal.data.grid import IGNORED, Grid, Shape, Spacing
 from segcal.data.info import DatasetInfo
 from segcal.data.splits import PARTS, Splits, read_splits, shared
 from segcal.data.store import REBUILD, decode_image, open_array, read_properties
+
+# The default `ignore_index` of torch's and segcal's losses and metrics.
+IGNORE_INDEX = -100
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class PreparedCase:
         return self.properties.patient
 
     @property
+    def group(self) -> str | None:
+        """Site, scanner or pathology, where it is known."""
+        return self.properties.group
+
+    @property
     def spacing_mm(self) -> Spacing:
         return self.properties.spacing_mm
 
@@ -58,8 +66,13 @@ class PreparedCase:
         return self._decode(self.read("image", (slice(None), *box)))
 
     def label(self, box: Sequence[slice] = ()) -> NDArray[np.uint8]:
-        """The label map (Z, Y, X), or the box (Z, Y, X slices) of it."""
+        """The label map (Z, Y, X), or the box (Z, Y, X slices) of it; 255 marks ignored voxels."""
         return self.read("label", tuple(box) or slice(None))
+
+    def target(self) -> NDArray[np.int16]:
+        """The label map (Z, Y, X) as metrics and losses expect it: ignored voxels are -100."""
+        label = self.label()
+        return np.where(label == IGNORED, np.int16(IGNORE_INDEX), label)
 
     def image_slice(self, index: int) -> NDArray[np.float32]:
         """Slice `index` of the image, (C, Y, X)."""

@@ -1,10 +1,11 @@
 """The grid that a case is stored on, and how to return to the grid of its file."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, PositiveFloat, PositiveInt
+from pydantic import BaseModel, PositiveFloat, PositiveInt, model_serializer
 
 from segcal.data.resample import (
     Float,
@@ -21,6 +22,7 @@ IGNORED = 255
 Shape = tuple[int, int, int]
 Spacing = tuple[float, float, float]
 PositiveShape = tuple[PositiveInt, PositiveInt, PositiveInt]
+PositiveSpacing = tuple[PositiveFloat, PositiveFloat, PositiveFloat]
 Row = tuple[float, float, float, float]
 OptionalShape = tuple[PositiveInt | None, PositiveInt | None, PositiveInt | None]
 
@@ -29,15 +31,29 @@ class GridRecipe(BaseModel, frozen=True, extra="forbid"):
     """What happens to the grid of every case, axes (Z, Y, X); None keeps an axis unchanged.
 
     The whole volume is resized to `resize`; then its center is cropped to `crop` (padded where the
-    volume is smaller).
+    volume is smaller). With `spacing_mm`, axes that `resize` does not fix are resized to this
+    spacing.
     """
 
     resize: OptionalShape = (None, None, None)
     crop: OptionalShape = (None, None, None)
+    spacing_mm: PositiveSpacing | None = None
 
-    def shapes(self, shape: Shape) -> tuple[Shape, Shape]:
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Without a spacing that is None: settings and fingerprints of older sets lack it."""
+        content = serialize(self)
+        return content if self.spacing_mm else {k: content[k] for k in ("resize", "crop")}
+
+    def shapes(self, shape: Shape, spacing_mm: Spacing | None = None) -> tuple[Shape, Shape]:
         """The shape after resizing, and the stored shape, of a volume with this shape."""
-        z, y, x = (want or have for want, have in zip(self.resize, shape, strict=True))
+        scaled = shape
+        if self.spacing_mm and spacing_mm:
+            axes = zip(shape, spacing_mm, self.spacing_mm, strict=True)
+            # A single slice stays one, whatever its thickness.
+            z, y, x = (n if n == 1 else max(1, round(n * have / want)) for n, have, want in axes)
+            scaled = (z, y, x)
+        z, y, x = (want or have for want, have in zip(self.resize, scaled, strict=True))
         resized = (z, y, x)
         z, y, x = (want or have for want, have in zip(self.crop, resized, strict=True))
         return resized, (z, y, x)
@@ -50,7 +66,7 @@ class Grid(BaseModel, frozen=True, extra="forbid"):
     """
 
     original_shape: PositiveShape
-    original_spacing_mm: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
+    original_spacing_mm: PositiveSpacing
     affine: tuple[Row, Row, Row, Row]
     resized_shape: PositiveShape
     start: Shape
@@ -79,9 +95,9 @@ class Grid(BaseModel, frozen=True, extra="forbid"):
         return np.asarray(crop_or_pad(resized, self.start, self.shape, 0.0), dtype=np.float32)
 
     def apply_labels(self, labels: NDArray[np.integer]) -> Labels:
-        """(Z, Y, X) from the original grid to the stored one; padding is background."""
+        """(Z, Y, X) from the original grid to the stored one; padding is IGNORED."""
         resized = resize_labels(labels, self.resized_shape)
-        return np.asarray(crop_or_pad(resized, self.start, self.shape, 0), dtype=np.uint8)
+        return np.asarray(crop_or_pad(resized, self.start, self.shape, IGNORED), dtype=np.uint8)
 
     def restore_labels(self, labels: NDArray[np.integer]) -> Labels:
         """(Z, Y, X) labels from the stored grid to the original one.
@@ -116,7 +132,7 @@ def plan_grid(
     shape: Shape, spacing_mm: Spacing, affine: NDArray[np.floating], recipe: GridRecipe
 ) -> Grid:
     """The grid on which a volume of this shape is stored."""
-    resized, stored = recipe.shapes(shape)
+    resized, stored = recipe.shapes(shape, spacing_mm)
     rows: Any = affine.tolist()
     start: Any = center_start(resized, stored)
     return Grid(

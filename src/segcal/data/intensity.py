@@ -12,13 +12,17 @@ from segcal.core.errors import PathError
 
 # Soft tissue of the abdomen: level 40, width 400 Hounsfield units.
 CT_WINDOW = (-160.0, 240.0)
+# An image is clipped if a voxel deviates this many standard deviations, and this many times the
+# range of the other voxels.
+_OUTLIER = 30.0
 
 
 class Intensity(BaseModel, frozen=True, extra="forbid"):
     """How the images of a data set are normalized.
 
     `zscore`: (x − mean) / std, per volume and channel; with `nonzero`, mean and std are taken over
-    the voxels that are not 0 (skull-stripped brains).
+    the voxels that are not 0 (skull-stripped brains). Voxels that are far outside the range of all
+    others are clipped first: one of 1e30 would flatten the image.
     `window`: clip to [low, high], then scale to [0, 1].
     """
 
@@ -28,7 +32,9 @@ class Intensity(BaseModel, frozen=True, extra="forbid"):
     high: float = CT_WINDOW[1]
 
     def __str__(self) -> str:
-        return "z-score" if self.kind == "zscore" else f"window {self.low:g} to {self.high:g}"
+        if self.kind == "window":
+            return f"window {self.low:g} to {self.high:g}"
+        return "z-score over the voxels that are not 0" if self.nonzero else "z-score"
 
 
 class ChannelIntensity(BaseModel, frozen=True, extra="forbid"):
@@ -51,14 +57,29 @@ def normalize(
             raise ValueError(f"every voxel lies on one side of the window [{low}, {high}]")
         record = ChannelIntensity(low=low, high=high, shift=low, divisor=high - low)
         return ((clipped - low) / (high - low)).astype(np.float32), record
-    voxels = channel[channel != 0] if intensity.nonzero else channel
-    mean = float(voxels.mean(dtype=np.float64)) if voxels.size else 0.0
-    std = float(voxels.std(dtype=np.float64)) if voxels.size else 0.0
+    limits: tuple[float | None, float | None] = (None, None)
+    mean, std = _moments(channel, intensity.nonzero)
+    largest = max(float(channel.max()) - mean, mean - float(channel.min()))
+    if largest > _OUTLIER * std:
+        # The limits of all but a thousandth of the voxels, and as far again on both sides.
+        low, high = (float(v) for v in np.percentile(channel, (0.05, 99.95)))
+        if largest > _OUTLIER * (high - low) > 0:
+            limits = (2 * low - high, 2 * high - low)
+            channel = np.clip(channel, *limits)
+            mean, std = _moments(channel, intensity.nonzero)
     if not std > 0:
         raise ValueError("the image is constant")
     # Float64: with a mean of 1e6 and a standard deviation of 1, float32 would lose the variation.
     scaled = ((channel.astype(np.float64) - mean) / std).astype(np.float32)
-    return scaled, ChannelIntensity(shift=mean, divisor=std)
+    return scaled, ChannelIntensity(low=limits[0], high=limits[1], shift=mean, divisor=std)
+
+
+def _moments(channel: NDArray[np.floating], nonzero: bool) -> tuple[float, float]:
+    """Mean and standard deviation."""
+    voxels = channel[channel != 0] if nonzero else channel
+    if not voxels.size:
+        return 0.0, 0.0
+    return float(voxels.mean(dtype=np.float64)), float(voxels.std(dtype=np.float64))
 
 
 def normalize_image(

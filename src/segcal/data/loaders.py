@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from segcal.core.checks import check_choice, check_int
 from segcal.data._free_memory import free_ram
-from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset
+from segcal.data.grid import IGNORED
+from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset, to_target
 
 LoaderKind = Literal["auto", "resident", "stream"]
 # Fraction of the free memory that a resident data set may use; training needs the rest.
@@ -155,7 +156,7 @@ class ResidentLoader(Loader):
             box = slice(len(self.names), len(self.names) + case.shape[0])
             stored = dataset.fit(case.read("image"), case.stored_zero())
             images[box] = torch.from_numpy(stored).transpose(0, 1)
-            labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (0,))[0])
+            labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (IGNORED,))[0])
             scale[box, :, 0, 0] = torch.tensor(case.properties.scale)
             offset[box, :, 0, 0] = torch.tensor(case.properties.offset)
             self.names += [case.name] * case.shape[0]
@@ -170,7 +171,7 @@ class ResidentLoader(Loader):
             if self.images.dtype == torch.uint8:
                 image = image.mul_(self.scale[index]).add_(self.offset[index])
             names = tuple(self.names[i] for i in batch.tolist())
-            yield Batch(image, self.labels[index].long(), names)
+            yield Batch(image, to_target(self.labels[index]), names)
 
 
 def resident_bytes(dataset: SliceDataset) -> int | None:

@@ -14,7 +14,9 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from segcal import __version__
 from segcal.core.checks import check_choice, check_int
@@ -23,37 +25,57 @@ from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_t
 from segcal.core.jobs import run_jobs
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data.case import CaseProperties, SourceFile
+from segcal.data.case import Case, CaseProperties, SourceFile
+from segcal.data.case_tables import read_groups
 from segcal.data.dataset import PreparedDataset, open_dataset
+from segcal.data.formats import read_labels
+from segcal.data.grid import IGNORED
 from segcal.data.info import DatasetInfo, Dtype, Recipe
+from segcal.data.resample import present
 from segcal.data.sources.base import Source, SourceCase
-from segcal.data.splits import PARTS, check_folds, find_duplicates, make_splits
+from segcal.data.splits import (
+    GivenParts,
+    Splits,
+    check_folds,
+    find_duplicates,
+    make_splits,
+    read_given_parts,
+    read_splits,
+)
 from segcal.data.store import DTYPES, pack_case, read_properties
-from segcal.data.survey import auto_workers, describe, find_cases
+from segcal.data.summary import report_lines
+from segcal.data.survey import auto_workers, check_labels, describe, find_cases
 
 # Increased whenever the same files and settings would give other arrays than before.
 FORMAT = 2
+# MR rarely has such values; CT has them in every scan with air.
+_LOWEST_MR = -200.0
 
 
 @dataclass(frozen=True)
 class PrepareReport:
-    """The prepared set, the numbers of new and of kept cases, and the skipped cases."""
+    """The prepared set, the numbers of new and of kept cases, and the skipped cases.
+
+    `edited` is True if splits.json was edited by hand, and therefore kept.
+    """
 
     dataset: PreparedDataset
+    cases: tuple[CaseProperties, ...]
     written: int
     kept: int
-    patients: int
     skipped: tuple[PathError, ...]
+    knows_patients: bool = True
+    edited: bool = False
 
-    def summary(self, knows_patients: bool = True) -> str:
-        """Cases, patients, splits, channels and normalization in one line."""
-        info, splits = self.dataset.info, self.dataset.splits
-        note = "" if knows_patients else " (each case counts as one patient)"
-        parts = ", ".join(f"{len(getattr(splits, part))} {part}" for part in PARTS)
-        return (
-            f"{len(self.dataset)} cases, {self.patients} patients{note}: {parts}; "
-            f"{', '.join(info.channels)}, {info.intensity}"
-        )
+    def lines(self) -> list[str]:
+        """What was made, line by line, and warnings."""
+        lines = report_lines(self.dataset, self.cases, self.knows_patients)
+        if self.kept:
+            lines.append(f"{self.kept} unchanged cases were kept, {self.written} written")
+        if self.edited:
+            path = self.dataset.root / "splits.json"
+            lines.append(f"{path} was edited by hand and is kept; remove it to split again")
+        return lines
 
 
 def prepare(
@@ -66,6 +88,10 @@ def prepare(
     keep_going: bool = False,
     seed: int = 0,
     folds: int = 5,
+    splits: Path | None = None,
+    all_test: bool = False,
+    group: str | None = None,
+    leave_out_group: str | None = None,
     progress: ProgressCallback = no_progress,
 ) -> PrepareReport:
     """Write the cases, splits and description of a data set to `out`.
@@ -81,6 +107,10 @@ def prepare(
             new processes, which needs `if __name__ == "__main__":` in a script.
         keep_going: skip invalid cases and list them, instead of stopping at the first.
         seed, folds: of the splits.
+        splits: a file with the parts, see `segcal.data.splits.read_given_parts`.
+        all_test: put every case into the test part.
+        group: CSV file (and `:COLUMN`) with the group of each case or patient.
+        leave_out_group: the group that becomes the test part.
     """
     check_int("workers", workers, low=0)
     check_int("seed", seed, low=0)
@@ -89,15 +119,25 @@ def prepare(
     cases, files, problems = find_cases(source)
     if problems and not keep_going:
         raise problems[0]
+    patient_of = {name: case.patient for name, case in cases.items()}
+    if group is not None:
+        groups = read_groups(group, patient_of)
+        cases = {name: replace(case, group=groups[name]) for name, case in cases.items()}
+    given = _given_parts(cases, patient_of, splits, all_test, leave_out_group)
+    # Errors in given parts are found before anything is written.
+    make_splits(patient_of, (), source.description.split_counts, seed, folds, given)
+    if source.check_labels:
+        check_labels(source, cases.values())
     info = describe(source, cases.values(), recipe, dtype)
     settings = {"format": str(FORMAT), "source": source.name, "dtype": dtype}
     settings |= source.settings(info)
     out = Path(out)
     _check_apart(out, source.folder)
     with _claimed(out):
-        kept = _kept_cases(out / "cases", files, settings)
+        kept = _kept_cases(out, cases, files, settings)
+        store = partial(_store_case, info=info, settings=settings, out=out, ask=source.ask_modality)
         jobs = {
-            name: partial(_store_case, case, files[name], info, settings, out)
+            name: partial(store, case, files[name])
             for name, case in cases.items()
             if name not in kept
         }
@@ -114,26 +154,103 @@ def prepare(
                 progress("preparing", len(stored) + len(problems), total)
         if not stored:
             raise problems[0]
-        _finish(info, out, [stored[name] for name in sorted(stored)], problems, seed, folds)
-    patients = len({properties.patient for properties in stored.values()})
+        done = [stored[name] for name in sorted(stored)]
+        duplicates = find_duplicates((c.patient, c.voxels_sha256) for c in done)
+        patient_of = {c.name: c.patient for c in done}
+        made = make_splits(patient_of, duplicates, info.split_counts, seed, folds, given)
+        edited = _write_splits(out / "splits.json", made, given is not None and given.by_user)
+        _write_description(info, out, done, problems)
     return PrepareReport(
-        open_dataset(out), len(stored) - len(kept), len(kept), patients, tuple(problems)
-    )
+        open_dataset(out), tuple(done), len(done) - len(kept), len(kept), tuple(problems),
+        source.knows_patients, edited,
+    )  # fmt: skip
+
+
+def _given_parts(
+    cases: Mapping[str, SourceCase],
+    patient_of: Mapping[str, str],
+    splits: Path | None,
+    all_test: bool,
+    leave_out_group: str | None,
+) -> GivenParts | None:
+    """The parts that the user or the folders of the data set decide."""
+    if sum((splits is not None, all_test, leave_out_group is not None)) > 1:
+        raise ValueError("Expected only one of --splits, --all-test and --leave-out-group.")
+    if splits is not None:
+        return read_given_parts(splits, patient_of)
+    if all_test:
+        return GivenParts({"test": list(cases)})
+    if leave_out_group is not None:
+        groups = sorted({case.group for case in cases.values() if case.group})
+        if leave_out_group not in groups:
+            listed = ", ".join(groups) or "the groups in --group FILE"
+            raise ValueError(
+                f"Expected argument `leave_out_group` to be one of {listed}, but got "
+                f"{leave_out_group!r}."
+            )
+        left_out = [n for n, c in cases.items() if c.group == leave_out_group]
+        return GivenParts({"test": left_out})
+    test = [name for name, case in cases.items() if case.part == "test"]
+    return GivenParts({"test": test}, by_user=False) if test else None
 
 
 def _store_case(
-    case: SourceCase,
+    source: SourceCase,
     files: tuple[SourceFile, ...],
+    *,
     info: DatasetInfo,
     settings: Mapping[str, str],
     out: Path,
+    ask: bool,
 ) -> CaseProperties:
-    properties, arrays = pack_case(replace(case.load(info), sources=files), info.dtype, settings)
+    case = source.load(info)
+    if ask:
+        _ask_modality(case, source)
+    case = replace(
+        case,
+        label=_ignore_unknown(case, source),
+        sources=files,
+        group=source.group,
+        annotated=source.annotated,
+    )
+    properties, arrays = pack_case(case, info.dtype, settings)
     # A complete set stays complete until its first case is replaced; earlier errors leave it so.
     with write_errors(out):
         (out / "dataset.yaml").unlink(missing_ok=True)
     write_folder(out / "cases" / properties.name, arrays)
     return properties
+
+
+def _ask_modality(case: Case, source: SourceCase) -> None:
+    """Raise if the values of the file look like CT."""
+    lowest = min(
+        float(channel.min()) * record.divisor + record.shift
+        for channel, record in zip(case.image, case.intensity, strict=True)
+    )
+    if lowest < _LOWEST_MR:
+        path = source.files[0] if source.files else Path(case.name)
+        remedy = "add --modality ct, or --modality mr to z-score the images"
+        raise PathError(path, f"holds values down to {lowest:.0f}, as in CT", remedy)
+
+
+def _ignore_unknown(case: Case, source: SourceCase) -> NDArray[np.uint8]:
+    """The label with IGNORED outside the mask, and for background if classes are missing in it."""
+    label = case.label
+    if source.mask is not None:
+        mask, header = read_labels(source.mask)
+        if header.shape != case.grid.original_shape:
+            problem = f"has shape {header.shape}, its image {case.grid.original_shape}"
+            raise PathError(source.mask, problem, "give a mask on the grid of the image")
+        inside = case.grid.apply_labels((mask != 0).astype(np.uint8)) == 1
+        label = np.where(inside, label, np.uint8(IGNORED))
+    if source.annotated is not None:
+        others = set(present(label)) - {0, IGNORED, *source.annotated}
+        if others:
+            path = source.files[-1] if source.files else Path(case.name)
+            problem = f"holds label {min(others)}, which --annotated does not list for it"
+            raise PathError(path, problem, "correct the table")
+        label = np.where(label == 0, np.uint8(IGNORED), label)
+    return label
 
 
 def _check_apart(out: Path, source: Path | None) -> None:
@@ -171,47 +288,65 @@ def _check_own(out: Path) -> None:
 
 
 def _kept_cases(
-    cases_dir: Path, files: Mapping[str, tuple[SourceFile, ...]], settings: Mapping[str, str]
+    out: Path,
+    cases: Mapping[str, SourceCase],
+    files: Mapping[str, tuple[SourceFile, ...]],
+    settings: Mapping[str, str],
 ) -> dict[str, CaseProperties]:
-    """The cases of an earlier run that are still valid; the others are prepared again."""
+    """The cases of an earlier run that are still valid; the others are prepared again.
+
+    Cases of a finished set with other settings are refused.
+    """
     kept = {}
-    for folder in list_folder(cases_dir):
+    finished = (out / "dataset.yaml").is_file()
+    for folder in list_folder(out / "cases"):
         problem = "" if folder.name in files else "is a case that the source does not have"
         properties = read_properties(folder)
         for key in sorted(settings.keys() | properties.settings.keys()):
             before, now = (s.get(key, "none") for s in (properties.settings, settings))
-            if before != now and not problem:
+            if before != now and not problem and finished:
                 problem = f"was prepared with another {key} ({before}, now {now})"
         if problem:
             raise PathError(folder, problem, "choose another --out")
         arrays = [folder / f"{name}.b2nd" for name in properties.sha256]
-        complete = all(path.is_file() and path.stat().st_size > 0 for path in arrays)
-        if complete and properties.sources == files[folder.name]:
+        case = cases[folder.name]
+        facts = (properties.patient, properties.group, properties.annotated, properties.sources)
+        if (
+            all(path.is_file() and path.stat().st_size > 0 for path in arrays)
+            and facts == (case.patient, case.group, case.annotated, files[folder.name])
+            and properties.settings == settings
+        ):
             kept[folder.name] = properties
     return kept
 
 
-def _finish(
-    info: DatasetInfo,
-    out: Path,
-    cases: Sequence[CaseProperties],
-    problems: Sequence[PathError],
-    seed: int,
-    folds: int,
+def _write_splits(path: Path, made: Splits, requested: bool) -> bool:
+    """Write splits.json unless it was edited, and return whether it was.
+
+    An edited file is kept; a PathError if other parts were `requested`.
+    """
+    existing = read_splits(path) if path.exists() else made
+    edited = existing.edited and existing.sha256() != made.sha256()
+    if edited and requested:
+        problem = "was edited or made by other options, and differs from the parts requested now"
+        raise PathError(path, problem, "remove it to replace it")
+    chosen = existing.model_copy(update={"duplicates": made.duplicates}) if edited else made
+    write_json(path, chosen.model_dump(mode="json"))
+    return edited
+
+
+def _write_description(
+    info: DatasetInfo, out: Path, cases: Sequence[CaseProperties], problems: Sequence[PathError]
 ) -> None:
-    """Write splits.json, then dataset.yaml."""
-    duplicates = find_duplicates((c.patient, c.voxels_sha256) for c in cases)
-    patient_of = {c.name: c.patient for c in cases}
-    splits = make_splits(patient_of, duplicates, info.split_counts, seed, folds)
-    write_json(out / "splits.json", splits.model_dump(mode="json"))
-    top = max(1, *(max(c.voxels) for c in cases))
+    """Write dataset.yaml."""
+    top = max(1, *(max(c.voxels, default=0) for c in cases))
     numbered = {0: "background"} | {v: f"class {v}" for v in range(1, top + 1)}
     packages = ("numpy", "scipy", "nibabel", "blosc2")
     info = info.model_copy(
         update={
             "classes": info.classes or numbered,
             "has_truth": all("truth" in c.sha256 for c in cases),
-            "cases": tuple(patient_of),
+            "cases": tuple(c.name for c in cases),
             "skipped": tuple(str(problem) for problem in problems),
             "versions": {"segcal": __version__} | {name: version(name) for name in packages},
         }
@@ -224,13 +359,18 @@ def _finish(
 def fingerprint(cases: Iterable[CaseProperties], info: DatasetInfo) -> str:
     """One hash over everything stored of the cases and everything that gives it its meaning.
 
-    Not covered: the times of the source files, the name of the set, versions, skipped cases.
+    Not covered: groups, the times of the source files, the name of the set, versions, skipped
+    cases.
     """
     stored = []
     for case in sorted(cases, key=lambda c: c.name):
         content = case.model_dump(mode="json")
         for source in content["sources"]:
             del source["mtime_ns"]
+        # A group decides only how results are listed.
+        del content["group"]
+        if content["annotated"] is None:
+            del content["annotated"]
         stored.append(content)
     text = json.dumps([stored, info.meaning()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,6 +1,10 @@
 """Splits by patient: counts or proportions, seeded; identical scans stay in one part."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from segcal.core.checks import check_int
 from segcal.core.errors import PathError
+from segcal.data.case_tables import read_case_table
 
 PARTS = ("train", "val", "test")
 
@@ -17,11 +22,18 @@ class Fold(BaseModel, frozen=True, extra="forbid"):
     train: tuple[str, ...]
     val: tuple[str, ...]
 
+    def only(self, names: Container[str]) -> "Fold":
+        """The fold without cases that are not in `names`."""
+        train, val = (tuple(n for n in part if n in names) for part in (self.train, self.val))
+        return Fold(train=train, val=val)
+
 
 class Splits(BaseModel, frozen=True, extra="forbid"):
     """`splits.json`: case names of each part, and k folds over the cases outside the test set.
 
-    `duplicates` lists groups of patients that share an identical scan.
+    `duplicates` lists groups of patients that share an identical scan; `excluded` the cases left
+    out of all parts because their scan is in a test set that was given. `generated_sha256` tells
+    whether the file was edited.
     """
 
     version: Literal[1] = 1
@@ -31,6 +43,18 @@ class Splits(BaseModel, frozen=True, extra="forbid"):
     test: tuple[str, ...]
     folds: tuple[Fold, ...] = ()
     duplicates: tuple[tuple[str, ...], ...] = ()
+    excluded: tuple[str, ...] = ()
+    generated_sha256: str = ""
+
+    def sha256(self) -> str:
+        """Hash of the parts and folds."""
+        content = self.model_dump_json(include={*PARTS, "folds"})
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @property
+    def edited(self) -> bool:
+        """Whether a user wrote or changed the parts, which `prepare` then never replaces."""
+        return self.generated_sha256 != self.sha256()
 
 
 def read_splits(path: Path) -> Splits:
@@ -42,7 +66,9 @@ def read_splits(path: Path) -> Splits:
     except ValidationError as error:
         first = error.errors()[0]
         reason = ": ".join([*map(str, first["loc"]), first["msg"]])
-        raise PathError(path, f"is not a list of splits ({reason})", "correct it") from error
+        raise PathError(
+            path, f"is not a list of splits ({reason})", "correct or remove it"
+        ) from error
 
 
 def find_duplicates(scans: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
@@ -89,24 +115,120 @@ def make_splits(
     counts: Sequence[int],
     seed: int = 0,
     folds: int = 5,
+    given: "GivenParts | None" = None,
 ) -> Splits:
-    """Split cases (name → patient) so that no patient or duplicate scan is in two parts."""
+    """Split cases (name → patient) so that no patient or duplicate scan is in two parts.
+
+    `given` fixes the test cases, or all parts. Other patients that share a scan with a given test
+    case are left out.
+    """
     check_int("seed", seed, low=0)
     check_folds(folds)
-    together = {patient for group in duplicates for patient in group}
-    singles = [[patient] for patient in sorted(set(patient_of.values()) - together)]
-    groups = [sorted(group) for group in duplicates] + singles
+    names = {
+        part: tuple(sorted(set(given.parts.get(part, ()) if given else ()) & set(patient_of)))
+        for part in (*PARTS, "excluded")
+    }
+    held = {patient_of[name] for name in names["test"]}
+    crossing = shared(names, patient_of, {}) + [
+        f"{name} shares its patient {patient} with a test case"
+        for name, patient in patient_of.items()
+        if patient in held and name not in names["test"]
+    ]
+    if crossing:
+        problem = f"the given parts share a patient: {crossing[0]}"
+        raise ValueError(f"{problem}; correct them, or correct --patient")
+    out = {patient_of[name] for name in names["excluded"]}
+    out |= {patient for group in duplicates if held & set(group) for patient in group} - held
+    excluded = _cases_of(patient_of, [sorted(out)])
+    free = set(patient_of.values()) - held - out
+    together = [sorted(group) for group in duplicates if set(group) <= free]
+    singles = [[patient] for patient in sorted(free - {p for group in together for p in group})]
     rng = np.random.default_rng(seed)
-    parts = _deal(groups, part_sizes(sum(map(len, groups)), counts), rng)
-    train, val, test = (_cases_of(patient_of, part) for part in parts)
-    return Splits(
-        seed=seed,
-        train=train,
-        val=val,
-        test=test,
-        folds=_folds(patient_of, [*parts[0], *parts[1]], folds, rng),
-        duplicates=tuple(tuple(d) for d in duplicates),
-    )
+    sizes = part_sizes(len(free), counts if given is None else counts[:2])
+    parts = _deal(together + singles, sizes, rng)
+    train, val, test = (_cases_of(patient_of, part) for part in (*parts, [])[:3])
+    dealt = _folds(patient_of, [*parts[0], *parts[1]], folds, rng)
+    if given is not None:
+        kept = set(patient_of) - {*excluded}
+        test = names["test"]
+        if names["val"]:
+            train, val = (tuple(n for n in names[part] if n in kept) for part in ("train", "val"))
+        dealt = tuple(fold.only(kept) for fold in given.folds) or dealt
+    made = Splits(
+        seed=seed, train=train, val=val, test=test, folds=dealt,
+        duplicates=tuple(tuple(d) for d in duplicates), excluded=excluded,
+    )  # fmt: skip
+    if given is not None and given.by_user:
+        return made  # counts as edited
+    return made.model_copy(update={"generated_sha256": made.sha256()})
+
+
+@dataclass(frozen=True)
+class GivenParts:
+    """Parts that are not drawn: only "test" (train and val are drawn from the rest), or all.
+
+    `by_user` is False if the folders of the data set decide.
+    """
+
+    parts: Mapping[str, Sequence[str]]
+    folds: tuple[Fold, ...] = ()
+    by_user: bool = True
+
+
+_PART_NAMES = {
+    "train": "train", "training": "train", "tr": "train", "val": "val", "valid": "val",
+    "validation": "val", "test": "test", "testing": "test", "ts": "test", "excluded": "excluded",
+}  # fmt: skip
+
+
+def read_given_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
+    """The parts in a file of `--splits`.
+
+    The file is a `splits.json` of segcal, a `splits_final.json` of nnU-Net (its folds; fold 0 gives
+    train and val, the cases in no fold are the test set), or a CSV file with the columns `case` or
+    `patient`, and `part`.
+    """
+    if path.suffix.lower() == ".json":
+        given = _read_json_parts(path, patient_of)
+    else:
+        table = read_case_table(path, patient_of, ("part", "split", "set"))
+        parts: dict[str, list[str]] = {part: [] for part in _PART_NAMES.values()}
+        for name, value in table.items():
+            if value.lower() not in _PART_NAMES:
+                raise PathError(path, f"has the part {value!r}", "use train, val and test")
+            parts[_PART_NAMES[value.lower()]].append(name)
+        given = GivenParts(parts)
+    listed = Counter(name for names in given.parts.values() for name in names)
+    unknown = sorted(set(listed) - set(patient_of))
+    missing = sorted(set(patient_of) - set(listed))
+    twice = sorted(name for name, count in listed.items() if count > 1)
+    for names, problem in ((unknown, "lists the unknown case"), (twice, "lists twice the case"),
+                           (missing, "does not list the case")):  # fmt: skip
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise PathError(path, f"{problem} {names[0]}{more}", "correct the file of --splits")
+    return given
+
+
+def _read_json_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, list):
+            folds = tuple(Fold(train=f["train"], val=f["val"]) for f in content)
+            listed = {name for fold in folds for name in (*fold.train, *fold.val)}
+            test = sorted(set(patient_of) - listed)
+            return GivenParts({**dict(folds[0]), "test": test}, folds)
+        parts = {_PART_NAMES[k]: list(v) for k, v in content.items() if k in _PART_NAMES}
+        folds = tuple(Fold.model_validate(fold) for fold in content.get("folds", ()))
+        if not parts:
+            raise ValueError("no train, val or test")
+        return GivenParts(parts, folds)
+    except OSError as error:
+        raise PathError(path, f"cannot be read ({error.strerror})", "check --splits") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        problem = f"is not a list of splits ({str(error).splitlines()[0]})"
+        remedy = "give {train, val, test}, nnU-Net's splits_final.json or a CSV file"
+        raise PathError(path, problem, remedy) from error
 
 
 def check_folds(folds: int) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.data.case import Case, CaseProperties
+from segcal.data.grid import IGNORED
 from segcal.data.info import Dtype
 
 DTYPES: tuple[Dtype, ...] = ("float16", "uint8")
@@ -85,6 +86,8 @@ def pack_case(
         intensity=case.intensity,
         voxels_sha256=case.voxels_sha256,
         sha256={name: array_sha256(array) for name, array in arrays.items()},
+        group=case.group,
+        annotated=case.annotated,
         settings=dict(settings),
         sources=case.sources,
         notes=case.notes,
@@ -100,8 +103,8 @@ def channel_ranges(image: NDArray[np.float32]) -> tuple[tuple[float, float], ...
 
 
 def count_labels(label: NDArray[np.uint8]) -> dict[int, int]:
-    """Number of voxels of each label that occurs."""
-    counts = np.bincount(label.ravel(), minlength=256)
+    """Number of voxels of each class that occurs; ignored voxels are not counted."""
+    counts = np.bincount(label.ravel(), minlength=256)[:IGNORED]
     return {int(v): int(counts[v]) for v in np.flatnonzero(counts)}
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from segcal.core.checks import check_int, check_number
-from segcal.data.dataset import PreparedDataset
+from segcal.data.dataset import IGNORE_INDEX, PreparedDataset
+from segcal.data.grid import IGNORED
 from segcal.data.resample import center_start, crop_or_pad, present
 from segcal.data.store import decode_image
 
@@ -18,7 +19,7 @@ _KEPT_VOXELS = 2048
 
 
 class Batch(NamedTuple):
-    """Image (B, C, *S) float, target (B, *S) int64, and the case name of each image.
+    """Image (B, C, *S) float, target (B, *S) int64 (ignored voxels: -100), and the case names.
 
     A single item is the same without B. torch's default collation keeps the type.
     """
@@ -28,11 +29,16 @@ class Batch(NamedTuple):
     case: str | tuple[str, ...]
 
 
+def to_target(label: Tensor) -> Tensor:
+    """Stored labels (uint8) as the target of a loss: int64, ignored voxels -100."""
+    return label.long().masked_fill_(label == IGNORED, IGNORE_INDEX)
+
+
 class SliceDataset(Dataset[Batch]):
     """Every slice of every case of a part, in order.
 
     Cases of different sizes (recipe `native`) need `size`: their slices are center-cropped or
-    padded to it with 0 and background.
+    padded to it with 0; padding is ignored (-100).
     """
 
     def __init__(
@@ -56,8 +62,8 @@ class SliceDataset(Dataset[Batch]):
         case = self.cases[number]
         stored = self.fit(case.read("image", (slice(None), z)), case.stored_zero())
         image = decode_image(stored, case.properties.scale, case.properties.offset)
-        target = self.fit(case.label_slice(z)[None], (0,))[0].astype(np.int64)
-        return Batch(torch.from_numpy(image), torch.from_numpy(target), case.name)
+        label = self.fit(case.label_slice(z)[None], (IGNORED,))[0]
+        return Batch(torch.from_numpy(image), to_target(torch.from_numpy(label)), case.name)
 
     def shape(self) -> tuple[int, int] | None:
         """The shape (Y, X) of all slices, or None if they differ."""
@@ -130,8 +136,8 @@ class PatchDataset(Dataset[Batch]):
         # Only the slices of the box are decompressed; the part outside the volume is padded.
         inside = [min(s, 0) for s in start]
         image = np.asarray(crop_or_pad(case.image(box), inside, self.patch_size, 0))
-        target = crop_or_pad(case.label(box), inside, self.patch_size, 0).astype(np.int64)
-        return Batch(torch.from_numpy(image), torch.from_numpy(target), case.name)
+        label = crop_or_pad(case.label(box), inside, self.patch_size, IGNORED)
+        return Batch(torch.from_numpy(image), to_target(torch.from_numpy(label)), case.name)
 
     def _start(self, number: int, rng: np.random.Generator) -> list[int]:
         """First voxel of the patch; the patch lies inside the volume if it fits."""
@@ -155,7 +161,7 @@ class PatchDataset(Dataset[Batch]):
             label = self.cases[number].label()
             rng = np.random.default_rng([self.seed, number])
             found = []
-            for value in [v for v in present(label) if v > 0]:
+            for value in [v for v in present(label) if 0 < v < IGNORED]:
                 voxels = np.flatnonzero(label == value)
                 if len(voxels) > _KEPT_VOXELS:
                     voxels = rng.choice(voxels, _KEPT_VOXELS, replace=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class PredictedCase:
         image: (C, *S) or (*S), for pictures.
         logits: (K, *S), for metrics of logits.
         true_probs: true probabilities (K, *S), where they are known.
+        annotated: the classes that the labels show; None for all. Values of other classes, and of
+            structures with other classes, are NaN.
     """
 
     name: str
@@ -37,6 +40,7 @@ class PredictedCase:
     image: NDArray[Any] | None = None
     logits: NDArray[Any] | Tensor | None = None
     true_probs: NDArray[Any] | None = None
+    annotated: tuple[int, ...] | None = None
 
 
 def evaluate_predicted_case(
@@ -50,6 +54,12 @@ def evaluate_predicted_case(
         case.probs, case.target, case.spacing_mm, case=case.name, **names,
         groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
     )  # fmt: skip
+    if case.annotated is not None:
+        unknown = {name for name, labels in groups.items() if not {*labels} <= {*case.annotated}}
+        unknown |= {str(k) for k in range(len(case.probs)) if k not in case.annotated}
+        result.rows = [
+            replace(row, value=math.nan) if row.label in unknown else row for row in result.rows
+        ]
     return result, _draw(case)
 
 

@@ -237,11 +237,12 @@ def predicted_cases(
         yield PredictedCase(
             name=case.name,
             probs=found.probs.to(target_device),
-            target=case.label(),
+            target=case.target(),
             spacing_mm=case.spacing_mm,
             image=image,
             logits=None if found.logits is None else found.logits.to(target_device),
             true_probs=case.truth(),
+            annotated=case.properties.annotated,
         )
 
 

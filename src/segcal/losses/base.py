@@ -243,9 +243,20 @@ def loss_terms(loss: nn.Module, logits: Tensor, target: Tensor) -> dict[str, Ten
 
 
 def call_loss(loss: nn.Module, logits: Tensor, target: Tensor) -> Tensor:
-    """`loss(logits, target)`, with a channel axis for labels where MONAI expects one."""
+    """`loss(logits, target)`, with a channel axis for labels where MONAI expects one.
+
+    A loss that cannot ignore pixels (MONAI's) gets background with probability 1 there, as label
+    and as prediction: such pixels have no gradient.
+    """
     one_hot = any(getattr(module, "to_onehot_y", False) for module in loss.modules())
-    if one_hot and target.ndim == logits.ndim - 1:
+    labels = target.ndim == logits.ndim - 1 and not isinstance(loss, WeightedSum)
+    if labels and (one_hot or not any(hasattr(m, "ignore_index") for m in loss.modules())):
+        ignored = target == IGNORE_INDEX
+        certain = logits.new_full((1, logits.shape[1], *(1 for _ in target.shape[1:])), -30.0)
+        certain[:, 0] = 30.0
+        logits = torch.where(ignored.unsqueeze(1), certain, logits)
+        target = target.masked_fill(ignored, 0)
+    if one_hot and labels:
         target = target.unsqueeze(1)
     value = loss(logits, target)
     if not isinstance(value, Tensor):

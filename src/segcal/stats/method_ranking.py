@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from segcal.core.checks import check_choice
+from segcal.core.patients import patients_of
 from segcal.metrics import DEFAULT_REGION
-from segcal.stats.patients import by_patient, patients_of
+from segcal.stats.patients import by_patient
 from segcal.stats.ranking import (
     PAPER_METRICS,
     CaseScores,

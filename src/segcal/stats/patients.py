@@ -1,42 +1,19 @@
-"""Patients with several cases: their names, and one value per patient.
+"""Patients with several cases: one value per patient.
 
 Scans of one patient are similar. A test or an interval that treats them as independent is too
 confident.
 """
 
-import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from segcal.core.checks import check_int
+from segcal.core.patients import patients_of
 from segcal.stats.ranking import CaseScores, Floats
-
-
-def patients_of(cases: Iterable[str], pattern: str) -> dict[str, str]:
-    r"""Case → patient: the match of a regular expression in the name, or its first group.
-
-    Example:
-        >>> patients_of(["patient001_frame01", "patient001_frame12"], r"patient\d+")
-        {'patient001_frame01': 'patient001', 'patient001_frame12': 'patient001'}
-    """
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"--patient {pattern!r} is not a regular expression ({error})") from error
-    out = {}
-    for case in cases:
-        found = expression.search(case)
-        if found is None:
-            raise ValueError(f"--patient {pattern!r} does not match case {case!r}")
-        patient = found[1] if found.groups() else found[0]
-        if not patient:
-            raise ValueError(f"--patient {pattern!r} matches an empty name in case {case!r}")
-        out[case] = patient
-    return out
 
 
 def make_folds(

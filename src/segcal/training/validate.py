@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from segcal.data import PreparedCase, free_bytes
+from segcal.data import IGNORED, PreparedCase, free_bytes
 from segcal.metrics import DEFAULT_REGION, CalibrationBins, check_groups, dsc_from_confusion
 from segcal.models import predict_logits
 from segcal.training.errors import NonFiniteLossError
@@ -39,6 +39,7 @@ class _Stack:
     """Volumes concatenated along Z, which are predicted and scored together."""
 
     names: list[str]
+    shown: list[Sequence[int]]  # the classes that the labels of each volume show
     lengths: list[int]
     image: Tensor  # (C, Z, Y, X)
     target: Tensor  # (Z, Y, X), uint8: int64 would take eight times the memory
@@ -117,7 +118,9 @@ class Validator:
         # mps has no float64, which the metrics use: its logits are scored on the CPU.
         scored_on = torch.device("cpu") if self.device.type == "mps" else self.device
         names, placed = [case.name for case in cases], image.to(self.device)
-        stack = _Stack(names, lengths, placed, target.to(scored_on), volume.to(scored_on))
+        every = range(self.num_classes)
+        shown: list[Sequence[int]] = [case.properties.annotated or every for case in cases]
+        stack = _Stack(names, shown, lengths, placed, target.to(scored_on), volume.to(scored_on))
         if self._keep:
             self._kept[number] = stack
         return stack
@@ -146,13 +149,20 @@ class Validator:
             raise NonFiniteLossError(f"the logits of validation case {name} are not finite")
         probs, classes = logits.softmax(0), self.num_classes
         # First, because it checks that every label has a class.
-        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths)
+        counted = stack.target != IGNORED
+        bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths, counted)
         pairs = (stack.volume * classes + stack.target) * classes + probs.argmax(0)
-        counts = torch.bincount(pairs.flatten(), minlength=len(bins) * classes**2)
+        last = len(bins) * classes**2
+        # Ignored voxels go to one more count: selecting the others would wait for the device.
+        pairs = torch.where(counted, pairs, last)
+        counts = torch.bincount(pairs.flatten(), minlength=last + 1)[:last]
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
         scores = []
-        for name, table, one in zip(stack.names, tables, bins, strict=True):
-            dsc = {key: dsc_from_confusion(table, labels) for key, labels in self.groups.items()}
+        for name, shown, table, one in zip(stack.names, stack.shown, tables, bins, strict=True):
+            dsc = {
+                key: dsc_from_confusion(table, labels) if {*labels} <= {*shown} else math.nan
+                for key, labels in self.groups.items()
+            }
             scores.append(CaseScore(name, dsc, one.ece(), one.cece()))
         return scores
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from segcal.core.errors import PathError, list_folder
@@ -15,7 +16,8 @@ class AcdcSource(Source):
     """ACDC: cardiac cine MR, ED and ES frames.
 
     patientNNN/{Info.cfg, patientNNN_frameFF.nii.gz, patientNNN_frameFF_gt.nii.gz}, in the source
-    folder or in its folder `training`.
+    folder or in its folder `training`. Patients in a folder `testing` are the test set. `Group` in
+    Info.cfg, the pathology, is stored as the group.
     """
 
     name = "acdc"
@@ -30,24 +32,35 @@ class AcdcSource(Source):
     folder: Path
 
     def cases(self) -> Iterator[SourceCase | PathError]:
-        training = self.folder / "training"
-        root = training if training in list_folder(self.folder) else self.folder
-        patients = [p for p in list_folder(root) if re.fullmatch(r"patient\d+", p.name)]
-        return collect([p for p in patients if p.is_dir()], _frames)
+        names = {p.name for p in list_folder(self.folder)}
+        root = self.folder / "training" if "training" in names else self.folder
+        yield from collect(_patients(root), _frames)
+        # Older downloads have a test set without masks.
+        testing = _patients(self.folder / "testing") if {"training", "testing"} <= names else []
+        if any(any(path.glob("*_gt.nii*")) for path in testing):
+            for case in collect(testing, _frames):
+                yield case if isinstance(case, PathError) else replace(case, part="test")
+
+
+def _patients(folder: Path) -> list[Path]:
+    found = (p for p in list_folder(folder) if re.fullmatch(r"patient\d+", p.name))
+    return [path for path in found if path.is_dir()]
 
 
 def _frames(folder: Path) -> list[SourceCase]:
     cases: list[SourceCase] = []
-    for phase, number in _read_info(folder / "Info.cfg").items():
+    frames, group = _read_info(folder / "Info.cfg")
+    for phase, number in frames.items():
         name = f"{folder.name}_frame{number:02d}"
         image = require_nifti(folder, name, f"the {phase} frame")
         label = require_nifti(folder, f"{name}_gt", f"the mask of the {phase} frame")
-        cases.append(FileCase(name, folder.name, (image,), label, notes={"phase": phase}))
+        notes = {"phase": phase}
+        cases.append(FileCase(name, folder.name, (image,), label, notes, group=group))
     return cases
 
 
-def _read_info(path: Path) -> dict[str, int]:
-    """The frame numbers of ED and ES."""
+def _read_info(path: Path) -> tuple[dict[str, int], str | None]:
+    """The frame numbers of ED and ES, and the pathology."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -61,4 +74,5 @@ def _read_info(path: Path) -> dict[str, int]:
         frames[phase] = int(found[1])
     if frames["ED"] == frames["ES"]:
         raise PathError(path, "gives ED and ES the same frame", "download the file again")
-    return frames
+    group = re.search(r"^\s*Group\s*:\s*(\w+)", text, flags=re.MULTILINE)
+    return frames, group[1] if group else None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from segcal.data.formats import (
     read_labels,
     read_masks,
 )
-from segcal.data.grid import GridRecipe, Shape, plan_grid
+from segcal.data.grid import IGNORED, GridRecipe, Shape, Spacing, plan_grid
 from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.orientation import turn_labels
@@ -37,11 +37,18 @@ class SourceCase(ABC):
     """One case of a source. Worker processes receive it, so it must be picklable.
 
     `patient` decides the splits: cases of one patient stay in one part. Files of the supported
-    formats need no own class, see `FileCase`; for another format write a subclass.
+    formats need no own class, see `FileCase`; for another format write a subclass. Optional facts:
+    `group` (site, scanner, pathology), `part` ("test" if the data set says so), `mask` (a file on
+    the grid of the image; voxels where it is 0 are ignored) and `annotated` (the classes that the
+    label map shows, if these are not all of them).
     """
 
     name: str
     patient: str
+    group: str | None = field(default=None, kw_only=True)
+    part: Literal["test"] | None = field(default=None, kw_only=True)
+    mask: Path | None = field(default=None, kw_only=True)
+    annotated: tuple[int, ...] | None = field(default=None, kw_only=True)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -51,6 +58,14 @@ class SourceCase(ABC):
     @abstractmethod
     def shape(self) -> Shape:
         """Shape (Z, Y, X) of the image; fast, reads no voxels."""
+
+    def spacing_mm(self) -> Spacing | None:
+        """Spacing (Z, Y, X) of the image; fast. None if it is not known before the case is read."""
+        return None
+
+    def labels(self) -> dict[int, Path]:
+        """The labels that occur in its files, with the file; empty if `load` alone can tell."""
+        return {}
 
     @abstractmethod
     def load(self, info: DatasetInfo) -> Case:
@@ -82,6 +97,14 @@ class FileCase(SourceCase):
 
     def shape(self) -> Shape:
         return self.header().shape
+
+    def spacing_mm(self) -> Spacing:
+        return self.header().spacing_mm
+
+    def labels(self) -> dict[int, Path]:
+        if not isinstance(self.label, Path):
+            return {}
+        return dict.fromkeys(present(read_labels(self.label, self.arrays[1])[0]), self.label)
 
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels), self.arrays[0])
@@ -121,16 +144,19 @@ def _read_label(
 
 
 def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> NDArray[np.uint8]:
-    known = info.label_map or {v: v for v in info.file_labels or range(256)}
+    known = info.label_map or {v: v for v in info.file_labels or range(IGNORED)}
     unknown = sorted(set(present(labels)) - set(known))
     if unknown:
-        listed = ", ".join(map(str, sorted(known))) if len(known) < 256 else "0 to 255"
+        listed = (
+            ", ".join(map(str, sorted(known))) if len(known) < IGNORED else f"0 to {IGNORED - 1}"
+        )
         problem = f"holds label {', '.join(map(str, unknown[:5]))}, outside the list {listed}"
         named = ", or name all classes (--classes)" if info.source in ("folder", "msd") else ""
         raise PathError(path, problem, f"correct the label map{named}")
-    table = np.zeros(max(known) + 1, dtype=np.uint8)
-    table[list(known)] = list(known.values())
-    return np.asarray(table[labels])
+    lowest = min(known)
+    table = np.zeros(max(known) - lowest + 1, dtype=np.uint8)
+    table[[value - lowest for value in known]] = list(known.values())
+    return np.asarray(table[labels if lowest == 0 else labels.astype(np.int64) - lowest])
 
 
 class Source(ABC):
@@ -144,7 +170,10 @@ class Source(ABC):
         name: stored in dataset.yaml as `source`.
         layout: what the folder must hold; shown when no case is found.
         paper_grid: the grid of recipe `paper`; without it the recipe is `padded`.
+        spacing: the spacing of recipe `padded`: (Z, Y, X) in mm, `median` or `native`.
         knows_patients: False if the files do not tell which cases belong to one patient.
+        check_labels: whether the labels of all files are read first, to find gaps in them.
+        ask_modality: whether values as in CT stop the preparation.
         folder: the folder it reads; None if it reads none.
         description: the facts about the data set; a class attribute, or set by `__init__`.
 
@@ -170,8 +199,11 @@ class Source(ABC):
     name: ClassVar[str] = "custom"
     layout: ClassVar[str] = ""
     paper_grid: ClassVar[GridRecipe | None] = None
-    knows_patients: ClassVar[bool] = True
+    check_labels: ClassVar[bool] = False
 
+    knows_patients: bool = True
+    ask_modality: bool = False
+    spacing: Spacing | Literal["median", "native"] = "native"
     folder: Path | None = None
     description: Description
 
@@ -189,7 +221,8 @@ class Source(ABC):
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
         """What decides how files become arrays; a case is kept only if its settings are equal."""
-        return {
+        padding = {"padding": "ignored"} if info.recipe == "padded" else {}
+        return padding | {
             "grid": info.grid.model_dump_json(),
             "intensity": info.intensity.model_dump_json(),
             "channels": ", ".join(info.channels),

@@ -1,21 +1,32 @@
 """Any folder: images and labels paired by name, or nnU-Net's raw layout."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
-from segcal.data.grid import IGNORED
+from segcal.core.patients import patients_of
+from segcal.data.case_tables import read_annotated
+from segcal.data.formats import find_label, scan_name
+from segcal.data.grid import IGNORED, Spacing
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import CT_WINDOW, Intensity
 from segcal.data.sources.base import ARRAYS, FileCase, Source, SourceCase
 from segcal.data.sources.dataset_json import DatasetJson, read_dataset_json
-from segcal.data.sources.folder_layouts import class_names, list_folder_cases
+from segcal.data.sources.folder_layouts import class_names, list_folder_cases, paired_cases
 
 Modality = Literal["mr", "ct"]
+Normalize = Literal["all", "nonzero"]
+# PATIENT_SCAN, where PATIENT holds a digit: patient001_frame01, P03-ES, 0012_n2, sub-01_ses-2.
+_SCAN_OF_PATIENT = re.compile(
+    r"(.*\d.*?)([_.-])(?:[a-z]{0,8}-?\d{1,3}|ed|es|left|right|l|r|pre|post|baseline|follow-?up)",
+    re.IGNORECASE,
+)
 
 
 class FolderSource(Source):
@@ -24,7 +35,7 @@ class FolderSource(Source):
     Plain: images/NAME.nii.gz and labels/NAME.nii.gz, or NAME.nii.gz and NAME_seg.nii.gz.
 
     nnU-Net: imagesTr/NAME_0000.nii.gz, NAME_0001.nii.gz, … (one file per channel) and
-    labelsTr/NAME.nii.gz, with dataset.json.
+    labelsTr/NAME.nii.gz, with dataset.json. Cases in imagesTs/ and labelsTs/ are the test set.
 
     One mask per class: labels/NAME/CLASS.nii.gz, labels/NAME_CLASS.nii.gz, or, as TotalSegmentator
     writes them, NAME/ct.nii.gz and NAME/segmentations/CLASS.nii.gz.
@@ -32,7 +43,7 @@ class FolderSource(Source):
 
     name = "folder"
     layout = "images/NAME.nii.gz and labels/NAME.nii.gz, or the same in imagesTr/ and labelsTr/"
-    knows_patients = False
+    check_labels = True
     folder: Path
 
     def __init__(
@@ -43,29 +54,70 @@ class FolderSource(Source):
             Modality | None, "mr or ct, if dataset.json does not name the channels."
         ] = None,
         window: Annotated[tuple[float, float] | None, "CT window: lower and upper value."] = None,
+        normalize: Annotated[
+            Normalize | None, "z-score over all voxels, or over those that are not 0 (nonzero)."
+        ] = None,
+        spacing: Annotated[
+            str, "Z,Y,X in mm, median (of all cases), or native (no resampling)."
+        ] = "median",
         classes: Annotated[str | None, "Names of labels 1, 2, …, separated by commas."] = None,
+        map: Annotated[str | None, "Labels to change: 255=1,2=0."] = None,
+        ignore_label: Annotated[int | None, "Label of voxels that do not count."] = None,
+        mask: Annotated[
+            Path | None, "Folder of field-of-view masks, named like the labels; outside is ignored."
+        ] = None,
+        annotated: Annotated[
+            Path | None, "CSV or JSON: the classes that each partially labeled case annotates."
+        ] = None,
+        patient: Annotated[
+            str | None, "Regular expression: the patient in a case name (its first group)."
+        ] = None,
+        patient_per_case: Annotated[bool, "Every case is another patient."] = False,
         arrays: Annotated[str, "Names of image and labels in .npz and .h5."] = "image,label",
     ) -> None:
         self.folder = Path(folder)
         self.arrays = _named_arrays(arrays)
         list_folder(self.folder)
         content = read_dataset_json(self.folder / "dataset.json")
-        self._found = list(self.list_cases(content))
+        found = [*self.list_cases(content), *self._test_cases(content)]
+        named = content.classes or class_names(found)
+        if classes is not None:
+            named = _named_classes(classes)
+        patients = _patients(self.folder, found, patient, patient_per_case)
+        shown = {} if annotated is None else read_annotated(annotated, patients, named)
+        self._found = [
+            case
+            if isinstance(case, PathError)
+            else replace(
+                case,
+                patient=patients[case.name],
+                mask=None if mask is None else _find_mask(mask, case.name),
+                annotated=shown.get(case.name),
+            )
+            for case in found
+        ]
+        self.knows_patients = patient is not None or patient_per_case
+        self.spacing = _spacing(spacing)
+        ignored = content.ignore if ignore_label is None else ignore_label
+        intensity = _intensity(content.channels, modality, window, normalize)
+        self.ask_modality = modality is None and not content.channels and normalize is None
         self.description = Description(
             name=self.folder.resolve().name,
-            channels=content.channels or _numbered_channels(self._found),
-            classes=(content.classes or class_names(self._found))
-            if classes is None
-            else _named_classes(classes),
+            channels=content.channels or _numbered_channels(found),
+            classes=named,
             regions=content.regions,
-            label_map=None
-            if content.ignore is None
-            else {value: value for value in content.classes} | {content.ignore: IGNORED},
-            intensity=_intensity(content.channels, modality, window),
+            label_map=_label_map(named, map, ignored),
+            intensity=intensity,
         )
 
     def cases(self) -> Iterator[SourceCase | PathError]:
         return iter(self._found)
+
+    def _test_cases(self, content: DatasetJson) -> Iterator[SourceCase | PathError]:
+        images, labels = self.folder / "imagesTs", self.folder / "labelsTs"
+        if images.is_dir() and labels.is_dir():
+            for case in paired_cases(images, labels, len(content.channels), self.arrays):
+                yield case if isinstance(case, PathError) else replace(case, part="test")
 
     def settings(self, info: DatasetInfo) -> dict[str, str]:
         named = {} if self.arrays == ARRAYS else {"arrays": ", ".join(self.arrays)}
@@ -106,8 +158,75 @@ def _named_classes(classes: str) -> dict[int, str]:
     return dict(enumerate(names))
 
 
+def _find_mask(folder: Path, name: str) -> Path:
+    masks = {scan_name(path) or "": path for path in list_folder(folder, "--mask")}
+    found = find_label(masks, name)
+    if found is None:
+        raise PathError(folder / f"{name}.nii.gz", "is missing (a mask of --mask)", "add it")
+    return found
+
+
+def _patients(
+    folder: Path, found: Iterable[SourceCase | PathError], patient: str | None, per_case: bool
+) -> dict[str, str]:
+    """Case → patient; an error if names look like several scans of one patient."""
+    names = [case.name for case in found if isinstance(case, SourceCase)]
+    if patient is not None:
+        if per_case:
+            raise ValueError("Expected --patient or --patient-per-case, but got both.")
+        return patients_of(names, patient)
+    scans: dict[str, list[str]] = {}
+    for name in names:
+        # A numbered or named scan after something that holds a number itself.
+        match = _SCAN_OF_PATIENT.fullmatch(name)
+        if match and not per_case:
+            scans.setdefault(match[1], []).append(name)
+    for shared in scans.values():
+        if len(shared) > 1:
+            problem = f"{shared[0]} and {shared[1]} look like scans of one patient"
+            ending = _SCAN_OF_PATIENT.fullmatch(shared[0])
+            example = f"--patient '(.+){ending[2] if ending else '_'}'"
+            raise PathError(folder, problem, f"add {example} or --patient-per-case")
+    return {name: name for name in names}
+
+
+def _label_map(
+    classes: Mapping[int, str], changes: str | None, ignored: int | None
+) -> dict[int, int] | None:
+    """Label in the files → stored label, from `--map` and `--ignore-label`."""
+    if changes is None and ignored is None:
+        return None
+    table = {value: value for value in classes or range(IGNORED)}
+    for pair in (changes or "").split(",") if changes else ():
+        match = re.fullmatch(r"\s*(-?\d+)\s*=\s*(\d+)\s*", pair)
+        if match is None or int(match[2]) not in (classes or range(IGNORED)):
+            raise ValueError(
+                "Expected argument `map` to be pairs LABEL=CLASS of classes 0 to "
+                f"{max(classes or (IGNORED - 1,))}, as in 255=1,2=0, but got {pair!r}."
+            )
+        table[int(match[1])] = int(match[2])
+    return table if ignored is None else table | {ignored: IGNORED}
+
+
+def _spacing(text: str) -> Spacing | Literal["median", "native"]:
+    if text in ("median", "native"):
+        return "median" if text == "median" else "native"
+    try:
+        z, y, x = (float(part) for part in text.split(","))
+        if min(z, y, x) > 0 and max(z, y, x) < math.inf:
+            return z, y, x
+    except ValueError:
+        pass
+    raise ValueError(
+        f"Expected argument `spacing` to be Z,Y,X in mm, median or native, but got {text!r}."
+    )
+
+
 def _intensity(
-    channels: tuple[str, ...], modality: str | None, window: tuple[float, float] | None
+    channels: tuple[str, ...],
+    modality: str | None,
+    window: tuple[float, float] | None,
+    normalize: str | None,
 ) -> Intensity:
     """A window for CT, z-score for everything else; `modality` overrides the channel names."""
     if modality is None:
@@ -116,7 +235,10 @@ def _intensity(
     if modality == "mr":
         if window is not None:
             raise ValueError("Expected argument `window` for CT only; add --modality ct.")
-        return Intensity()
+        check_choice("normalize", normalize or "all", get_args(Normalize))
+        return Intensity(nonzero=normalize == "nonzero")
+    if normalize is not None:
+        raise ValueError("Expected argument `normalize` for MR only; CT is windowed.")
     low, high = window or CT_WINDOW
     if not -math.inf < low < high < math.inf:
         raise ValueError(
