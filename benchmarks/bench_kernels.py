@@ -20,9 +20,9 @@ import monai.losses
 import torch
 import torch.nn.functional as F
 from _common import RESULTS, environment, write_results
-from torch import Tensor
+from torch import Tensor, nn
 
-from segcal.losses import CrossEntropyLoss, NACLLoss, SegmentationLoss, make_loss
+from segcal.losses import CrossEntropyLoss, DiceLoss, NACLLoss, WeightedSum, make_loss
 from segcal.losses.kernels import launch as fast_launch
 
 DEVICE = "cuda"
@@ -31,10 +31,16 @@ SMALL = [(2, 4, 128, 128), (16, 4, 224, 224)]
 LARGE = [(512, 4, 192, 192), (2, 4, 128, 192, 192), (2, 14, 128, 128, 128)]
 ROUNDS = 5
 REFERENCE, MONAI = "torch F.cross_entropy", "MONAI NACLLoss"
-# In the order in which they are compiled.
+# In the order in which they are compiled; "NAME + FORM dice" adds Dice to a pixel loss.
 LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     "nacl": ("nacl", {}),
     "ce": ("ce", {}),
+    "ce + linear dice": ("ce", {}),
+    "ce + proper dice": ("ce", {}),
+    "nacl + linear dice": ("nacl", {}),
+    "nacl + proper dice": ("nacl", {}),
+    "ce + squared dice": ("ce", {}),
+    "ce + proper dice over batch": ("ce", {}),
     "svls": ("svls", {}),
     "nacl, gaussian": ("nacl", {"prior": "gaussian"}),
     "mbls": ("mbls", {}),
@@ -101,42 +107,83 @@ def monai_loss(shape: tuple[int, ...]) -> Loss:
     return loss
 
 
+def own_loss(name: str, fused: bool) -> nn.Module:
+    """A loss of `LOSSES`, in the kernels or in torch."""
+    key, options = LOSSES[name]
+    loss = make_loss(key, fused=fused, **options)
+    if " + " not in name:
+        return loss
+    form, *rest = name.partition(" + ")[2].split()
+    return WeightedSum(loss, DiceLoss(form, "batch" if "over" in rest else "image"))  # type: ignore[arg-type]
+
+
+def nnunet_formula(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy + Dice per image without background, as nnU-Net computes it."""
+    probs = logits.softmax(1)
+    axes = tuple(range(2, logits.ndim))
+    with torch.no_grad():
+        truth = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, target.unsqueeze(1), 1)
+        truth, sizes = truth[:, 1:], truth[:, 1:].sum(axes)
+    probs = probs[:, 1:]
+    overlap = (probs * truth).sum(axes)
+    dice = (2 * overlap + 1e-5) / (sizes + probs.sum(axes) + 1e-5).clip(1e-8)
+    return F.cross_entropy(logits, target) - dice.mean()
+
+
+def dice_references() -> dict[str, Loss]:
+    """Cross-entropy + Dice of MONAI and nnU-Net (its formula if it is not installed)."""
+    monai_loss = monai.losses.DiceCELoss(softmax=True, to_onehot_y=True)
+    found: dict[str, Loss] = {"MONAI DiceCELoss": lambda x, y: monai_loss(x, y.unsqueeze(1))}
+    try:
+        from nnunetv2.training.loss.compound_losses import DC_and_CE_loss
+        from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
+    except ImportError:
+        found["nnU-Net's formula"] = nnunet_formula
+        return found
+    dice = {"batch_dice": False, "smooth": 1e-5, "do_bg": False, "ddp": False}
+    theirs = DC_and_CE_loss(dice, {}, dice_class=MemoryEfficientSoftDiceLoss)
+    found["nnU-Net DC_and_CE_loss"] = lambda x, y: theirs(x, y.unsqueeze(1))
+    return found
+
+
 def candidates(shape: tuple[int, ...]) -> dict[str, Candidate]:
     """The losses without torch.compile; on small batches without the fast launcher, too."""
     found = {REFERENCE: Candidate(F.cross_entropy), MONAI: Candidate(monai_loss(shape))}
     found["segcal nacl, torch"] = Candidate(NACLLoss(fused=False))
     found["segcal ce, torch"] = Candidate(CrossEntropyLoss(fused=False))
-    for name, (loss, options) in LOSSES.items():
-        if shape in SMALL[:1] and name not in ("nacl", "ce"):
+    found["segcal ce + linear dice, torch"] = Candidate(own_loss("ce + linear dice", fused=False))
+    found |= {name: Candidate(loss) for name, loss in dice_references().items()}
+    for name in LOSSES:
+        if shape in SMALL[:1] and name not in ("nacl", "ce", "ce + linear dice"):
             continue
-        fused = make_loss(loss, fused=True, **options)
+        fused = own_loss(name, fused=True)
         found[f"segcal {name}"] = Candidate(fused)
         if shape in SMALL:
             found[f"segcal {name}, no fast launch"] = Candidate(fused, fast=False)
     return found
 
 
-def compiled(name: str) -> Candidate:
-    """The torch code of a loss, compiled."""
-    loss, options = LOSSES[name]
-    plain = make_loss(loss, fused=False, **options)
-    assert isinstance(plain, SegmentationLoss)
-    return Candidate(torch.compile(plain, fullgraph=True, dynamic=False))
-
-
 def add_compiled(
     found: dict[str, Candidate], logits: Tensor, target: Tensor, deadline: float
 ) -> None:
-    """Compile the losses of `found`, in order, until the deadline."""
-    for name in LOSSES:
-        if f"segcal {name}" not in found:
+    """Compile the torch code of the losses of `found`, in order, until the deadline."""
+    plain = {f"segcal {name}": own_loss(name, fused=False) for name in LOSSES}
+    first = dict(list(plain.items())[:2])
+    for name, loss in (first | dice_references() | plain).items():
+        if name not in found:
             continue
         if time.monotonic() > deadline:
             print(f"  {name} and those after it: not compiled, the time is over", flush=True)
             return
-        candidate = compiled(name)
-        candidate.step(logits, target)
-        found[f"segcal {name}, torch.compile"] = candidate
+        candidate = Candidate(torch.compile(loss, fullgraph=name in plain, dynamic=False))
+        try:
+            candidate.step(logits, target)
+        except Exception as error:  # the code of another project
+            if name in plain:
+                raise
+            print(f"  {name}: not compiled ({str(error).splitlines()[0]})", flush=True)
+            continue
+        found[f"{name}, torch.compile"] = candidate
 
 
 def graph_us(candidate: Candidate, logits: Tensor, target: Tensor, repeats: int) -> float:
@@ -182,7 +229,8 @@ def measure(
             "rounds_us": rounds[name],
             "extra_memory_in_logits": extra_memory(candidate, logits, target),
         }
-        if name != MONAI and candidate.fast:  # MONAI's loss cannot be captured
+        if candidate.fast and "MONAI" not in name and "nnU-Net D" not in name:
+            # The losses of others read values from the GPU and cannot be captured.
             row["graph_us"] = graph_us(candidate, logits, target, repeats)
         row["over_floor"] = row.get("graph_us", row["median_us"]) / floor
         rows[name] = row
@@ -207,7 +255,7 @@ def table(shape: tuple[int, ...], result: dict[str, Any]) -> str:
         monai_ratio = row["median_us"] / rows[MONAI]["median_us"]
         other = rows.get(f"{name.removesuffix(', no fast launch')}, torch.compile")
         eager = f"{row['median_us'] / other['median_us']:.2f} ×" if other else ""
-        both = other and "graph_us" in row
+        both = other and "graph_us" in row and "graph_us" in other
         captured = f"{row['graph_us'] / other['graph_us']:.2f} ×" if both else ""
         lines.append(
             f"| {name} | {row['median_us']:.0f}{graph} | {row['over_floor']:.2f} × | "

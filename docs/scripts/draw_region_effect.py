@@ -1,4 +1,4 @@
-"""Draw docs/images/region_effect.png: one calibrated map, four regions, four verdicts.
+"""Draw docs/images/region_effect.png: one calibrated map, six regions, two verdicts.
 
 python docs/scripts/draw_region_effect.py
 """
@@ -15,12 +15,17 @@ from segcal.metrics import REGIONS, CalibrationBins
 
 GREY = "#666666"
 # Okabe and Ito: safe for colour-blind readers.
-COLOURS = {"all": "#0072B2", "foreground": "#D55E00", "union": "#009E73", "boundary": "#CC79A7"}
+COLOURS = {
+    "all": "#0072B2", "predicted": "#56B4E9", "predicted_boundary": "#000000",
+    "foreground": "#D55E00", "union": "#009E73", "boundary": "#CC79A7",
+}  # fmt: skip
 TITLES = {
     "all": "all voxels",
+    "predicted": "predicted label ≠ 0",
+    "predicted_boundary": "3 mm around the prediction",
     "foreground": "true label ≠ 0",
-    "union": "predicted or true, and 5 mm",
-    "boundary": "3 mm around the true surface",
+    "union": "predicted or true, + 5 mm",
+    "boundary": "3 mm around the truth",
 }
 IMAGES, SIDE = 200, 120
 
@@ -80,12 +85,12 @@ def main() -> None:
     p = stated_map()
     bins = measure(p)
     plt.rcParams.update({"font.size": 11, "axes.titlesize": 12})
-    figure = plt.figure(figsize=(13.5, 7.4), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    figure = plt.figure(figsize=(16, 7), layout="constrained")
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 0.75))
     left, right = top.subplots(1, 2, width_ratios=(1, 1.25))
     draw_map(top, left, p)
     draw_bars(right, bins)
-    axes = bottom.subplots(1, 4, sharey=True)
+    axes = bottom.subplots(1, 6, sharey=True)
     for axis, name in zip(axes, COLOURS, strict=True):
         draw_reliability(axis, bins[name], name)
     axes[0].set_ylabel("share that is the organ")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -18,6 +18,8 @@ from pydantic import model_validator as _model_validator
 from segcal.core.documents import parse_yaml
 
 Positive = Annotated[int, Field(ge=1)]
+# The keys of `segcal.metrics.REGIONS`, in the same order.
+RegionName = Literal["predicted", "predicted_boundary", "foreground", "all", "union", "boundary"]
 
 
 class ConfigError(ValueError):
@@ -50,7 +52,9 @@ class DataConfig(Section):
     """The training data.
 
     `size` crops or pads slices of different sizes (2d); `patch_size`, `per_case` and `foreground`
-    are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory.
+    are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory. `raters`
+    is the target where several readers labeled each case: the majority, one reader drawn for each
+    item, or the mean, which is a soft target.
     """
 
     path: str = ""
@@ -62,6 +66,7 @@ class DataConfig(Section):
     foreground: Annotated[float, Field(ge=0, le=1)] = 0.5
     loader: Literal["auto", "resident", "stream"] = "auto"
     workers: Annotated[int, Field(ge=0)] = 0
+    raters: Literal["majority", "random", "mean"] = "majority"
 
     @_model_validator(mode="after")
     def _check_mode(self) -> Self:
@@ -84,15 +89,16 @@ class Named(Section):
 class LossConfig(Section):
     """A loss: a name in `segcal.losses.LOSSES`, or the import path `package.module:Class`.
 
-    `options` are arguments of its constructor. `dice_weight` adds soft Dice, `schedule` changes the
-    penalty weight over the epochs. `instance` is set if a loss object was passed to `train`; `name`
-    is then its class.
+    `options` are arguments of its constructor. `dice_weight` adds soft Dice of the form `dice_form`
+    (see `segcal.losses.DiceLoss`), `schedule` changes the penalty weight over the epochs.
+    `instance` is set if a loss object was passed to `train`; `name` is then its class.
     """
 
     name: str = "nacl"
     options: dict[str, Any] = {}
     instance: bool = False
     dice_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    dice_form: Literal["linear", "squared", "proper"] = "linear"
     schedule: Named | None = None
 
 
@@ -165,12 +171,11 @@ class EvaluationConfig(Section):
     """How a run is evaluated; the options of the metrics are those of `segcal.metrics.CaseOptions`.
 
     Predictions are averaged over mirror images along the axes `flips` ("h", "w" and, in 3-D, "d").
-    `average` chooses what is averaged: probabilities or logits.
+    `average` chooses what is averaged: probabilities or logits. `grid` is where everything is
+    measured: on the grid of the prepared set, or on that of the original scans.
     """
 
-    regions: tuple[Literal["foreground", "all", "union", "boundary"], ...] = (
-        "foreground", "all", "union", "boundary",
-    )  # fmt: skip
+    regions: tuple[RegionName, ...] = get_args(RegionName)
     num_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
     dilate_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
     width_mm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
@@ -181,6 +186,7 @@ class EvaluationConfig(Section):
     checkpoint: Literal["best", "last"] = "best"
     flips: tuple[Literal["d", "h", "w"], ...] = ()
     average: Literal["probs", "logits"] = "probs"
+    grid: Literal["prepared", "original"] = "prepared"
 
     @_model_validator(mode="after")
     def _check_lists(self) -> Self:
@@ -194,7 +200,7 @@ class EvaluationConfig(Section):
 
     def metric_options(self) -> dict[str, Any]:
         """The arguments of `segcal.metrics.CaseOptions`."""
-        return self.model_dump(exclude={"checkpoint", "flips", "average"})
+        return self.model_dump(exclude={"checkpoint", "flips", "average", "grid"})
 
 
 def make_config(

@@ -252,6 +252,8 @@ def test_invalid_fits_are_refused(data: Path, tmp_path: Path) -> None:
     result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator",
                     tmp_path / "t.json", code=1)  # fmt: skip
     assert "fitted on 5 classes" in str(result.exception)
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator", "distance", code=1)
+    assert "needs whole scans" in str(result.exception)
     assert not (tmp_path / "a.json").exists()
 
 

@@ -19,6 +19,7 @@ from segcal.data import (
     AcdcSource,
     FolderSource,
     MsdSource,
+    PhantomSource,
     PreparedDataset,
     check_dataset,
     prepare,
@@ -350,3 +351,20 @@ def test_numbered_names_are_not_channels_if_the_labels_have_them_too(tmp_path: P
     source = FolderSource(tmp_path)
     assert sorted(find_cases(source)[0]) == ["case_0000", "case_0001", "case_0002"]
     assert len(source.description.channels) == 1
+
+
+def test_a_source_can_be_made_again(tmp_path: Path) -> None:
+    """From what dataset.yaml stores; not if its class or its arguments cannot be stored."""
+    source = FolderSource(folder_tree(tmp_path / "a"), modality="ct", window=(-10.0, 90.0))
+    origin = source.origin()
+    again = SOURCES.get(origin["source"])(**origin["arguments"])
+    assert again.description == source.description
+    assert Path(again.folder or "").is_absolute()
+    assert list(again.cases()) == list(source.cases())
+    assert AcdcSource(tmp_path).origin()["arguments"] == {"folder": str(tmp_path)}
+    assert PhantomSource(cases=3, size=32).origin()["arguments"] == {"cases": 3, "size": 32}
+
+    class Local(AcdcSource):
+        pass
+
+    assert Local(tmp_path).origin() == {}

@@ -53,6 +53,16 @@ def test_audit_as_a_command(files: Path, tmp_path: Path) -> None:
     for part in ("too sure: ", "ece", "0.0", "'ece > 0.02'"):
         assert part in line
     assert "over-confident: on average" in done.stdout
+    # The sentence: how often the label is right where "too sure" calls a voxel left.
+    labels = [blobs(i)[1] for i in range(4)]
+    probs = [softmax(blobs(i)[0]) for i in range(4)]
+    right = count = 0
+    for p, y in zip(probs, labels, strict=True):
+        said = (p.argmax(0) == 1) & (p.max(0) > 0.95) & (p.max(0) <= 0.99)
+        right, count = right + int((y[said] == 1).sum()), count + int(said.sum())
+    stated = f"left: when it says 95 to 99 %, it is right in {100 * right / count:.3g} % ["
+    assert f"too sure, {stated}" in done.stdout
+    assert f"too sure, {stated}" in (out / "report" / "index.html").read_text()
     assert "too sure" in (out / "report" / "index.html").read_text()
     study = json.loads((out / "study.json").read_text())
     assert study["kind"] == "audit"
@@ -77,7 +87,7 @@ def test_limits_that_are_kept_exit_with_0(files: Path, tmp_path: Path) -> None:
         ],
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("Ours: 4 cases; region union: ECE ")
+    assert done.output.startswith("Ours: 4 cases, original grid; region union: ECE ")
 
 
 @pytest.mark.parametrize("form", FORMS)

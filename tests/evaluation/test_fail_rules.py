@@ -30,6 +30,8 @@ def test_any_unit_and_tolerance(tmp_path: Path) -> None:
     mm = evaluate(tmp_path / "mm", nsd_tolerance_mm=1.5)
     assert len(failures(mm, "nsd_1.5mm<1.1")) == len(failures(mm, "nsd<1.1")) == 1
     assert failures(mm, "nsd<0") == []
+    (line,) = failures(mm, "predicted_boundary:ece>0")
+    assert line.startswith("net: mean ece (predicted_boundary) = ")
     assert "cannot be checked: measured was nsd_1.5mm" in failures(mm, "nsd_2mm<1.1")[0]
     voxels = evaluate(tmp_path / "voxel", units="voxel")
     for name in ("hd95", "hd95_voxel", "assd", "hd_voxel"):

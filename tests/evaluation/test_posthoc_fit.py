@@ -73,6 +73,59 @@ def test_changed_labels_are_counted(tmp_path: Path, labels: Path, method: str) -
     assert changed > 0
 
 
+@pytest.mark.parametrize(("too_sure", "chosen"), [(3.0, "temperature"), (1.0, "none")])
+def test_auto_chooses_by_cross_validated_nll(
+    tmp_path: Path, labels: Path, too_sure: float, chosen: str
+) -> None:
+    """The blobs need one temperature, or none; more parameters only fit noise."""
+    folder = write_predictions(tmp_path / "probs", "nnunet", too_sure=too_sure)
+    file = tmp_path / "c.json"
+    base = ("calibrate", "--probs", folder, "--labels", labels, "--out", file, "--method", "auto")
+    done = run(*base)
+    assert done.exit_code == 0, done.output
+    assert f"chosen: {chosen}" in done.output
+    about = json.loads(file.read_text())["about"]["auto"]
+    assert about["chosen"] == chosen
+    relative = about["relative_nll"]
+    assert set(relative) == {"temperature", "distance", "class_affine", "dirichlet"}
+    if chosen == "none":
+        assert min(relative.values()) > 0.97
+        assert load_calibrator(file).params() == {"temperature": 1.0}
+    else:
+        assert min(relative, key=relative.__getitem__) == chosen
+        assert relative[chosen] < 0.8
+    # The numbers are those of the cross-validation of the method alone.
+    pairs = find_pairs(folder, labels)
+    verdict = fit_pairs(pairs, "temperature", from_probs=True).verdict
+    assert verdict is not None
+    for region in ("all", "predicted_boundary"):
+        change = verdict.change("nll", region)
+        assert about["nll"]["temperature"][region] == pytest.approx(change.after)
+        assert about["nll"]["none"][region] == pytest.approx(change.before)
+    for wrong in (("--folds", 0), ("--set", "odir=1")):
+        assert "--method auto" in str(run(*base, "--overwrite", *wrong).exception)
+
+
+def test_distance_as_a_command(tmp_path: Path, labels: Path) -> None:
+    folder = write_predictions(tmp_path / "probs", "nnunet")
+    file = tmp_path / "d.json"
+    base = ("calibrate", "--probs", folder, "--labels", labels, "--out", file)
+    done = run(*base, "--method", "distance", "--folds", 2)
+    assert done.exit_code == 0, done.output
+    assert "distance does not change labels: 0 of" in done.output
+    assert run("apply", file, "--probs", folder, "--out", tmp_path / "out").exit_code == 0
+    case = next(iter(find_pairs(tmp_path / "out", labels))).load()
+    wanted = load_calibrator(file).transform(
+        softmax(blobs(0)[0]).astype(np.float32), from_probs=True, spacing_mm=case.spacing_mm
+    )
+    np.testing.assert_allclose(case.values, wanted, atol=1e-6)
+    # A file without a voxel size cannot be calibrated by distance.
+    bare = write_predictions(tmp_path / "bare", "npy")
+    problem = run("apply", file, "--probs", bare, "--out", tmp_path / "none")
+    assert "case_000.npy: " in str(problem.exception)
+    assert "voxel size" in str(problem.exception)
+
+
 def test_a_calibrated_network_gets_no(tmp_path: Path, labels: Path) -> None:
     folder = write_predictions(tmp_path / "probs", "npy", too_sure=1.0)
     done = run("calibrate", "--probs", folder, "--labels", labels, "--out", tmp_path / "t.json")
@@ -202,7 +255,7 @@ def test_invalid_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels
     assert "either --logits" in problem(*base, "--logits", logits, "--probs", probs)
     assert "Did you mean 'vector'" in problem(*base, "--probs", probs, "--method", "vectr")
     assert "method dirichlet" in problem(*base, "--probs", probs, "--method", "matrix")
-    assert "one of 'foreground'" in problem(*base, "--probs", probs, "--region", "organ")
+    assert "one of 'predicted'" in problem(*base, "--probs", probs, "--region", "organ")
     assert "--set odir=much" in problem(*base, "--probs", probs, "--set", "odir=much")
     absent = tmp_path / "nothing"
     assert f"{absent}: does not exist; check the path" in problem(*base, "--probs", absent)

@@ -67,6 +67,11 @@ def test_averages_by_hand() -> None:
         predict_case(point, image * torch.nan)
 
 
+def unusual(said: list[str]) -> list[str]:
+    """The lines about orientation and spacing; that the scans were trained on is left out."""
+    return [line for line in said if "was trained or validated on" not in line]
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return acdc_tree(tmp_path_factory.mktemp("acdc") / "training", patients=6)
@@ -151,8 +156,8 @@ def test_the_command(
     assert run_cli(monkeypatch, "predict", run, *where, "--output", "labels") == 0
     shown = capsys.readouterr()
     assert "0 files written; 1 scans were predicted before" in shown.out
-    assert shown.err.count("\n") == 1
-    assert "1 label maps skipped" in shown.err
+    (line,) = unusual(shown.err.splitlines())
+    assert "1 label maps skipped" in line
     assert run_cli(monkeypatch, "predict", run, *where, "--flips", "w") == 2
     assert "a_labels.nii.gz: exists already, predicted with other" in capsys.readouterr().err
     (tmp_path / "in" / "a_0000.nii.gz").write_bytes(b"nothing")
@@ -258,7 +263,7 @@ def test_the_orientation_of_the_file_does_not_matter(
     said: list[str] = []
     found = predict_volumes([wild], scans, tmp_path, warn=said.append, flips="w")
     assert len(found.written) == 16
-    assert said == []
+    assert unusual(said) == []
     for what in ("labels", "probs", "confidence", "entropy"):
         expected = nib.load(tmp_path / f"RAS_{what}.nii.gz")
         values = np.asarray(expected.dataobj)
@@ -304,7 +309,7 @@ def test_orientations_that_are_not_known(run: Path, scans: Path, tmp_path: Path)
 
     turned, said = probs(run, "out")
     assert same(turned)
-    assert said == []
+    assert unusual(said) == []
     for name, kinds, words in (
         ("mixed", {"RAS": 2, "LAS": 1}, r"mixed orientations \(RAS, LAS\)"),
         ("placeholders", {"unknown": 3}, "affines of the training set are placeholders"),
@@ -313,7 +318,7 @@ def test_orientations_that_are_not_known(run: Path, scans: Path, tmp_path: Path)
         stored, said = probs(_copy_with(run, tmp_path / name, other), f"out_{name}")
         assert not same(stored)
         np.testing.assert_array_equal(stored[0], turned[0])
-        (line,) = said
+        (line,) = unusual(said)
         assert re.search(words, line)
     # Trained on LPS, a scan in LPS is what it was before as RAS on RAS, so neither is as above.
     lps = {**space, "orientations": {"LPS": 3}}
@@ -336,6 +341,7 @@ def test_unusual_spacing_and_placeholders_are_warned_about(run: Path, tmp_path: 
     nib.save(blank, tmp_path / "in" / "blank.nii.gz")
     said: list[str] = []
     predict_volumes([run], tmp_path / "in", tmp_path / "out", outputs=["labels"], warn=said.append)
+    said = unusual(said)
     assert [Path(line.split(":")[0]).name.split(".")[0] for line in said] == [
         "blank", "small", "thick",
     ]  # fmt: skip

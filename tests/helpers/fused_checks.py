@@ -3,18 +3,21 @@
 import torch
 from torch import Tensor
 
-from segcal.losses import SegmentationLoss
+from segcal.losses import SegmentationLoss, WeightedSum
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 
 
-def both(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+def both(
+    loss: SegmentationLoss | WeightedSum, logits: Tensor, target: Tensor
+) -> tuple[Tensor, ...]:
     """Value and gradient: fused, and of torch in float64; maps get an uneven incoming gradient."""
     results: list[Tensor] = []
     loss = loss.to(DEVICE)
     for fused, leaf in ((True, logits.detach().clone()), (False, logits.detach().double())):
-        loss.fused = fused
+        for part in loss.modules():
+            part.fused = fused  # type: ignore[assignment]
         leaf.requires_grad_()
         loss(leaf, target)  # the second launch skips some checks
         value = loss(leaf, target)
@@ -25,7 +28,7 @@ def both(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> tuple[Tensor
     return tuple(results)
 
 
-def check(loss: SegmentationLoss, logits: Tensor, target: Tensor) -> None:
+def check(loss: SegmentationLoss | WeightedSum, logits: Tensor, target: Tensor) -> None:
     """The fused loss equals torch: value, gradient, their types and layout."""
     value, grad, expected, expected_grad = both(loss, logits, target)
     assert value.dtype == torch.float32

@@ -9,9 +9,14 @@ from torch import Tensor
 
 from segcal.losses import make_loss
 
-NAMES = ["ce", "ce_dice", "focal", "ecp", "ls", "svls", "mbls", "nacl"]
+NAMES = [
+    "ce", "ce_dice", "ce_squared_dice", "ce_proper_dice", "focal", "ecp", "ls", "svls", "mbls",
+    "nacl",
+]  # fmt: skip
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in NAMES),
+    ("ce_squared_dice", {"over": "batch"}),
+    ("ce_proper_dice", {"over": "batch", "smooth": 1.0}),
     ("focal", {"gamma": 0.5}),
     ("mbls", {"margin": 0.5}),
     ("nacl", {"penalty": "l2"}),

@@ -20,7 +20,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from segcal.integrations.nnunet import TRAINERS, trainer_folder
 from segcal.integrations.nnunet.trainers import SegcalTrainer
-from segcal.losses import make_loss
+from segcal.losses import DiceLoss, make_loss
 
 LABELS: dict[str, dict[str, Any]] = {
     "labels": {"background": 0, "a": 1, "b": 2},
@@ -127,8 +127,8 @@ def test_with_cross_entropy_the_loss_equals_nnunets(
 @pytest.mark.parametrize("name", TRAINERS)
 def test_every_trainer_on_every_kind_of_label(tmp_path: Path, name: str, kind: str) -> None:
     trainer = recursive_find_trainer_class_by_name(name)
-    if name == "nnUNetTrainerNACL" and "regions" in kind:
-        with pytest.raises(ValueError, match=r"nnUNetTrainerNACL .* constrain=softmax"):
+    if "NACL" in name and "regions" in kind:
+        with pytest.raises(ValueError, match="constrain=softmax"):
             make(trainer, tmp_path, kind)
         return
     loss = make(trainer, tmp_path, kind).loss
@@ -139,11 +139,31 @@ def test_every_trainer_on_every_kind_of_label(tmp_path: Path, name: str, kind: s
     assert torch.isfinite(logits[0].grad).all()
     assert logits[0].grad.abs().sum() > 0
     if kind == "labels":
+        dice = DiceLoss("proper") if "Proper" in name else loss.loss.dc
+        share = 0 if name == "nnUNetTrainerACE" else 1
         expected = sum(
-            weight * (make_loss(TRAINERS[name])(x, y) + loss.loss.dc(x, y))
+            weight * (make_loss(TRAINERS[name])(x, y) + share * dice(x, y))
             for weight, x, y in zip(loss.weight_factors, logits, targets, strict=True)
         )
         torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("batch_dice", [False, True])
+@pytest.mark.parametrize("kind", ["labels", "ignore", "regions", "regions and ignore"])
+def test_proper_dice_skips_ignored_voxels(tmp_path: Path, kind: str, batch_dice: bool) -> None:
+    trainer = recursive_find_trainer_class_by_name("nnUNetTrainerProperDice")
+    loss = make(trainer, tmp_path, kind, batch_dice=batch_dice).loss.loss
+    (logits, _), (target, _) = scales(kind)
+    sigmoid = "regions" in kind
+    labels = target.long()
+    if kind == "ignore":
+        labels = labels.masked_fill(labels == 3, -100)
+    if kind == "regions and ignore":
+        labels = labels[:, :-1].masked_fill(labels[:, -1:] == 1, -100)
+    options = {"activation": "sigmoid" if sigmoid else "softmax"}
+    expected = make_loss("ce", **options)(logits, labels)
+    expected += DiceLoss("proper", "batch" if batch_dice else "image", **options)(logits, labels)
+    torch.testing.assert_close(loss(logits, target), expected)
 
 
 def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

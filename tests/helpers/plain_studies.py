@@ -8,17 +8,17 @@ from helpers.studies import write_study
 from segcal.metrics import Row
 from segcal.study import Dataset, Method, Run, StudyFile, write_cases_table
 
-# (method, seed, case) -> metric or (metric, region) -> value
-Values = Mapping[tuple[str, int, str], Mapping[str | tuple[str, str], float]]
+# (method, seed, case) -> metric or (metric, region) or (metric, region, label) -> value
+Values = Mapping[tuple[str, int, str], Mapping[str | tuple[str, ...], float]]
 
 
 def write_plain(folder: Path, values: Values, **extra: Any) -> Path:
-    """One dataset "d" ("Set D"); a metric without a region is of "all"."""
+    """One dataset "d" ("Set D"); a metric without a region or a label is of "all"."""
     runs = []
     for method, seed in dict.fromkeys((m, s) for m, s, _ in values):
         name = f"d/{method}/seed{seed}"
         rows = [
-            Row(name, method, seed, "d", case, "all", *_where(key), value)
+            Row(name, method, seed, "d", case, *_where(key), value)
             for (m, s, case), each in values.items()
             if (m, s) == (method, seed)
             for key, value in each.items()
@@ -38,6 +38,7 @@ def write_plain(folder: Path, values: Values, **extra: Any) -> Path:
     return folder
 
 
-def _where(key: str | tuple[str, str]) -> tuple[str, str]:
-    metric, region = (key, "all") if isinstance(key, str) else key
-    return region, metric
+def _where(key: str | tuple[str, ...]) -> tuple[str, str, str]:
+    given = (key,) if isinstance(key, str) else key
+    metric, region, label = (*given, "all", "all")[:3]
+    return label, region, metric

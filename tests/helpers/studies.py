@@ -220,6 +220,8 @@ def stack_bins(
     stacks = {key: np.stack([[state[key] for state in case] for case in states]) for key in keys}
     if truth:
         stacks |= {f"truth_{key}": np.stack([[state[key]] for state in truth]) for key in keys}
+    levels = [result.levels.state() for result in results]
+    stacks |= {key: np.stack([state[key] for state in levels]) for key in levels[0]}
     return {
         "cases": np.array(names), "regions": np.array(list(REGIONS)),
         "labels": np.array(dataset.labels), **stacks,

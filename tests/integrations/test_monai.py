@@ -72,31 +72,30 @@ def test_the_mean_over_cases_leaves_out_cases_without_the_region() -> None:
     assert metric.aggregate("voxels") == metric.aggregate("cases")
 
 
-def test_voxel_size_comes_from_the_image() -> None:
+@pytest.mark.parametrize("region", ["boundary", "predicted_boundary"])
+def test_voxel_size_comes_from_the_image(region: str) -> None:
     probs, target = make_case()
     spacing = (4.0, 1.5, 1.5)
     rows = evaluate_case(
-        probs, target, spacing, case="x", options=CaseOptions(regions=("boundary",))
+        probs, target, spacing, case="x", options=CaseOptions(regions=(region,))
     ).rows
     expected = next(row.value for row in rows if row.metric == "ece")
     batch = torch.from_numpy(probs)[None], torch.from_numpy(target)[None, None]
     known = MetaTensor(batch[1], affine=torch.diag(torch.tensor([*spacing, 1.0])))
-    option = CalibrationMetric(3, region="boundary", spacing_mm=spacing)
+    option = CalibrationMetric(3, region=region, spacing_mm=spacing)
     assert value(option, *batch) == pytest.approx(expected)
-    assert value(CalibrationMetric(3, region="boundary"), batch[0], known) == pytest.approx(
-        expected
-    )
+    assert value(CalibrationMetric(3, region=region), batch[0], known) == pytest.approx(expected)
     images = [batch[0][0]], [known[0]]
-    assert value(CalibrationMetric(3, region="boundary"), *images) == pytest.approx(expected)
-    at_call = CalibrationMetric(3, region="boundary")
+    assert value(CalibrationMetric(3, region=region), *images) == pytest.approx(expected)
+    at_call = CalibrationMetric(3, region=region)
     assert value(at_call, *batch, spacing_mm=spacing) == pytest.approx(expected)
     with pytest.raises(ValueError, match="Did you mean 'spacing_mm'"):
         at_call(*batch, spacing=spacing)
     with pytest.raises(ValueError, match="`spacing_mm`"):
-        CalibrationMetric(3, region="boundary")(*batch)
+        CalibrationMetric(3, region=region)(*batch)
     mixed = list_data_collate([MetaTensor(batch[1][0], affine=s * torch.eye(4)) for s in (1, 2)])
     with pytest.raises(ValueError, match="same voxel size"):
-        CalibrationMetric(3, region="boundary")(torch.cat([batch[0], batch[0]]), mixed)
+        CalibrationMetric(3, region=region)(torch.cat([batch[0], batch[0]]), mixed)
 
 
 def test_wrong_input_is_named() -> None:

@@ -43,7 +43,7 @@ def loss_for(
     regions: bool = False,
     weight: float = 1.0,
 ) -> CalibratedLoss:
-    pixel = pixel_loss(name, options, ignore_label=ignore, regions=regions, trainer="T")
+    pixel = pixel_loss(name, options, ignore_label=ignore, regions=regions)
     return CalibratedLoss(
         pixel, SumDice(), dice_weight=weight, ignore_label=ignore, regions=regions
     )
@@ -127,8 +127,8 @@ def test_neighbors_come_from_the_same_image_and_region() -> None:
 
 
 def test_nacl_on_the_logits_of_regions_is_rejected_with_a_remedy() -> None:
-    with pytest.raises(ValueError, match=r"^mine .* constrain=softmax.* nnUNetTrainerSVLS"):
-        pixel_loss("nacl", {}, ignore_label=None, regions=True, trainer="mine")
+    with pytest.raises(ValueError, match=r"constrain=softmax"):
+        pixel_loss("nacl", {}, ignore_label=None, regions=True)
 
 
 def test_compiled_in_one_graph() -> None:
@@ -152,7 +152,7 @@ def test_options_from_the_environment() -> None:
         with pytest.raises(ValueError, match="SEGCAL_NNUNET_OPTIONS"):
             parse_options(wrong)
     with pytest.raises(ValueError, match="Did you mean 'penalty_weight'"):
-        pixel_loss("nacl", {"penalty_wight": 1}, ignore_label=None, regions=False, trainer="T")
+        pixel_loss("nacl", {"penalty_wight": 1}, ignore_label=None, regions=False)
 
 
 def test_the_command_prints_the_folder_of_trainers() -> None:

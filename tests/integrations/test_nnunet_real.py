@@ -62,7 +62,7 @@ def test_trainers_inside_nnunet(nnunet_python: Path) -> None:
     output = run(
         nnunet_python, "-m", "pytest", "-q", ROOT / "tests" / "helpers" / "nnunet_inside.py"
     )
-    assert "39 passed" in output
+    assert "62 passed" in output
 
 
 @pytest.mark.realdata

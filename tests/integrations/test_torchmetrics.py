@@ -15,7 +15,7 @@ from helpers.metric_samples import make_case
 from helpers.two_processes import METRICS, in_two_processes, sample
 from segcal.integrations.torchmetrics import CECE, ECE, NLL, Brier, CalibrationMetrics
 from segcal.metrics import METRICS as REGISTRY
-from segcal.metrics import CaseOptions, Metric, evaluate_case, voxel_statistics
+from segcal.metrics import REGIONS, CaseOptions, Metric, evaluate_case, voxel_statistics
 
 
 def counted(**options: object) -> CalibrationMetrics:
@@ -63,7 +63,7 @@ def test_ece_is_torchmetrics_own_over_all_voxels() -> None:
     assert float(ours.compute()) == pytest.approx(float(theirs.compute()), abs=1e-6)
 
 
-@pytest.mark.parametrize("region", ["foreground", "union", "boundary"])
+@pytest.mark.parametrize("region", [name for name in REGIONS if name != "all"])
 def test_regions_are_those_of_evaluate_case(region: str) -> None:
     probs, target = make_case()
     spacing = (4.0, 1.5, 1.5)

@@ -124,6 +124,37 @@ def test_logits_of_ignored_pixels_have_no_effect(
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_soft_pixels_without_a_class_are_ignored(
+    name: str, options: dict[str, Any], device: str
+) -> None:
+    """K zeros are the soft form of an ignored label, in the loss and in the priors."""
+    if options.get("prior") == "median":
+        pytest.skip("order statistics need labels")
+    logits, target = (t.to(device) for t in random_batch(2, 3, 8, 8))
+    soft = F.one_hot(target, 3).movedim(-1, 1).double()
+    for hidden in (target == 1, torch.ones_like(target, dtype=torch.bool)):
+        marked = target.masked_fill(hidden, -100)
+        soft = soft.masked_fill(hidden.unsqueeze(1), 0)
+        for reduction in ("mean", "sum", "none"):
+            loss = make_loss(name, reduction=reduction, class_weights=[1.0, 2.0, 3.0], **options)
+            loss = loss.to(device)
+            torch.testing.assert_close(loss(logits, soft), loss(logits, marked))
+
+
+def test_soft_pixels_are_not_ignored_by_mistake() -> None:
+    logits, soft = torch.randn(1, 3, 4, 4), torch.full((1, 3, 4, 4), 1 / 3)
+    soft[0, :, 0, 0] = torch.tensor([0.5, -0.5, 0.0])
+    with pytest.raises(ValueError, match="summing to 1"):
+        CrossEntropyLoss()(logits, soft)
+    torch.compiler.reset()
+    compiled = torch.compile(CrossEntropyLoss(), backend="eager", fullgraph=True)
+    soft[0, :, 0, 0] = float("nan")
+    assert torch.isnan(compiled(logits, soft))
+    soft[0, :, 0, 0] = 0
+    torch.testing.assert_close(compiled(logits, soft), CrossEntropyLoss()(logits, soft))
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_invalid_labels_give_nan_where_they_are_not_checked(
     name: str, options: dict[str, Any]
 ) -> None:

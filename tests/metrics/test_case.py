@@ -116,9 +116,8 @@ def test_cases_pool_by_their_bins() -> None:
 def test_pools_are_kept_apart_by_run_and_method() -> None:
     probs, target = make_case()
     first, second = (evaluate_case(probs, target, SPACING, case="c", method=m) for m in "ab")
-    assert [r.method for r in pool_cases([first, second]) if r.metric == "nll"] == ["a"] * 4 + [
-        "b"
-    ] * 4
+    pooled = [r.method for r in pool_cases([first, second]) if r.metric == "nll"]
+    assert pooled == ["a"] * len(REGIONS) + ["b"] * len(REGIONS)
     other = evaluate_case(probs, target, SPACING, case="d", method="a", options=ONLY_ALL)
     with pytest.raises(ValueError, match="`results` to be measured in the same regions"):
         pool_cases([first, other])
@@ -158,7 +157,10 @@ def test_every_option_changes_the_result() -> None:
 
     plain = run()
     assert value(run(num_bins=3), "ece") != value(plain, "ece")
-    for region, narrow in (("union", run(dilate_mm=1.5)), ("boundary", run(width_mm=1.5))):
+    for region, narrow in (
+        ("union", run(dilate_mm=1.5)), ("boundary", run(width_mm=1.5)),
+        ("predicted_boundary", run(width_mm=1.5)),
+    ):  # fmt: skip
         voxels = [result.statistics[region].bins.voxels for result in (narrow, plain)]
         assert voxels[0] < voxels[1]
     wide, close = run(nsd_tolerance_mm=4.5), value(plain, "nsd_2mm", label="1")
@@ -178,7 +180,12 @@ def test_every_option_changes_the_result() -> None:
         options = CaseOptions(empty=empty)
         result = evaluate_case(missed, target, SPACING, case="c", options=options)
         assert value(result, "hd95_mm", label="1") == pytest.approx(wanted, nan_ok=True)
-    assert evaluate_case(missed, target, SPACING, case="c").undefined == 2 * 4
+    options = CaseOptions(regions=("all", "foreground", "union", "boundary"))
+    assert evaluate_case(missed, target, SPACING, case="c", options=options).undefined == 2 * 4
+    # Nothing is predicted, so these regions are empty.
+    both = evaluate_case(missed, target, SPACING, case="c")
+    empty = {row.region for row in both.rows if np.isnan(row.value) and row.metric == "ece"}
+    assert empty == {"predicted", "predicted_boundary"}
 
 
 def test_undefined_is_kept_and_counted() -> None:

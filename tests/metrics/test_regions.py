@@ -5,7 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segcal.metrics import REGIONS, all_voxels, boundary, foreground, union
+from segcal.config import EvaluationConfig
+from segcal.data.phantom import PhantomSpec, generate
+from segcal.metrics import (
+    REGIONS,
+    all_voxels,
+    boundary,
+    evaluate_case,
+    foreground,
+    pool_cases,
+    predicted,
+    predicted_boundary,
+    union,
+)
 
 
 def brute_force_boundary(target: np.ndarray, spacing: tuple[float, ...], width: float):
@@ -69,6 +81,41 @@ def test_boundary_counts_inner_surfaces_and_no_ignored_voxel() -> None:
     assert boundary(target, width_mm=2.0)[5]  # 2 mm from the 0 beyond the ignored voxel
 
 
+def test_predicted_regions_are_those_of_the_prediction_without_ignored_voxels() -> None:
+    target = np.array([0, 1, 1, 1, -100, 0, 0, 0])
+    labels = np.array([0, 0, 2, 2, 2, 2, 0, 0])
+    assert np.flatnonzero(predicted(target, labels=labels)).tolist() == [2, 3, 5]
+    band = predicted_boundary(target, labels=labels, width_mm=1.0)
+    assert np.flatnonzero(band).tolist() == [1, 2, 5, 6]
+    wide = predicted_boundary(target, labels=labels, width_mm=2.0)
+    assert np.flatnonzero(wide).tolist() == [0, 1, 2, 3, 5, 6, 7]
+    # The truth does not matter, except that ignored voxels are in no region.
+    other = np.where(target == -100, -100, 1 - target)
+    assert (predicted_boundary(other, labels=labels, width_mm=2.0) == wide).all()
+    thick = predicted_boundary(np.zeros((2, 8), int), labels=np.stack([labels, labels * 0]),
+                               spacing_mm=(10.0, 1.0), width_mm=2.0)  # fmt: skip
+    assert not thick[1].any()
+
+
+def test_a_calibrated_map_scores_zero_where_the_prediction_chooses_the_voxels() -> None:
+    """Phantoms: labels are drawn from the known probabilities, which are the prediction here."""
+    spec, results = PhantomSpec(dims=2, size=64), []
+    for index in range(50):
+        phantom = generate(spec, index)
+        truth = phantom.truth / phantom.truth.sum(0)
+        for rater in range(6):
+            label = phantom.draw(np.random.default_rng([index, rater]))
+            case = f"{index}_{rater}"
+            results.append(evaluate_case(truth, label.astype(int), spec.spacing_mm, case=case))
+    rows = pool_cases(results)
+    ece, cece = ({r.region: r.value for r in rows if r.metric == m} for m in ("ece", "cece"))
+    for region in ("all", "predicted", "predicted_boundary"):
+        assert ece[region] < 0.006
+        assert cece[region] < 0.006
+    assert cece["foreground"] > 0.035
+    assert ece["boundary"] > 0.06
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), flat=st.booleans())
 def test_regions_agree_with_brute_force(seed: int, flat: bool) -> None:
@@ -80,6 +127,8 @@ def test_regions_agree_with_brute_force(seed: int, flat: bool) -> None:
     reach = float(rng.choice([0.7, 1.0, 2.5, 4.1]))
     band = boundary(target, labels=labels, spacing_mm=spacing, width_mm=reach)
     assert (band == brute_force_boundary(target, spacing, reach)).all()
+    own = predicted_boundary(target, labels=labels, spacing_mm=spacing, width_mm=reach)
+    assert (own == brute_force_boundary(labels, spacing, reach)).all()
     wide = union(target, labels=labels, spacing_mm=spacing, dilate_mm=reach)
     assert (wide == brute_force_within((target > 0) | (labels > 0), spacing, reach)).all()
     # Scaling space and reach together changes nothing.
@@ -109,7 +158,7 @@ def test_regions_follow_the_axes_and_not_the_names_of_structures(seed: int) -> N
 def test_the_registry_is_uniform_and_checks() -> None:
     target = np.zeros((5, 5), int)
     target[2, 2] = 1
-    assert list(REGIONS) == ["foreground", "all", "union", "boundary"]
+    assert tuple(REGIONS) == EvaluationConfig().regions
     for region in REGIONS.values():
         mask = region(target, labels=target, spacing_mm=(1.0, 2.0))
         assert mask.dtype == bool
@@ -122,12 +171,14 @@ def test_the_registry_is_uniform_and_checks() -> None:
             region(target * 1.0, labels=target)
         with pytest.raises(ValueError, match="label map of one case"):
             region(np.zeros((1, 1, 1, 1), int))
-    with pytest.raises(ValueError, match="`labels` to be the predicted label map, but got None"):
-        union(target)
-    with pytest.raises(ValueError, match="`labels` to have the shape"):
-        union(target, labels=target[1:])
-    with pytest.raises(ValueError, match="`width_mm`"):
-        boundary(target, width_mm=0.0)
+    for region in (union, predicted, predicted_boundary):
+        with pytest.raises(ValueError, match="`labels` to be the predicted label map, but got No"):
+            region(target)
+        with pytest.raises(ValueError, match="`labels` to have the shape"):
+            region(target, labels=target[1:])
+    for region in (boundary, predicted_boundary):
+        with pytest.raises(ValueError, match="`width_mm`"):
+            region(target, labels=target, width_mm=0.0)
     with pytest.raises(ValueError, match="`dilate_mm`"):
         union(target, labels=target, dilate_mm=-1.0)
     assert (

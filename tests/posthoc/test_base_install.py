@@ -11,15 +11,17 @@ for name in ("torch", "pydantic", "pandas", "yaml", "nibabel", "typer", "rich", 
     sys.modules[name] = None  # import fails
 
 import numpy as np
-from segcal.posthoc import CALIBRATORS, load_calibrator, make_calibrator, to_probs
+from segcal.posthoc import CALIBRATORS, HeldOut, load_calibrator, make_calibrator, to_probs
 
 rng = np.random.default_rng(0)
 logits, target = rng.normal(size=(3, 500)), rng.integers(0, 3, 500)
 for name in CALIBRATORS:
-    fitted = make_calibrator(name).fit([(logits, target)])
+    options = {"alpha": 0.1} if name == "inverse" else {}
+    fitted = make_calibrator(name, **options).fit([HeldOut(logits, target, spacing_mm=1.0)])
     fitted.save(sys.argv[1])
     again = load_calibrator(sys.argv[1])
-    np.testing.assert_allclose(again.transform(logits), fitted.transform(logits))
+    one, two = (each.transform(logits, spacing_mm=1.0) for each in (again, fitted))
+    np.testing.assert_allclose(one, two)
 to_probs(logits)
 """
 

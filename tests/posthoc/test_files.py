@@ -9,12 +9,14 @@ import pytest
 
 from helpers.posthoc_samples import calibrated
 from segcal.core.errors import PathError
-from segcal.posthoc import CALIBRATORS, load_calibrator, make_calibrator
+from segcal.posthoc import CALIBRATORS, HeldOut, load_calibrator, make_calibrator
 
 
 def fitted(method: str, path: Path) -> Any:
     logits, target = calibrated((12, 13, 14), seed=1)
-    calibrator = make_calibrator(method).fit([(logits * 2, target)])
+    options = {"alpha": 0.1} if method == "inverse" else {}
+    case = HeldOut(logits * 2, target, spacing_mm=1.0)
+    calibrator = make_calibrator(method, **options).fit([case])
     calibrator.about = {"region": "all", "note": "µ"}
     calibrator.save(path)
     return calibrator, logits
@@ -27,7 +29,10 @@ def test_save_and_load(tmp_path: Path, method: str) -> None:
     again = load_calibrator(path)
     # The file stores T, the fit 1/T, so they differ by rounding.
     np.testing.assert_allclose(
-        again.transform(logits), calibrator.transform(logits), rtol=1e-12, atol=0
+        again.transform(logits, spacing_mm=1.0),
+        calibrator.transform(logits, spacing_mm=1.0),
+        rtol=1e-12,
+        atol=0,
     )
     assert again.report == calibrator.report
     assert again.about == calibrator.about

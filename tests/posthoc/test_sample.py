@@ -142,8 +142,8 @@ def test_memory_is_bounded_while_a_case_of_many_classes_is_read() -> None:
     seen = []
 
     class Watched(Sample):
-        def _offer(self, strata: Any, block: Any, labels: Any) -> None:
-            super()._offer(strata, block, labels)
+        def _offer(self, strata: Any, *block: Any) -> None:
+            super()._offer(strata, *block)
             seen.append(sum(s.size for s in strata))
 
     sample = Watched(max_voxels=2000).add((logits, target))

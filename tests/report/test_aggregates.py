@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from segcal.report import Context
+from segcal.report.aggregates import Aggregates
 from segcal.report.sections.classes import class_table
 from segcal.report.sections.groups import group_of, group_table
 from segcal.report.sections.main import main_table
 from segcal.report.sections.reliability import confidence_table
 from segcal.report.sections.truth import truth_table
+from segcal.study import read_study
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +146,7 @@ def test_confidence_and_truth_tables(context: Context, rows: pd.DataFrame) -> No
     assert table is not None
     cell = table.rows[0].cells[0]
     assert cell.number.mean == pytest.approx(
-        by_hand(rows, "acdc", "ce_dice", "signed_gap", "foreground")[0]
+        by_hand(rows, "acdc", "ce_dice", "signed_gap", "predicted")[0]
     )
     assert cell.tone == "over"
     truth = truth_table(context, context.study.datasets["phantom"])
@@ -152,3 +155,21 @@ def test_confidence_and_truth_tables(context: Context, rows: pd.DataFrame) -> No
         by_hand(rows, "phantom", "nacl", "truth_ece", "all")[0]
     )
     assert truth_table(context, context.study.datasets["acdc"]) is None
+
+
+@pytest.mark.parametrize("of", ["cases", "pairs", "one"])
+def test_intervals_over_patients(context: Context, study: Path, of: str) -> None:
+    values = context.aggregates.cases("acdc", "ece", "predicted")["nacl"]
+    number = {"cases": np.arange(len(values)), "pairs": np.arange(len(values)) // 2,
+              "one": np.zeros(len(values), int)}[of]  # fmt: skip
+    fresh = read_study(study)
+    fresh.datasets["acdc"] = fresh.datasets["acdc"].model_copy(
+        update={"patients": dict(zip(values.index, map(str, number), strict=True))}
+    )
+    found = Aggregates(fresh).interval("acdc", "nacl", "ece", "predicted")
+    each = [values[number == i].mean() for i in range(number.max() + 1)]
+    if of == "one":
+        assert found is None
+    else:
+        wanted = stats.t.interval(0.95, len(each) - 1, np.mean(each), stats.sem(each))
+        assert found == pytest.approx(wanted)

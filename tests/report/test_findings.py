@@ -87,7 +87,8 @@ def test_without_all_voxels_the_region_is_named(tmp_path: Path) -> None:
 def test_every_method_and_dataset_has_a_verdict(context: Context) -> None:
     found = calibration.confidence_findings(context)
     for dataset in context.datasets:
-        here = [text for text in found if text.startswith(f"{dataset.title}, over all voxels: ")]
+        start = f"{dataset.title}, in region “predicted”: "
+        here = [text for text in found if text.startswith(start)]
         for method in context.study.methods:
             title = f"{context.title(method)} ("
             assert sum(text.count(title) for text in here) == 1

@@ -2,6 +2,7 @@
 
 import pytest
 
+from segcal.metrics import REGIONS
 from segcal.report import Context
 from segcal.report.page import page_data, script_json
 
@@ -11,7 +12,7 @@ def test_page_data_is_thinned_when_there_are_many(
 ) -> None:
     data = page_data(context)
     assert not data["thinned"]
-    assert set(data["datasets"][0]["single"]) == {"foreground", "all", "union", "boundary"}
+    assert set(data["datasets"][0]["single"]) == set(REGIONS)
     one = context.bins["acdc", "nacl"].of_case("acdc_000", "all")
     flat = data["datasets"][0]["single"]["all"]["nacl"][0]
     assert one is not None

@@ -64,5 +64,5 @@ def test_the_command(folder: Path) -> None:
 
 
 def test_sections_come_in_the_order_of_the_page() -> None:
-    assert SECTIONS.names()[:3] == ["findings", "main", "ranking"]
+    assert SECTIONS.names()[:3] == ["findings", "stated_confidence", "main"]
     assert len(set(SECTIONS.names())) == len(SECTIONS)

@@ -37,6 +37,14 @@ def test_spatial_transforms_change_image_and_label_together() -> None:
     assert torch.equal(flipped.image[:, 0], 2.0 * flipped.target)
 
 
+def test_soft_labels_are_transformed_like_labels() -> None:
+    before = batch()
+    soft = torch.nn.functional.one_hot(before.target, 4).movedim(-1, 1).float()
+    after = flips()(before._replace(target=soft), 0, 0, 0)
+    assert after.target.shape == (4, 4, 16, 16)
+    assert torch.equal(after.target.argmax(1), flips()(before, 0, 0, 0).target)
+
+
 def test_intensity_transforms_do_not_change_labels() -> None:
     before = batch()
     noise = Named(name="RandGaussianNoised", options={"prob": 1.0})

@@ -7,6 +7,7 @@ import torch
 
 from helpers.runs import finish, phantom, settings, start, weights
 from segcal.config import to_yaml
+from segcal.models import read_checkpoint
 from segcal.training import train
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -17,7 +18,7 @@ def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
     data = phantom(tmp_path / "data", dims=2, cases=20, size=32)
     config = settings(
         data,
-        loss={"dice_weight": 1.0},
+        loss={"dice_weight": 1.0, "dice_form": "proper", "schedule": {"name": "error_driven"}},
         augment=[{"name": "RandGaussianNoised", "options": {"prob": 0.5}}],
     )
     (tmp_path / "c.yaml").write_text(to_yaml(config))
@@ -32,6 +33,8 @@ def test_two_processes_give_the_result_of_one(tmp_path: Path) -> None:
     assert not all(torch.equal(one[key], start_of[key]) for key in one)
     for key in one:
         torch.testing.assert_close(two[key], one[key], rtol=1e-3, atol=1e-5)
+    states = [read_checkpoint(run / "last.pt")["callbacks"][0] for run in (tmp_path / "one", out)]
+    torch.testing.assert_close(*states, rtol=1e-3, atol=1e-5)
     logs = [(run / "log.jsonl").read_text().splitlines() for run in (tmp_path / "one", out)]
     for mine, theirs in zip(*logs, strict=True):
         first, second = json.loads(mine), json.loads(theirs)

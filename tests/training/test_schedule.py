@@ -58,4 +58,4 @@ def test_invalid_options_are_named(name: str, options: dict[str, Any], message: 
 
 
 def test_all_schedules_have_a_name() -> None:
-    assert set(SCHEDULES) == {"constant", "linear", "step", "multiply"}
+    assert set(SCHEDULES) == {"constant", "linear", "step", "multiply", "error_driven"}

@@ -89,6 +89,8 @@ def fit_assurance(
     if calibrator is not None and calibrator.check_fitted() != pairs.num_classes:
         has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
         raise ValueError(f"--calibrator was fitted on {has}")
+    if calibrator is not None:
+        _check_blockwise(calibrator)
     read = run_all(
         {pair.name: partial(_read, pair, calibrator) for pair in pairs}, jobs, "reading", progress
     )
@@ -153,8 +155,15 @@ def fit_calibrator(
             progress("calibrating", number, len(pairs))
 
     calibrator = make_calibrator(method)
+    _check_blockwise(calibrator)
     with name_file_in_errors(pairs.folder):
         return calibrator.fit(cases(), from_probs=True)
+
+
+def _check_blockwise(calibrator: Calibrator) -> None:
+    if calibrator.feature_map() is not None:
+        why = "needs whole scans, but scans are calibrated in blocks"
+        raise ValueError(f"--calibrator {calibrator.method} {why}; use temperature")
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class BenchmarkStudy:
     plan: Plan
     kind: str
     datasets: Mapping[str, PreparedDataset]
+    external: Mapping[str, Mapping[str, PreparedDataset]] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -115,8 +116,9 @@ class BenchmarkStudy:
             format=FORMAT,
             version=VERSION,
             kind=self.kind,
+            grid=plan.evaluation.grid,
             metrics=tuple(self.metrics),
-            datasets=tuple(map(self._dataset, plan.datasets)),
+            datasets=self._described,
             methods=(*map(self._method, plan.methods), *calibrated),
             runs=tuple(map(self._run, self.tasks.values())),
             reference_late=self.reference_late,
@@ -124,31 +126,16 @@ class BenchmarkStudy:
             **{key: getattr(plan, key) for key in shared},
         )
 
-    def _dataset(self, name: str) -> Dataset:
-        info = self.datasets[name].info
-        labels = tuple(info.classes[k] for k in sorted(info.classes))
-        return Dataset(
-            name=name,
-            title=self.plan.datasets[name].title or name,
-            source=info.source,
-            labels=labels,
-            structures=tuple(info.regions) or labels[1:],
-            fingerprint=info.fingerprint,
-            patients=self._patients.get(name, {}),
-        )
-
     @cached_property
-    def _patients(self) -> dict[str, dict[str, str]]:
-        """Dataset → test case → patient, for datasets in which some patient has several cases."""
-        out = {}
+    def _described(self) -> tuple[Dataset, ...]:
+        out = []
         for name, dataset in self.datasets.items():
-            try:
-                patients = {case.name: case.patient for case in dataset.part("test")}
-            except PathError:  # Its runs fail with the reason; the study is written all the same.
-                continue
-            if len(set(patients.values())) < len(patients):
-                out[name] = patients
-        return out
+            others = self.external.get(name, {})
+            external = tuple(_describe(key, key, other, "all") for key, other in others.items())
+            title = self.plan.datasets[name].title or name
+            own = _describe(name, title, dataset, "test")
+            out.append(own.model_copy(update={"external": external}))
+        return tuple(out)
 
     def _method(self, name: str) -> Method:
         method = self.plan.methods[name]
@@ -201,6 +188,27 @@ class BenchmarkStudy:
             places.setdefault(json.dumps(place), {"runs": 0, **place})["runs"] += 1
         here = {"commit": git_commit(), "versions": versions()}
         return {"trained": list(places.values()), "put_together": here}
+
+
+def _describe(name: str, title: str, dataset: PreparedDataset, part: str) -> Dataset:
+    """A dataset, with the patients (if one has several cases) and the groups of cases of `part`."""
+    info = dataset.info
+    labels = tuple(info.classes[k] for k in sorted(info.classes))
+    try:
+        cases = [case.properties for case in dataset.part(part)]
+    except PathError:  # Its runs fail with the reason; the study is written all the same.
+        cases = []
+    patients = {case.name: case.patient for case in cases}
+    return Dataset(
+        name=name,
+        title=title,
+        source=info.source,
+        labels=labels,
+        structures=tuple(info.regions) or labels[1:],
+        fingerprint=info.fingerprint,
+        patients=patients if len(set(patients.values())) < len(patients) else {},
+        case_groups={case.name: case.group for case in cases if case.group},
+    )
 
 
 def named_late(plan: Plan, study: Path) -> bool:

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from segcal.config import (
     ConfigError,
     EvaluationConfig,
+    RegionName,
     Section,
     TrainConfig,
     check_config,
@@ -34,10 +35,14 @@ Settings = dict[str, Any]
 
 
 class DatasetPlan(Section):
-    """A prepared set; `train` holds settings of `segcal train` for this set alone."""
+    """A prepared set; `train` holds settings of `segcal train` for this set alone.
+
+    `external` has the folders of other prepared sets on which its runs are evaluated too, by name.
+    """
 
     path: str = ""
     title: str = ""
+    external: dict[str, str] = Field(default_factory=dict)
     train: Settings = Field(default_factory=dict)
 
 
@@ -84,7 +89,7 @@ class Plan(Section):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
     train: Settings = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
-    region: Literal["foreground", "all", "union", "boundary"] = DEFAULT_REGION
+    region: RegionName = DEFAULT_REGION
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
     posthoc: tuple[str, ...] = ()
     keep: Literal["all", "best", "none"] = "best"
@@ -95,7 +100,9 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        for kind, names in (("datasets", self.datasets), ("methods", self.methods)):
+        named = {"datasets": [*self.datasets], "methods": [*self.methods]}
+        named |= {f"datasets.{k}.external": [*d.external] for k, d in self.datasets.items()}
+        for kind, names in named.items():
             for name in names:
                 if not _FOLDER_NAME.fullmatch(name):
                     allowed = "names of folders, of letters, digits and . _ + -"
@@ -252,8 +259,12 @@ def load_plan(
 
 def with_absolute_paths(plan: Plan) -> Plan:
     """The plan with absolute paths, which every process on every node understands."""
-    folders = {name: data.path for name, data in plan.datasets.items() if data.path}
-    return place_data(plan, {name: str(Path(path).absolute()) for name, path in folders.items()})
+    placed = {}
+    for name, data in plan.datasets.items():
+        external = {key: str(Path(path).absolute()) for key, path in data.external.items()}
+        path = str(Path(data.path).absolute()) if data.path else ""
+        placed[name] = data.model_copy(update={"path": path, "external": external})
+    return plan.model_copy(update={"datasets": placed})
 
 
 def place_data(plan: Plan, data: Mapping[str, str], source: str = "plan") -> Plan:

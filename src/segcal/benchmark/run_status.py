@@ -11,6 +11,7 @@ from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.study import (
     BEST,
+    EXTERNAL,
     LAST,
     PREVIOUS,
     REFUSED,
@@ -30,9 +31,15 @@ if TYPE_CHECKING:
 
 
 def is_done(task: Task, study: Path) -> bool:
-    """Whether nothing is left to do: trained, evaluated and calibrated as requested."""
-    return is_trained(task, study) and all(
-        is_calibrated(task, study, name) for name in task.posthoc
+    """Whether nothing is left to do: trained, evaluated on all sets, calibrated as requested."""
+    return (
+        is_trained(task, study)
+        and all(is_calibrated(task, study, name) for name in task.posthoc)
+        and all(
+            is_evaluated_on(name, one, study, study / task.folder)
+            for one in task.and_calibrated()
+            for name in task.external
+        )
     )
 
 
@@ -58,6 +65,29 @@ def is_evaluated(task: Task, study: Path) -> bool:
         return False
 
 
+def is_evaluated_on(external: str, task: Task, study: Path, run: Path) -> bool:
+    """Whether a task (of the run in folder `run`) was evaluated on an external set.
+
+    The weights and the calibrator must be those of its own evaluation.
+    """
+    folder = study / task.folder
+    try:
+        own, found = read_evaluation(folder), read_evaluation(folder / EXTERNAL / external)
+        return (
+            own is not None
+            and found is not None
+            and found.info.checkpoint_sha256 == own.info.checkpoint_sha256
+            and _params(found) == _params(own)
+            and _is_current(found, task, run, external)
+        )
+    except ValueError:
+        return False
+
+
+def _params(evaluation: Evaluation) -> object:
+    return (evaluation.info.calibrator or {}).get("params")
+
+
 def is_calibrated(task: Task, study: Path, name: str) -> bool:
     """Whether the run was evaluated with that calibrator, fitted to its present weights."""
     calibrated, run = task.calibrated(name), study / task.folder
@@ -74,12 +104,18 @@ def is_calibrated(task: Task, study: Path, name: str) -> bool:
     )
 
 
-def _is_current(existing: Evaluation, task: Task, run: Path) -> bool:
-    """Whether an evaluation is complete, and what the task requests of the run in that folder."""
+def _is_current(existing: Evaluation, task: Task, run: Path, external: str = "") -> bool:
+    """Whether an evaluation is complete, and what the task requests of the run in that folder.
+
+    `external` names an external set, of which all cases are evaluated.
+    """
     from segcal.evaluation import differences
 
     names = {"run": task.run, "method": task.method, "dataset": task.dataset, "seed": task.seed}
     fingerprint, cases = _present(task, existing.split)
+    if external:
+        names["dataset"] = external
+        fingerprint, cases = _read_now(task.external[external], "all", None)
     return (
         existing.damaged() is None
         and existing.info.data_fingerprint == fingerprint
@@ -102,11 +138,14 @@ def check_existing_runs(tasks: Iterable[Task], study: Path) -> None:
 
 def _present(task: Task, split: str) -> tuple[str, frozenset[str]]:
     """The fingerprint of the task's data as they are now, and the cases of a split."""
-    data = task.config.data
-    files = [Path(data.path) / name for name in ("dataset.yaml", "splits.json")]
+    return _read_now(task.config.data.path, split, task.config.data.fold)
+
+
+def _read_now(folder: str, split: str, fold: int | None) -> tuple[str, frozenset[str]]:
+    files = [Path(folder) / name for name in ("dataset.yaml", "splits.json")]
     stats = [path.stat() for path in files if path.is_file()]
     stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
-    return _read_split(data.path, split, data.fold, stamps)
+    return _read_split(folder, split, fold, stamps)
 
 
 @lru_cache(maxsize=256)

@@ -20,6 +20,7 @@ from segcal.benchmark.task_matrix import (
     counts,
     make_task,
     open_datasets,
+    open_external,
     plan_tasks,
     possible_tasks,
 )
@@ -71,6 +72,7 @@ def run_benchmark(
     datasets = open_datasets(plan)
     first = plan_tasks(plan)
     check_parts(first, datasets)
+    external = open_external(plan, datasets)
     folder = Path(out)
     launch: Launch = partial(run_local, jobs=jobs, retries=retries)
     if launcher == "ray":
@@ -81,7 +83,7 @@ def run_benchmark(
     with _locked(folder, resume), sigterm_as_interrupt():
         check_existing_runs(possible_tasks(plan), folder)
         write_text(folder / "plan.yaml", to_yaml(plan))
-        study = BenchmarkStudy(folder.resolve(), plan, kind, datasets)
+        study = BenchmarkStudy(folder.resolve(), plan, kind, datasets, external)
         study.reference_late = named_late(plan, folder)
         with StudyProgress(study.folder, sum(counts(plan).values()), silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from segcal.benchmark.plan import Plan, Settings, slug
 from segcal.benchmark.tasks import Task
 from segcal.core.errors import LeakError, PathError
-from segcal.data import PreparedDataset, open_dataset
+from segcal.data import PreparedDataset, check_fits, open_dataset
 
 
 def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
@@ -24,6 +24,23 @@ def open_datasets(plan: Plan) -> dict[str, PreparedDataset]:
                 remedy = "remove the metric from `metrics`"
                 raise PathError(plan.datasets[name].path, problem, remedy)
     return datasets
+
+
+def open_external(
+    plan: Plan, datasets: Mapping[str, PreparedDataset]
+) -> dict[str, dict[str, PreparedDataset]]:
+    """The external sets of each dataset; one that does not fit the dataset raises."""
+    found = {
+        name: {key: open_dataset(path) for key, path in dataset.external.items()}
+        for name, dataset in plan.datasets.items()
+    }
+    for name, others in found.items():
+        for key, other in others.items():
+            check_fits(other, datasets[name].info, datasets[name].root)
+            if other.fingerprint == datasets[name].fingerprint:
+                problem = f"`datasets.{name}.external.{key}` is the dataset itself"
+                raise PathError(other.root, problem, "give another prepared set")
+    return found
 
 
 def check_parts(tasks: Iterable[Task], datasets: Mapping[str, PreparedDataset]) -> None:
@@ -90,6 +107,7 @@ def make_task(
         config=plan.config(dataset, method, options, seed),
         evaluation=plan.evaluation,
         region=plan.region,
+        external={} if searched else plan.datasets[dataset].external,
         posthoc=() if searched else plan.posthoc,
         keep="best" if searched and plan.keep == "none" else plan.keep,
     )
@@ -111,7 +129,7 @@ def list_runs(plan: Plan) -> Iterator[str]:
     for name, dataset in plan.datasets.items():
         yield f"dataset {name}: {dataset.path or f'no folder yet; pass --data {name}=DIR'}"
     if all(dataset.path for dataset in plan.datasets.values()):
-        open_datasets(plan)
+        open_external(plan, open_datasets(plan))
     total = counts(plan)
     search = f", after {total['candidates']} candidates" if total["candidates"] else ""
     calibrated = f", each also calibrated by {', '.join(plan.posthoc)}" if plan.posthoc else ""

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from pydantic import Field
+
 from segcal.benchmark.plan import calibrated_name
 from segcal.benchmark.run_status import (
     delete_weights,
     is_calibrated,
     is_evaluated,
+    is_evaluated_on,
     is_trained,
     must_train,
 )
@@ -34,6 +37,7 @@ class Task(Section):
         folder: folder of the run, relative to the study.
         split: the split to evaluate after training.
         region: where the calibration of the progress line is measured.
+        external: other prepared sets to evaluate then, name → folder.
         posthoc: calibrators to fit then, each evaluated as a run of its own.
         keep: the weights to keep at the end: "all", "best" or "none".
     """
@@ -47,6 +51,7 @@ class Task(Section):
     config: TrainConfig
     evaluation: EvaluationConfig
     region: str = DEFAULT_REGION
+    external: dict[str, str] = Field(default_factory=dict)
     posthoc: tuple[str, ...] = ()
     keep: str = "best"
 
@@ -140,21 +145,36 @@ def _train_and_evaluate(task: Task, study: Path) -> dict[str, float]:
             folder, split=task.split, config=task.evaluation, data=task.config.data.path,
             name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
         )  # fmt: skip
+    _evaluate_external(task, study, task)
     means = evaluation.means(task.region)
     return {name: means[name] for name in ("dsc", "ece") if name in means}
 
 
 def _calibrate(task: Task, study: Path, name: str) -> dict[str, float]:
-    from segcal.evaluation import evaluate_calibrated
+    from segcal.evaluation import evaluate_run
 
     calibrated = task.calibrated(name)
     if not is_calibrated(task, study, name):
-        evaluate_calibrated(
-            study / task.folder, name, study / calibrated.folder, config=task.evaluation,
-            data=task.config.data.path, name=calibrated.run, method=calibrated.method,
-            dataset=calibrated.dataset, overwrite=True,
+        evaluate_run(
+            study / task.folder, calibrator=name, out=study / calibrated.folder,
+            config=task.evaluation, data=task.config.data.path, name=calibrated.run,
+            method=calibrated.method, dataset=calibrated.dataset, overwrite=True,
         )  # fmt: skip
+    _evaluate_external(task, study, calibrated, name)
     return {}
+
+
+def _evaluate_external(task: Task, study: Path, shown: Task, calibrator: str | None = None) -> None:
+    """Evaluate the run of `task` on its external sets; `shown` is the run in the tables."""
+    from segcal.evaluation import evaluate_run
+
+    run = study / task.folder
+    for name in [name for name in task.external if not is_evaluated_on(name, shown, study, run)]:
+        evaluate_run(
+            run, calibrator=calibrator, out=study / shown.folder, data=task.external[name],
+            config=task.evaluation, name=shown.run, method=shown.method, dataset=name,
+            overwrite=True,
+        )  # fmt: skip
 
 
 def log_of(study: Path, task: Task) -> Path:

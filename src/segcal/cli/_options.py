@@ -15,10 +15,11 @@ IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore
 Method = Annotated[
     str,
     typer.Option(
-        help="temperature, vector, dirichlet, matrix, or package.module:Class of your own."
+        help="temperature, distance, class_affine, vector, dirichlet, matrix, inverse, auto (the "
+        "best by cross-validation, or none), or package.module:Class of your own."
     ),
 ]
-Region = Annotated[str, typer.Option(help="Voxels to fit on: all, foreground, union or boundary.")]
+Region = Annotated[str, typer.Option(help="Voxels to fit on: all, predicted_boundary, …")]
 Folds = Annotated[int, typer.Option(help="Folds of the cross-validation; 0 skips it.")]
 Seed = Annotated[int, typer.Option(help="Seed of the sampled voxels and the folds.")]
 Patient = Annotated[

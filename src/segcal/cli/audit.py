@@ -24,7 +24,7 @@ def audit(
     ] = None,
     region: Annotated[
         str, typer.Option(help="Where the report reads calibration; all regions are measured.")
-    ] = "all",
+    ] = "predicted",
     logits: Annotated[bool, typer.Option("--logits", help="The folders hold logits.")] = False,
     fail_if: Annotated[
         list[str] | None,
@@ -37,7 +37,8 @@ def audit(
 ) -> None:
     """Report the calibration of the predictions of any network; check limits with --fail-if."""
     from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
-    from segcal.report import write_report
+    from segcal.report import Context, stated_confidence, write_report
+    from segcal.study import read_study
 
     rules = [parse_rule(text) for text in fail_if or ()]
     networks = make_networks(probs, name)
@@ -51,8 +52,13 @@ def audit(
     opt.warn_unused(audited.unused)
     if not audited.has_spacing:
         typer.echo("no file states a voxel size: distances are in voxels", err=True)
-    page = write_report(out)
-    for line in audited.lines():
+    if audited.seen:
+        shown = ", ".join(audited.seen[:3]) + (", …" if len(audited.seen) > 3 else "")
+        line = f"a network was trained or validated on {len(audited.seen)} of these scans ({shown})"
+        typer.echo(f"segcal: {line}; results on them are optimistic", err=True)
+    study = read_study(out)
+    page = write_report(study)
+    for line in (*audited.lines(), *stated_confidence(Context(study))):
         typer.echo(line)
     typer.echo(f"report: {page}")
     violations = check_rules(audited.networks, rules)

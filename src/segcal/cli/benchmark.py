@@ -82,7 +82,8 @@ def _show_ranks(study: Any) -> None:
     means: dict[Any, float] = rows.set_index(["dataset", "method", "metric"])["mean"].to_dict()
     places = {} if ranks is None else {row.method: row for row in ranks.itertuples()}
     shown = [name for name in finished.datasets if any(key[0] == name for key in means)]
-    note = f"calibration in region {finished.region}, lower ranks are better"
+    grid_name = finished.info.measured_grid
+    note = f"{grid_name} grid, calibration in region {finished.region}, lower ranks are better"
     grid = Table("method", title=f"{finished.info.title}: {note}", title_justify="left")
     for dataset in shown:
         for metric in metrics:

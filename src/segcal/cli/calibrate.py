@@ -44,7 +44,8 @@ def calibrate(
     from segcal.predictions import check_not_existing, find_pairs
 
     options = _parse_options(override)
-    make_calibrator(method, **options)
+    if method != "auto":
+        make_calibrator(method, **options)
     folder, from_probs = opt.one_folder(logits, probs)
     check_not_existing([out], overwrite)
     pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
@@ -86,19 +87,24 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         typer.echo(f"temperature {params['temperature']:.4f}")
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)
+    for line in fitted.choice.lines() if fitted.choice is not None else ():
+        typer.echo(line)
+    if verdict is None and fitted.choice is not None:
+        typer.echo("the file holds a temperature of 1, which changes nothing")
+        return
     if verdict is None:
         typer.echo("not cross-validated (--folds 0)")
         return
     typer.echo(
-        f"{'region':<11}{'metric':<7}{'before':>9}{'after':>9}   95 % interval of the change"
+        f"{'region':<19}{'metric':<7}{'before':>9}{'after':>9}   95 % interval of the change"
     )
     for c in verdict.changes:
         if c.cases:
             numbers = f"{c.before:>9.4f}{c.after:>9.4f}   [{c.low:+.4f}, {c.high:+.4f}]"
-            typer.echo(f"{c.region:<11}{c.metric:<7}{numbers}  {c.direction}")
+            typer.echo(f"{c.region:<19}{c.metric:<7}{numbers}  {c.direction}")
         else:
-            typer.echo(f"{c.region:<11}{c.metric:<7}  has no voxels")
-    effect = "may change labels" if calibrator.changes_labels else "does not change labels"
+            typer.echo(f"{c.region:<19}{c.metric:<7}  has no voxels")
+    effect = "does not change labels" if calibrator.keeps_argmax else "may change labels"
     typer.echo(
         f"{calibrator.method} {effect}: {verdict.changed_labels:,} of {verdict.voxels:,} voxels "
         "changed their label"

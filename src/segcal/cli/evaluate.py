@@ -1,7 +1,7 @@
 """`segcal evaluate`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -11,12 +11,26 @@ from segcal.core.progress import show_progress
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A folder that `segcal train` wrote.")],
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    data: Annotated[Path | None, typer.Option(help="The prepared set, if it has moved.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="train, val or test. Default: test, or all cases of an external set."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="An external prepared set; or the set of the training, if it has moved."),
+    ] = None,
+    calibrator: Annotated[
+        str | None,
+        typer.Option(help="A file of `segcal calibrate`, or a name to fit on validation cases."),
+    ] = None,
+    grid: Annotated[
+        Literal["prepared", "original"],
+        typer.Option(help="Measure on the grid of the prepared set or of the original scans."),
+    ] = "prepared",
     checkpoint: opt.Checkpoint = "best",
     region: Annotated[
         list[str] | None,
-        typer.Option(help="foreground, all, union or boundary; repeat. Default: all four."),
+        typer.Option(help="Such as predicted, all or foreground; repeat. Default: all six."),
     ] = None,
     units: Annotated[str, typer.Option(help="Of surface distances: mm or voxel.")] = "mm",
     empty: Annotated[str, typer.Option(help="Empty masks: nan, diagonal or paper.")] = "nan",
@@ -26,21 +40,27 @@ def evaluate(
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Evaluate a run on a split of its data: cases.csv, bins.npz, slices.npz, evaluation.json."""
+    """Evaluate a run on a split of its data, or on an external set (in RUN/external/NAME).
+
+    Writes cases.csv, bins.npz, slices.npz and evaluation.json.
+    """
     from segcal.config import EvaluationConfig, check_section
     from segcal.core.checks import check_choice
     from segcal.evaluation import SPLITS, evaluate_run
 
-    check_choice("--split", split, SPLITS)
+    if split is not None:
+        check_choice("--split", split, SPLITS)
     settings: dict[str, Any] = {
         "checkpoint": checkpoint, "units": units, "empty": empty, "num_bins": bins,
-        "flips": list(flips), "average": average, **({"regions": region} if region else {}),
+        "flips": list(flips), "average": average, "grid": grid,
+        **({"regions": region} if region else {}),
     }  # fmt: skip
     config = check_section(EvaluationConfig, settings, "segcal evaluate")
     with show_progress() as step:
         evaluation = evaluate_run(
-            run, split=split, config=config, data=data, device=device, overwrite=overwrite,
-            progress=step, say=lambda text: typer.echo(text, err=True),
+            run, split=split, config=config, data=data, calibrator=calibrator, device=device,
+            overwrite=overwrite, progress=step,
+            say=lambda text: typer.echo(f"segcal: {text}", err=True),
         )  # fmt: skip
     if evaluation.reused:
         typer.echo(f"{evaluation.path('evaluation.json')}: is up to date and was reused")
@@ -61,7 +81,8 @@ def _show(evaluation: Any) -> None:
         return opt.number(table[keys & (table["region"] == region)]["value"].mean())
 
     distance = f"hd95_{info.options['units']}"
-    title = f"{info.dataset} {info.split}, {len(info.case_names)} cases, {info.method}"
+    cases = f"{len(info.case_names)} {'external ' if info.external else ''}cases"
+    title = f"{info.dataset} {info.split}, {cases}, {info.method}, {info.grid} grid"
     grid = Table(title=title, title_justify="left")
     for column in ("structure", "DSC", distance.replace("_", " ")):
         grid.add_column(column, justify="left" if column == "structure" else "right")

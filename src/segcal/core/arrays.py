@@ -38,3 +38,21 @@ def to_numpy(array: Array, *, widen_half: bool = True) -> np.ndarray[Any, Any]:
     if widen_half and out.dtype == np.float16:
         return out.astype(np.float32)
     return out if out.dtype.isnative else out.astype(out.dtype.newbyteorder("="))
+
+
+def label_shares(labels: Array, num_classes: int, axis: int = 0) -> Array:
+    """The share of each class among several label maps, float32.
+
+    (R, *S) → (K, *S): the maps lie along `axis`, which becomes the class axis. Labels outside
+    0..K-1 do not vote. The shares sum to 1, or are all 0 where no map votes.
+
+    Example:
+        >>> label_shares(np.array([[0, 1, 255], [1, 1, 255]]), num_classes=2)
+        array([[0.5, 0. , 0. ],
+               [0.5, 1. , 0. ]], dtype=float32)
+    """
+    stack: Any = sys.modules["torch"].stack if is_tensor(labels) else np.stack
+    votes = stack([(labels == k).sum(axis) for k in range(num_classes)], axis)
+    total = votes.sum(axis, keepdims=True)
+    shares = votes / (total + (total == 0))
+    return shares.float() if is_tensor(labels) else shares.astype(np.float32)

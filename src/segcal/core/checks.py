@@ -157,22 +157,29 @@ def check_labels(name: str, labels: Tensor, num_classes: int, ignore_index: int 
     return ignore_index is not None and low <= ignore_index <= high
 
 
-def check_soft_labels(name: str, soft: Tensor, num_classes: int) -> None:
-    """Raise if soft labels (B, K, *S) lack a class, are negative, or do not sum to 1 over K."""
+def check_soft_labels(name: str, soft: Tensor, num_classes: int) -> Tensor | None:
+    """Raise if soft labels (B, K, *S) lack a class, are negative, or do not sum to 1 over K.
+
+    A pixel whose K values are all 0 is ignored. Returns where pixels count, (B, *S), or None if
+    all do. If the values are not read (see `values_can_be_read`), nothing is raised.
+    """
     if soft.shape[1] != num_classes:
         raise ValueError(
             f"Expected argument `{name}` to be soft labels with {num_classes} classes on axis 1, "
             f"but got shape {tuple(soft.shape)}."
         )
+    counted = (soft != 0).any(1)  # NaN counts: it must not be ignored
     if not values_can_be_read(soft):
-        return
+        return counted
     half = soft.is_floating_point() and soft.element_size() == 2
     soft = soft.detach().float()
-    off = float((soft.sum(1) - 1).abs().max())
+    off = float((soft.sum(1) - counted.float()).abs().max())
     low = float(soft.min())
     # Rounding to half precision alone moves a sum by about 1 %. Written so that NaN raises too.
     if not (off <= (2e-2 if half else 1e-3) and low >= -1e-6):
         raise ValueError(
             f"Expected argument `{name}` to be soft labels: not negative, summing to 1 over the "
-            f"classes; but the smallest value is {low:.4g} and a sum is off by {off:.4g}."
+            f"classes (or all 0 if ignored); but the smallest value is {low:.4g} and a sum is off "
+            f"by {off:.4g}."
         )
+    return None if counted.all() else counted

@@ -4,6 +4,7 @@
     check_dataset, write_contact_sheet       verify it, look at it
     open_dataset                          its cases, splits, fingerprint
     find_images, check_scan, read_scan    scans for prediction, read like the data set
+    OriginalScans, place                  the cases of a prepared set, read again for another grid
     training_space                        orientation and spacing of a data set
     SliceDataset, PatchDataset            torch datasets
     make_loader                           batches, from memory if the data set fits
@@ -48,7 +49,9 @@ from segcal.data.orientation import (
     grid_orientation,
     reorient,
     training_space,
+    turned_grid,
 )
+from segcal.data.original_scans import OriginalScans, check_fits, place, write_case
 from segcal.data.preparation import prepare
 from segcal.data.sources import SOURCES
 from segcal.data.sources.acdc import AcdcSource
@@ -69,14 +72,15 @@ if TYPE_CHECKING:
 __all__ = [
     "IGNORED", "MAX_VOLUME_BYTES", "SOURCES", "UNKNOWN", "AcdcSource", "Batch", "BratsSource",
     "Case", "DatasetInfo", "Description", "FileCase", "FlareSource", "FolderSource", "Grid",
-    "GridRecipe", "Header", "Intensity", "Loader", "MsdSource", "PatchDataset", "PhantomSource",
-    "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset", "Source",
-    "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "at_most", "axis_codes",
-    "check_dataset", "check_same_grid", "check_scan", "files_of", "find_copies", "find_images",
-    "find_label", "free_bytes", "grid_orientation", "make_loader", "make_splits", "nifti_name",
-    "npz_headers", "open_dataset", "open_npy", "prepare", "read_header", "read_image",
-    "read_labels", "read_npz", "read_scan", "read_voxels", "reorient", "scan_grids", "scan_name",
-    "training_space", "verify_cases", "write_contact_sheet", "write_nifti",
+    "GridRecipe", "Header", "Intensity", "Loader", "MsdSource", "OriginalScans", "PatchDataset",
+    "PhantomSource", "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset",
+    "Source", "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "at_most", "axis_codes",
+    "check_dataset", "check_fits", "check_same_grid", "check_scan", "files_of", "find_copies",
+    "find_images", "find_label", "free_bytes", "grid_orientation", "make_loader", "make_splits",
+    "nifti_name", "npz_headers", "open_dataset", "open_npy", "place", "prepare", "read_header",
+    "read_image", "read_labels", "read_npz", "read_scan", "read_voxels", "reorient", "scan_grids",
+    "scan_name", "training_space", "turned_grid", "verify_cases", "write_case",
+    "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -1,14 +1,17 @@
 """One case: its arrays, and the properties stored with them."""
 
+import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from segcal.data.grid import Grid, Shape, Spacing
+from segcal.core.arrays import label_shares
+from segcal.data.grid import IGNORED, Grid, Shape, Spacing
 from segcal.data.info import Dtype
 from segcal.data.intensity import ChannelIntensity
 
@@ -26,6 +29,7 @@ class Case:
     """A case in memory. Axes (C, Z, Y, X) and (Z, Y, X): the slice axis comes first.
 
     `truth`, where it is known (phantoms), is the true probability of each class, (K, Z, Y, X).
+    `raters` are the label maps of several readers by name; `label` is then their majority.
     `voxels_sha256` identifies the scan: a hash of the voxel values of the source image.
     """
 
@@ -41,6 +45,21 @@ class Case:
     annotated: tuple[int, ...] | None = None
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = field(default_factory=dict)
+    raters: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
+
+
+def majority(raters: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The label that most readers drew; ties go to the lower class; ignored if no one judged."""
+    drawn = np.stack(list(raters))
+    shares = label_shares(drawn, int(drawn.max(initial=0, where=drawn != IGNORED)) + 1)
+    return np.where(shares.any(axis=0), shares.argmax(axis=0), IGNORED).astype(np.uint8)
+
+
+def hash_voxels(image: NDArray[Any]) -> str:
+    """`voxels_sha256` of an image (C, Z, Y, X) as it was read: no preparation changes it."""
+    digest = hashlib.sha256(repr(image.shape).encode())
+    digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
+    return digest.hexdigest()
 
 
 class CaseProperties(BaseModel, frozen=True, extra="forbid"):
@@ -48,6 +67,7 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
 
     The stored image is decoded as stored · scale + offset, per channel. `voxels` counts the
     stored voxels of each class; `image_range` has the decoded minimum and maximum of each channel;
+    `readers` counts the voxels of each class of each reader, in the order of the array `raters`;
     `settings` holds everything that decided how the source files became these arrays. `group` is a
     site, scanner or pathology; `annotated` lists the classes that the label map shows if these are
     not all of them.
@@ -73,6 +93,7 @@ class CaseProperties(BaseModel, frozen=True, extra="forbid"):
     settings: dict[str, str]
     sources: tuple[SourceFile, ...] = ()
     notes: dict[str, str] = {}
+    readers: dict[str, dict[int, int]] = {}
 
     @property
     def ignored(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data.case import CaseProperties
+from segcal.data.case import CaseProperties, majority
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
 from segcal.data.grid import plan_grid
 from segcal.data.preparation import fingerprint
@@ -77,7 +77,7 @@ def check_dataset(folder: Path | str) -> CheckReport:
 def _check_case(case: PreparedCase, dataset: PreparedDataset) -> list[str]:
     try:
         wrong = [*_check_properties(case, dataset)]
-        for name in ("image", "label", "truth"):
+        for name in ("image", "label", "truth", "raters"):
             if name in case.properties.sha256:
                 wrong += _check_array(case, name, dataset)
     except PathError as error:
@@ -97,6 +97,7 @@ def _check_properties(case: PreparedCase, dataset: PreparedDataset) -> Iterator[
     if properties.dtype != info.dtype:
         yield f"dtype is {properties.dtype} in case.json, {info.dtype} in dataset.yaml"
     expected = {"image", "label"} | ({"truth"} if info.has_truth else set())
+    expected |= {"raters"} if properties.readers else set()
     yield from (f"{name} is missing" for name in sorted(expected - set(properties.sha256)))
     planned = plan_grid(
         grid.original_shape, grid.original_spacing_mm, np.array(grid.affine), info.grid
@@ -117,6 +118,7 @@ def _check_array(case: PreparedCase, name: str, dataset: PreparedDataset) -> lis
         "image": ((properties.channels,), properties.dtype),
         "label": ((), "uint8"),
         "truth": ((dataset.num_classes,), "float16"),
+        "raters": ((len(properties.readers),), "uint8"),
     }[name]
     # Before any voxel is read: a damaged shape may need any amount of memory.
     if tuple(array.shape) != (*lead, *properties.shape):
@@ -133,6 +135,11 @@ def _check_array(case: PreparedCase, name: str, dataset: PreparedDataset) -> lis
             wrong.append("label holds values that are not classes in dataset.yaml")
         if counts != properties.voxels:
             wrong.append("the voxel counts in case.json do not match label")
+    if name == "raters":
+        if [*map(count_labels, voxels)] != [*properties.readers.values()]:
+            wrong.append("the voxel counts in case.json do not match raters")
+        if not np.array_equal(majority(voxels), case.label()):
+            wrong.append("label is not the majority of raters")
     if name == "image":
         decoded = decode_image(voxels, properties.scale, properties.offset)
         if not np.allclose(channel_ranges(decoded), properties.image_range):
@@ -200,6 +207,8 @@ def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[
             ranges = np.array([c.image_range[index] for c in cases])
             shown = f"{ranges[:, 0].min():.3g} to {ranges[:, 1].max():.3g} after normalization"
             rows.append((f"intensity {channel}", shown))
+        if cases[0].readers:
+            rows.append(("readers", ", ".join(cases[0].readers)))
         rows += [("ignored voxels", f"{ignored_share(cases):.1%}")]
         rows += _class_fractions(dataset, cases)
     with suppress(PathError):  # listed among the problems

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.core.arrays import label_shares
 from segcal.core.checks import check_choice, check_int
 from segcal.core.documents import parse_yaml
 from segcal.core.errors import LeakError, PathError
@@ -87,6 +88,27 @@ class PreparedCase:
         if "truth" not in self.properties.sha256:
             return None
         return np.asarray(self.read("truth"), dtype=np.float32)
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """Names of the readers; none if the case has one label map only."""
+        return tuple(self.properties.readers)
+
+    def raters(self, box: Sequence[slice] = ()) -> NDArray[np.uint8]:
+        """The label maps of all readers (R, Z, Y, X), or the box (Z, Y, X slices) of them.
+
+        255 marks voxels that a reader did not judge: all of them if the reader has no file.
+        """
+        if not self.readers:
+            raise PathError(self.folder, "has one label map only", "use its label")
+        return self.read("raters", (slice(None), *box))
+
+    def frequency(self, num_classes: int, box: Sequence[slice] = ()) -> NDArray[np.float32]:
+        """The share of the readers that drew each class, (K, Z, Y, X), or the box of it.
+
+        It is 0 for all classes where no reader judged the voxel.
+        """
+        return np.asarray(label_shares(self.raters(box), num_classes))
 
     def stored_zero(self) -> tuple[float, ...]:
         """The stored value that decodes to 0 (or the nearest to it), per channel."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError, list_folder
+from segcal.data.case import hash_voxels
 from segcal.data.formats import (
     Header,
     check_channels,
@@ -22,7 +23,7 @@ from segcal.data.formats import (
 from segcal.data.grid import Grid, GridRecipe, plan_grid
 from segcal.data.info import DatasetInfo
 from segcal.data.intensity import normalize_image
-from segcal.data.orientation import UNKNOWN, axis_codes, grid_orientation, reorient, reoriented_grid
+from segcal.data.orientation import axis_codes, reorient, turned_grid
 from segcal.data.store import decode_image, encode_image
 
 
@@ -115,9 +116,7 @@ def scan_grids(header: Header, recipe: GridRecipe, target: str | None = None) ->
     A file with a placeholder affine keeps its orientation.
     """
     file_grid = plan_grid(header.shape, header.spacing_mm, header.affine, recipe)
-    if target is None or UNKNOWN in (grid_orientation(file_grid), target):
-        return file_grid, file_grid
-    return file_grid, reoriented_grid(file_grid, target, recipe)
+    return file_grid, turned_grid(file_grid, recipe, target)
 
 
 @dataclass(frozen=True)
@@ -125,12 +124,13 @@ class Scan:
     """A scan as the network receives it.
 
     `image` is (C, Z, Y, X) on `grid`, the grid after reorientation; `file_grid` is that of the
-    file.
+    file; `voxels_sha256` identifies the scan.
     """
 
     image: NDArray[np.float32]
     grid: Grid
     file_grid: Grid
+    voxels_sha256: str = ""
 
     def to_file_order(self, array: NDArray[Any]) -> NDArray[Any]:
         """(…, Z, Y, X) on the original shape of `grid`, in the orientation of the file."""
@@ -148,4 +148,4 @@ def read_scan(images: Sequence[Path], info: DatasetInfo, target: str | None = No
     turned = reorient(image, axis_codes(file_grid.affine), axis_codes(grid.affine))
     normalized, _ = normalize_image(images, turned, info.intensity)
     stored, scale, offset = encode_image(grid.apply_image(normalized), info.dtype)
-    return Scan(decode_image(stored, scale, offset), grid, file_grid)
+    return Scan(decode_image(stored, scale, offset), grid, file_grid, hash_voxels(image))

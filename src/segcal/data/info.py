@@ -43,6 +43,7 @@ class DatasetInfo(Description, frozen=True):
 
     The file is written last, so its presence means that the set is complete. `fingerprint`
     changes whenever a stored voxel, label, property or setting changes; splits do not count.
+    `origin` makes the source again, to read the original scans; see `Source.origin`.
     """
 
     version: Literal[2] = 2
@@ -54,11 +55,12 @@ class DatasetInfo(Description, frozen=True):
     cases: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     versions: dict[str, str] = {}
+    origin: dict[str, Any] = {}
     fingerprint: str = ""
 
     def meaning(self) -> dict[str, Any]:
         """The fields that say what the stored arrays mean: those that the fingerprint covers."""
-        other = {"name", "cases", "skipped", "versions", "fingerprint"}
+        other = {"name", "cases", "skipped", "versions", "origin", "fingerprint"}
         # Every case stores the label map; the split counts decide splits.json only.
         content = self.model_dump(mode="json", exclude=other | {"label_map", "split_counts"})
         # Published fingerprints call every default recipe `paper`; `grid` tells them apart.

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from segcal.core.checks import check_choice, check_int
 from segcal.data._free_memory import free_ram
-from segcal.data.grid import IGNORED
-from segcal.data.torch_datasets import Batch, PatchDataset, SliceDataset, to_target
+from segcal.data.torch_datasets import Batch, ItemDataset, PatchDataset, SliceDataset
 
 LoaderKind = Literal["auto", "resident", "stream"]
 # Fraction of the free memory that a resident data set may use; training needs the rest.
@@ -110,11 +109,11 @@ class StreamLoader(Loader):
         self.dataset, self.workers = dataset, workers
 
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
-        if isinstance(self.dataset, PatchDataset):
+        if isinstance(self.dataset, ItemDataset):
             self.dataset.set_epoch(self.epoch)
-            if self.workers:
-                # Workers live for one epoch only, so their caches would be lost.
-                self.dataset.find_foreground()
+        if isinstance(self.dataset, PatchDataset) and self.workers:
+            # Workers live for one epoch only, so their caches would be lost.
+            self.dataset.find_foreground()
         yield from DataLoader(
             self.dataset,
             batch_sampler=[batch.tolist() for batch in order],
@@ -145,18 +144,20 @@ class ResidentLoader(Loader):
                 "give SliceDataset a `size`."
             )
         self.device = torch.device(device)
-        self.names: list[str] = []
+        self.dataset, self.names = dataset, list[str]()
         first = dataset.cases[0].properties
         dtype = torch.uint8 if first.dtype == "uint8" else torch.float16
         images = torch.empty((len(dataset), first.channels, *shape), dtype=dtype)
-        labels = torch.empty((len(dataset), *shape), dtype=torch.uint8)
+        readers = () if dataset.raters == "majority" else (len(first.readers),)
+        labels = torch.empty((len(dataset), *readers, *shape), dtype=torch.uint8)
         scale = torch.empty((len(dataset), first.channels, 1, 1))
         offset = torch.empty_like(scale)
         for case in dataset.cases:
             box = slice(len(self.names), len(self.names) + case.shape[0])
             stored = dataset.fit(case.read("image"), case.stored_zero())
             images[box] = torch.from_numpy(stored).transpose(0, 1)
-            labels[box] = torch.from_numpy(dataset.fit(case.label()[None], (IGNORED,))[0])
+            drawn = torch.from_numpy(dataset.fit_labels(dataset.stored_labels(case)))
+            labels[box] = drawn.transpose(0, 1) if readers else drawn
             scale[box, :, 0, 0] = torch.tensor(case.properties.scale)
             offset[box, :, 0, 0] = torch.tensor(case.properties.offset)
             self.names += [case.name] * case.shape[0]
@@ -166,12 +167,15 @@ class ResidentLoader(Loader):
     def _batches(self, order: list[Tensor]) -> Iterator[Batch]:
         # The order of the epoch is copied to the device once.
         moved = torch.split(torch.cat(order).to(self.device), [len(batch) for batch in order])
+        self.dataset.set_epoch(self.epoch)
+        draws = self.dataset.draws().to(self.device)
         for batch, index in zip(order, moved, strict=True):
             image = self.images[index].float()
             if self.images.dtype == torch.uint8:
                 image = image.mul_(self.scale[index]).add_(self.offset[index])
             names = tuple(self.names[i] for i in batch.tolist())
-            yield Batch(image, to_target(self.labels[index]), names)
+            target = self.dataset.targets(self.labels[index], draws[index])
+            yield Batch(image, target, names)
 
 
 def resident_bytes(dataset: SliceDataset) -> int | None:
@@ -180,7 +184,8 @@ def resident_bytes(dataset: SliceDataset) -> int | None:
     if shape is None or not dataset.cases:
         return None
     first = dataset.cases[0].properties
-    per_voxel = first.channels * (1 if first.dtype == "uint8" else 2) + 1
+    per_voxel = first.channels * (1 if first.dtype == "uint8" else 2)
+    per_voxel += 1 if dataset.raters == "majority" else len(first.readers)
     return len(dataset) * shape[0] * shape[1] * per_voxel
 
 

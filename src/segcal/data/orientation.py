@@ -87,14 +87,19 @@ def turn_labels(
     if codes == target or not known or "spacing" in header.notes | reference.notes:
         return labels, header
     grid = plan_grid(header.shape, header.spacing_mm, header.affine, GridRecipe())
-    turned = reoriented_grid(grid, target, GridRecipe())
+    turned = turned_grid(grid, GridRecipe(), target)
     shape, affine = turned.original_shape[::-1], np.array(turned.affine)
     moved = replace(header, file_shape=shape, affine=affine, spacing_mm=turned.original_spacing_mm)
     return reorient(labels, codes, target), moved
 
 
-def reoriented_grid(grid: Grid, target: str, recipe: GridRecipe) -> Grid:
-    """The grid of a file's volume after `reorient` to the axis codes `target`."""
+def turned_grid(grid: Grid, recipe: GridRecipe, target: str | None) -> Grid:
+    """The grid by `recipe` of a file's volume after `reorient` to the axis codes `target`.
+
+    A file with a placeholder affine keeps its orientation, and so does every file without a target.
+    """
+    if target is None or UNKNOWN in (grid_orientation(grid), target):
+        target = axis_codes(grid.affine)
     change = _transform(axis_codes(grid.affine), target)
     # Row i of `change` has the new position of the old axis i, both counted (x, y, z).
     order = [2 - int(old) for old in np.argsort(change[:, 0])[::-1]]

@@ -8,7 +8,8 @@ and where the organ's contrast fades. Hence each rater includes x with probabili
 
     P(o) = Φ_o · Π_{later p} (1 − Φ_p).
 
-The training label is one rater's drawing; the probabilities are stored as `truth`.
+The training label is one rater's drawing, or the majority of several, which are then stored too.
+The probabilities are stored as `truth`.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from scipy.fft import irfftn, rfftn
 from scipy.special import ndtr
 
 from segcal.core.checks import check_int
-from segcal.data.case import Case
+from segcal.data.case import Case, majority
 from segcal.data.grid import GridRecipe, plan_grid
 from segcal.data.intensity import Intensity, normalize
 
@@ -45,18 +46,23 @@ _LONG_MM = 1e6
 
 @dataclass(frozen=True)
 class PhantomSpec:
-    """`dims` 2: single slices, 3: volumes of `slices` slices; `size`: height and width."""
+    """`dims` 2: single slices, 3: volumes of `slices` slices; `size`: height and width.
+
+    `raters` is the number of drawings of each case.
+    """
 
     dims: int = 3
     size: int = 96
     slices: int = 16
     seed: int = 0
+    raters: int = 1
 
     def __post_init__(self) -> None:
         check_int("dims", self.dims, low=2, high=3)
         check_int("size", self.size, low=32, high=1024)
         check_int("slices", self.slices, low=4, high=512)
         check_int("seed", self.seed, low=0)
+        check_int("raters", self.raters, low=1, high=255)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -149,9 +155,12 @@ def generate(spec: PhantomSpec, index: int) -> Phantom:
 
 
 def make_case(spec: PhantomSpec, index: int) -> Case:
-    """The phantom as a case: one rater's label, and the truth beside it."""
+    """The phantom as a case: the label of one rater or of several, and the truth beside it."""
     phantom = generate(spec, index)
-    label = phantom.draw(np.random.default_rng([spec.seed, index, 1]))
+    raters = {
+        str(number): phantom.draw(np.random.default_rng([spec.seed, index, number]))
+        for number in range(1, spec.raters + 1)
+    }
     image, record = normalize(phantom.image, INTENSITY)
     z, y, x = spec.spacing_mm
     name = f"phantom_{index:04d}"
@@ -159,11 +168,12 @@ def make_case(spec: PhantomSpec, index: int) -> Case:
         name=name,
         patient=name,
         image=image[None],
-        label=label,
+        label=raters["1"] if len(raters) == 1 else majority(raters.values()),
         grid=plan_grid(spec.shape, spec.spacing_mm, np.diag([x, y, z, 1.0]), GridRecipe()),
         intensity=(record,),
         voxels_sha256=hashlib.sha256(phantom.image.tobytes()).hexdigest(),
         truth=phantom.truth,
+        raters=raters if len(raters) > 1 else {},
     )
 
 

@@ -25,7 +25,7 @@ from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_t
 from segcal.core.jobs import run_jobs
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data.case import Case, CaseProperties, SourceFile
+from segcal.data.case import Case, CaseProperties, SourceFile, majority
 from segcal.data.case_tables import read_groups
 from segcal.data.dataset import PreparedDataset, open_dataset
 from segcal.data.formats import read_labels
@@ -203,16 +203,10 @@ def _store_case(
     out: Path,
     ask: bool,
 ) -> CaseProperties:
-    case = source.load(info)
+    case = load_case(source, info)
     if ask:
         _ask_modality(case, source)
-    case = replace(
-        case,
-        label=_ignore_unknown(case, source),
-        sources=files,
-        group=source.group,
-        annotated=source.annotated,
-    )
+    case = replace(case, sources=files)
     properties, arrays = pack_case(case, info.dtype, settings)
     # A complete set stays complete until its first case is replaced; earlier errors leave it so.
     with write_errors(out):
@@ -233,9 +227,16 @@ def _ask_modality(case: Case, source: SourceCase) -> None:
         raise PathError(path, f"holds values down to {lowest:.0f}, as in CT", remedy)
 
 
-def _ignore_unknown(case: Case, source: SourceCase) -> NDArray[np.uint8]:
+def load_case(source: SourceCase, info: DatasetInfo) -> Case:
+    """Read a case as `info` describes; voxels that do not count are IGNORED."""
+    case = source.load(info)
+    raters = {name: _ignore_unknown(drawn, case, source) for name, drawn in case.raters.items()}
+    label = majority(raters.values()) if raters else _ignore_unknown(case.label, case, source)
+    return replace(case, label=label, raters=raters, group=source.group, annotated=source.annotated)
+
+
+def _ignore_unknown(label: NDArray[np.uint8], case: Case, source: SourceCase) -> NDArray[np.uint8]:
     """The label with IGNORED outside the mask, and for background if classes are missing in it."""
-    label = case.label
     if source.mask is not None:
         mask, header = read_labels(source.mask)
         if header.shape != case.grid.original_shape:
@@ -339,7 +340,8 @@ def _write_description(
     info: DatasetInfo, out: Path, cases: Sequence[CaseProperties], problems: Sequence[PathError]
 ) -> None:
     """Write dataset.yaml."""
-    top = max(1, *(max(c.voxels, default=0) for c in cases))
+    counted = [labels for c in cases for labels in (c.voxels, *c.readers.values())]
+    top = max(1, *(max(labels, default=0) for labels in counted))
     numbered = {0: "background"} | {v: f"class {v}" for v in range(1, top + 1)}
     packages = ("numpy", "scipy", "nibabel", "blosc2")
     info = info.model_copy(
@@ -364,7 +366,7 @@ def fingerprint(cases: Iterable[CaseProperties], info: DatasetInfo) -> str:
     """
     stored = []
     for case in sorted(cases, key=lambda c: c.name):
-        content = case.model_dump(mode="json")
+        content = case.model_dump(mode="json", exclude=None if case.readers else {"readers"})
         for source in content["sources"]:
             del source["mtime_ns"]
         # A group decides only how results are listed.

@@ -71,6 +71,8 @@ def pack_case(
     arrays: dict[str, NDArray[Any]] = {"image": stored, "label": case.label}
     if case.truth is not None:
         arrays["truth"] = case.truth.astype(np.float16)
+    if case.raters:
+        arrays["raters"] = np.stack(list(case.raters.values()))
     properties = CaseProperties(
         name=case.name,
         patient=case.patient,
@@ -91,6 +93,7 @@ def pack_case(
         settings=dict(settings),
         sources=case.sources,
         notes=case.notes,
+        readers={name: count_labels(drawn) for name, drawn in case.raters.items()},
     )
     files = {f"{name}.b2nd": _frame(array) for name, array in arrays.items()}
     files["case.json"] = properties.model_dump_json(indent=1).encode()
@@ -137,7 +140,7 @@ def array_sha256(array: NDArray[Any]) -> str:
 
 
 def _frame(array: NDArray[Any]) -> bytes:
-    """The array as the bytes of a blosc2 file; a chunk is a slice with all its channels."""
+    """The array as the bytes of a blosc2 file; a chunk is a slice with all channels or readers."""
     chunks = (*array.shape[:-3], 1, *array.shape[-2:])
     # LZ4 decompresses a slice three times faster than ZSTD; the files are a sixth larger.
     filters = [blosc2.Filter.BITSHUFFLE if array.itemsize > 1 else blosc2.Filter.NOFILTER]

@@ -85,8 +85,9 @@ def describe(
     if recipe == "native" and isinstance(source.spacing, tuple):
         raise ValueError("Expected argument `spacing` only without --recipe native.")
     return DatasetInfo(
-        **dict(source.description), source=source.name, recipe=recipe, dtype=dtype, grid=grid
-    )
+        **dict(source.description), source=source.name, recipe=recipe, dtype=dtype, grid=grid,
+        origin=source.origin(),
+    )  # fmt: skip
 
 
 def _geometry(cases: Iterable[SourceCase]) -> Sequence[tuple[Shape, Spacing | None]]:

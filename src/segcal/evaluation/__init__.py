@@ -1,8 +1,8 @@
 """Evaluate runs and predictions.
 
-    evaluate_run(run)           the files of an evaluation of a run; `segcal evaluate`
+    evaluate_run(run)           the files of an evaluation of a run, also on an external set or
+                                calibrated; `segcal evaluate`
     write_evaluation(cases, …)  the same files for any predictions
-    evaluate_calibrated(run, …) the same for a run that is calibrated after its training
     predict_volumes(runs, …)    NIfTI maps on the original grid; `segcal predict`
     predict_case(network, …)    one volume, averaged over networks and mirror images
     fit_pairs, apply_folder     `segcal calibrate` and `segcal apply`
@@ -28,20 +28,18 @@ from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
     from segcal.evaluation.finished_run import SPLITS, differences, evaluate_run, open_run
-    from segcal.evaluation.posthoc_run import evaluate_calibrated
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
 
 __all__ = [
     "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
     "audit_predictions", "check_num_classes", "check_rules", "differences",
-    "evaluate_calibrated", "evaluate_run", "fit_pairs", "make_networks", "open_run",
+    "evaluate_run", "fit_pairs", "make_networks", "open_run",
     "parse_rule", "predict_case", "predict_volumes", "read_evaluation", "write_evaluation",
 ]  # fmt: skip
 
 _LAZY = {
     "finished_run": ("SPLITS", "differences", "evaluate_run", "open_run"),
-    "posthoc_run": ("evaluate_calibrated",),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),
 }

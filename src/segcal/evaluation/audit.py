@@ -15,7 +15,8 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
-from segcal.metrics import DEFAULT_REGION, REGIONS, confidence_verdict
+from segcal.evaluation.predict_manifest import seen_maps
+from segcal.metrics import REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pairs, class_names, find_pairs
 from segcal.stats import patients_of
@@ -38,20 +39,25 @@ METRICS = ("dsc", "hd95_mm", "ece", "cece")
 
 @dataclass(frozen=True)
 class Audited:
-    """A finished audit: the folder of the study, and the evaluation of each network by title."""
+    """A finished audit: the folder of the study, and the evaluation of each network by title.
+
+    `seen` are cases that `segcal predict` recognized as scans of the training.
+    """
 
     folder: Path
     region: str
     networks: dict[str, Evaluation]
     unused: tuple[str, ...]
     has_spacing: bool = True
+    seen: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
         """One line per network for the terminal."""
         for title, evaluation in self.networks.items():
             mean = evaluation.means(self.region)
             yield (
-                f"{title}: {len(evaluation.info.case_names)} cases; region {self.region}: ECE "
+                f"{title}: {len(evaluation.info.case_names)} cases, original grid; "
+                f"region {self.region}: ECE "
                 f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
                 f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"
             )
@@ -96,7 +102,7 @@ def audit_predictions(
     images: Path | None = None,
     dataset: str = "audit",
     classes: Sequence[str] | None = None,
-    region: str = DEFAULT_REGION,
+    region: str = "predicted",
     logits: bool = False,
     axes: Axes = "auto",
     ignore_label: int | None = None,
@@ -131,18 +137,24 @@ def audit_predictions(
     described = _describe_dataset(dataset, first, classes, patient)
     slugs = _slugs(pairs_of)
     done: dict[str, Evaluation] = {}
-    runs = []
+    runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
         remove_drafts(out.parent)
     with atomic_path(out) as partial:
         partial.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
+            maps = seen_maps(pairs.folder)
+            known = [pair.name for pair in pairs if pair.softmax.path.name in maps]
+            seen |= dict.fromkeys(known)
             evaluation = _evaluate(
                 pairs, partial / "runs" / run, logits, title, progress,
                 run=run, method=slugs[title], seed=0, dataset=described.name,
                 labels=described.labels,
-                about={"source": str(pairs.folder), "kind": "logits" if logits else "probs"},
+                about={
+                    "source": str(pairs.folder), "kind": "logits" if logits else "probs",
+                    "grid": "original", "seen": known,
+                },
             )  # fmt: skip
             done[title] = replace(evaluation, folder=out / "runs" / run)
             facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
@@ -152,7 +164,8 @@ def audit_predictions(
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(partial, table, list(slugs.values()), METRICS, region)
         _check_out(out, overwrite, [])  # another audit may have written it in the meantime
-    return Audited(out, region, done, first.unused, all(pair.has_spacing for pair in first))
+    has_spacing = all(pair.has_spacing for pair in first)
+    return Audited(out, region, done, first.unused, has_spacing, tuple(seen))
 
 
 def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
@@ -252,6 +265,7 @@ def _study_file(
         title=f"Audit of {', '.join(slugs)}",
         note=note,
         region=region,
+        grid="original",
         metrics=METRICS,
         datasets=(dataset,),
         methods=tuple(Method(name=slug, title=title) for title, slug in slugs.items()),

@@ -29,6 +29,7 @@ class PredictedCase:
         image: (C, *S) or (*S), for pictures.
         logits: (K, *S), for metrics of logits.
         true_probs: true probabilities (K, *S), where they are known.
+        raters: labels (*S) of several readers by name; labels without a class are ignored.
         annotated: the classes that the labels show; None for all. Values of other classes, and of
             structures with other classes, are NaN.
     """
@@ -40,6 +41,7 @@ class PredictedCase:
     image: NDArray[Any] | None = None
     logits: NDArray[Any] | Tensor | None = None
     true_probs: NDArray[Any] | None = None
+    raters: Mapping[str, NDArray[Any]] | None = None
     annotated: tuple[int, ...] | None = None
 
 
@@ -53,12 +55,14 @@ def evaluate_predicted_case(
     result = evaluate_case(
         case.probs, case.target, case.spacing_mm, case=case.name, **names,
         groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
+        raters=case.raters,
     )  # fmt: skip
     if case.annotated is not None:
         unknown = {name for name, labels in groups.items() if not {*labels} <= {*case.annotated}}
         unknown |= {str(k) for k in range(len(case.probs)) if k not in case.annotated}
         result.rows = [
-            replace(row, value=math.nan) if row.label in unknown else row for row in result.rows
+            replace(row, value=math.nan) if row.label.split("/")[0] in unknown else row
+            for row in result.rows
         ]
     return result, _draw(case)
 

@@ -139,11 +139,14 @@ def map_in_order(function: Callable[[T], U], items: Iterable[T], workers: int) -
 def _stack_bins(
     names: Sequence[str], regions: Sequence[str], results: Sequence[CaseResult]
 ) -> dict[str, Any]:
-    """The state of the bins, stacked over (case, region)."""
+    """The state of the bins, stacked over (case, region), and of the levels, over cases."""
     out: dict[str, Any] = {"cases": np.array(names), "regions": np.array(regions)}
     states = [[result.statistics[name].bins.state() for name in regions] for result in results]
     for key in states[0][0]:
         out[key] = np.stack([np.stack([state[key] for state in case]) for case in states])
+    levels = [result.levels.state() for result in results if result.levels is not None]
+    for key in levels[0]:
+        out[key] = np.stack([state[key] for state in levels])
     truths = [result.true_bins.state() for result in results if result.true_bins is not None]
     if len(truths) == len(results):
         for key in truths[0]:

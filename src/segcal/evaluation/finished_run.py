@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from segcal.config import EvaluationConfig
+from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, open_dataset, verify_cases
+from segcal.data import (
+    DatasetInfo,
+    GridRecipe,
+    OriginalScans,
+    PreparedCase,
+    PreparedDataset,
+    check_fits,
+    open_dataset,
+    place,
+    turned_grid,
+    verify_cases,
+    write_case,
+)
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict import choose_device, predict_case, reproducible_float32
+from segcal.evaluation.scan_checks import Space
 from segcal.metrics import CaseOptions
 from segcal.models import SegmentationNetwork, load_model
-from segcal.study import Evaluation, RunRecord, epochs_done, read_evaluation, read_run
+from segcal.posthoc import Calibrator, short_name
+from segcal.study import (
+    EXTERNAL,
+    Evaluation,
+    RunRecord,
+    epochs_done,
+    read_evaluation,
+    read_run,
+)
 
 SPLITS = ("train", "val", "test")
+# How an error calls these differences of an existing evaluation.
+_WHAT = {
+    "checkpoint_sha256": "an older checkpoint",
+    "data_fingerprint": "other data",
+    "calibrator": "another calibrator",
+}
 
 
 class FinishedRun(RunRecord):
@@ -59,6 +89,14 @@ class FinishedRun(RunRecord):
             raise PathError(self.folder, f"was trained on other data than {path}", remedy)
         return dataset
 
+    def external_data(self, folder: Path | str | None) -> PreparedDataset | None:
+        """The set in `folder` if it is not that of the training; its scans must fit the network."""
+        dataset = None if folder is None else open_dataset(folder)
+        if dataset is None or dataset.fingerprint == self.info.data_fingerprint:
+            return None
+        check_fits(dataset, self.data_info, self.folder)
+        return dataset
+
     def check_unseen(self, cases: Sequence[PreparedCase], split: str = "test") -> None:
         """Refuse cases of `split` that the run used in another one."""
         for part, names in self.info.cases.items():
@@ -70,6 +108,25 @@ class FinishedRun(RunRecord):
                 remedy = "train it again with the present splits"
                 raise PathError(self.folder, f"{problem} (the splits have changed)", remedy)
 
+    def seen(self, scans: Mapping[str, str], split: str = "test") -> tuple[str, ...]:
+        """The cases of `scans` (name → hash of the voxels) that the run used, under any name.
+
+        Scans of its own split `split` do not count.
+        """
+        used = {
+            value
+            for part, hashes in self.info.voxels_sha256.items()
+            if part != split and split != "train"
+            for value in hashes.values()
+        }
+        return tuple(name for name, value in scans.items() if value in used)
+
+    def describe_seen(self, names: Sequence[str]) -> str:
+        """One line about scans that the run was trained or validated on."""
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        scans = f"{len(names)} of these scans ({', '.join(names[:3])}{more})"
+        return f"{self.folder}: was trained or validated on {scans}; results on them are optimistic"
+
 
 def open_run(folder: Path | str) -> FinishedRun:
     """Open the folder of a run; an error says what is wrong with it."""
@@ -79,61 +136,101 @@ def open_run(folder: Path | str) -> FinishedRun:
 def evaluate_run(
     run: Path | str,
     *,
-    split: str = "test",
+    split: str | None = None,
     config: EvaluationConfig | None = None,
     name: str | None = None,
     method: str | None = None,
     dataset: str | None = None,
     data: Path | str | None = None,
+    calibrator: Path | str | None = None,
+    out: Path | str | None = None,
     device: str = "auto",
     workers: int | None = None,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
-    say: Callable[[str], None] | None = None,
+    say: Callable[[str], None] = warnings.warn,
 ) -> Evaluation:
-    """Evaluate a run on a split of its data, on the grid of the prepared set (as the paper does).
+    """Evaluate a run on a split of its own data, or on an external set.
 
     An existing evaluation of the same checkpoint with the same settings is returned (even if the
     checkpoint was deleted since). If its settings differ, an error asks for `overwrite`. It is
     computed again if a file is missing or modified, or if the splits have changed.
 
+    An external set is one that the run was not trained on, with the same classes and channels. Its
+    scans are turned, resampled and normalized like the training set. If it was prepared
+    differently, they are read again from its source files. Results are written to
+    `out`/external/NAME.
+
     Args:
         run: the folder that `segcal train` wrote.
-        split: "train", "val" or "test".
-        config: regions, units, checkpoint, flips and so on; by default all metrics.
+        split: "train", "val" or "test"; None is "test", or all cases of an external set.
+        config: regions, units, checkpoint, flips, grid and so on; by default all metrics.
         name, method, dataset: columns of the rows; by default those of an existing evaluation, else
-            the name of the folder, of the loss and of the prepared set.
-        data: the folder of the prepared set, if it has moved.
+            the name of the folder, of the loss and of the prepared set (of its folder, if it is
+            external).
+        data: a prepared set: that of the training, if it has moved, or an external one.
+        calibrator: a file that `segcal calibrate` wrote, or the name of a calibrator, which is
+            fitted on the validation cases of the run and saved in it as calibrator_NAME.json.
+        out: where results are written; by default the run, or its folder calibrated/NAME.
         device: "auto", "cpu", "cuda", "cuda:1", "mps", …
         workers: threads that measure while the network predicts; by default by the cores.
         overwrite: whether an existing evaluation is replaced.
         progress: called as (what, cases done, cases in total).
-        say: called with the reason why an existing evaluation is computed again.
+        say: called with one line about scans that the run was trained on, and with the reason why
+            an existing evaluation is computed again.
     """
     config = config or EvaluationConfig()
     opened = open_run(run)
-    names = _row_names(opened, split, {"run": name, "method": method, "dataset": dataset})
-    existing = None if overwrite else read_evaluation(opened.folder, split)
+    other = opened.external_data(data)
+    part = split or ("test" if other is None else "all")
+    fitted, suffix, folder = None, "", opened.folder
+    if calibrator is not None:
+        from segcal.evaluation.posthoc_run import run_calibrator
+
+        own = data if other is None else None
+        fitted = run_calibrator(opened, calibrator, config=config, data=own, device=device, say=say)
+        short = short_name(fitted.method)
+        suffix, folder = f"+{short}", folder / "calibrated" / short
+    folder = folder if out is None else Path(out)
+    if other is not None:
+        dataset = dataset or other.root.resolve().name
+        folder = folder / EXTERNAL / dataset
+    given = {"run": name, "method": method, "dataset": dataset}
+    names = _row_names(opened, part, given, suffix)
+    existing = None if overwrite else read_evaluation(folder, part)
     if existing is not None:
-        for key in differences(existing, config, names):
+        requested = {**names, "split": part}
+        if other is not None:
+            requested["data_fingerprint"] = other.fingerprint
+        different = differences(existing, config, requested, opened.folder)
+        params = (existing.info.calibrator or {}).get("params")
+        if fitted is not None and params != json.loads(json.dumps(fitted.params())):
+            different.append("calibrator")
+        for key in different:
             value = existing.info.options.get(key, getattr(existing.info, key, None))
-            what = "an older checkpoint" if key == "checkpoint_sha256" else f"{key} {value!r}"
+            what = _WHAT.get(key, f"{key} {value!r}")
             path, remedy = existing.path("evaluation.json"), "pass --overwrite to replace it"
             raise PathError(path, f"was computed with {what}", remedy)
-        reason = _outdated(existing, opened, data)
+        reason = _outdated(existing, opened, other, data)
         if reason is None:
+            if existing.info.seen:
+                say(opened.describe_seen(existing.info.seen))
             return replace(existing, reused=True)
-        if say is not None:
-            say(f"{reason}; evaluating again")
-        overwrite = True
-    return measure_run(
-        opened, opened.folder, split, config, names, data=data, device=device, workers=workers,
-        overwrite=overwrite, progress=progress,
+        say(f"{reason}; evaluating again")
+    return _measure(
+        opened, other or opened.open_data(data), folder, part, config, names, fitted=fitted,
+        device=device, workers=workers, overwrite=overwrite or existing is not None,
+        progress=progress, say=say,
     )  # fmt: skip
 
 
-def _row_names(run: FinishedRun, split: str, given: Mapping[str, str | None]) -> dict[str, Any]:
-    """The columns of the rows: as given, else as in an existing evaluation, else by the run."""
+def _row_names(
+    run: FinishedRun, split: str, given: Mapping[str, str | None], suffix: str
+) -> dict[str, Any]:
+    """The columns of the rows: as given, else as in an existing evaluation, else by the run.
+
+    `suffix` of the method names a calibrator.
+    """
     names: dict[str, Any] = {
         "run": run.folder.resolve().name,
         "method": run.config.loss.name,
@@ -147,85 +244,154 @@ def _row_names(run: FinishedRun, split: str, given: Mapping[str, str | None]) ->
         if existing is not None:
             names = {key: getattr(existing.info, key) for key in names}
             break
+    names["method"] += suffix
     names.update({key: value for key, value in given.items() if value is not None})
     return {**names, "seed": run.config.seed}
 
 
-def _outdated(existing: Evaluation, run: FinishedRun, data: Path | str | None) -> str | None:
+def _outdated(
+    existing: Evaluation, run: FinishedRun, other: PreparedDataset | None, data: Path | str | None
+) -> str | None:
     """Why an existing evaluation has to be computed again; None if it is up to date."""
     damaged = existing.damaged()
     if damaged is not None:
         return f"{damaged}: is missing or was modified"
     if data is None and not Path(run.config.data.path).is_dir():
         return None  # Without the data, a change of the splits cannot be detected.
-    cases = run.open_data(data).part(existing.split, run.config.data.fold)
+    cases = _part(run, other or run.open_data(data), existing.split)
     if sorted(case.name for case in cases) == sorted(existing.info.case_names):
         return None
     return f"{existing.path('evaluation.json')}: covers other cases (the splits have changed)"
 
 
-def measure_run(
+def _part(run: FinishedRun, dataset: PreparedDataset, split: str) -> list[PreparedCase]:
+    """The cases of a split; the fold of the training counts for its own data only."""
+    own = dataset.fingerprint == run.info.data_fingerprint
+    return dataset.part(split, run.config.data.fold if own else None)
+
+
+def _measure(
     run: FinishedRun,
+    dataset: PreparedDataset,
     out: Path,
     split: str,
     config: EvaluationConfig,
     names: Mapping[str, Any],
     *,
-    about: Mapping[str, Any] | None = None,
-    change: Callable[[PredictedCase], PredictedCase] | None = None,
-    data: Path | str | None = None,
-    device: str = "auto",
-    workers: int | None = None,
-    overwrite: bool = False,
-    progress: ProgressCallback = no_progress,
+    fitted: Calibrator | None,
+    device: str,
+    workers: int | None,
+    overwrite: bool,
+    progress: ProgressCallback,
+    say: Callable[[str], None],
 ) -> Evaluation:
     """Predict a split with the run's network and write its evaluation into `out`.
 
-    `names` are columns of the rows, `about` further entries of evaluation.json; `change` is applied
-    to each predicted case before it is measured. The other arguments are those of `evaluate_run`.
+    `names` are columns of the rows. The other arguments are those of `evaluate_run`.
     """
     run.checkpoint(config.checkpoint)
-    prepared = run.open_data(data)
-    cases = prepared.part(split, run.config.data.fold)
-    run.check_unseen(cases, split)
+    external = dataset.fingerprint != run.info.data_fingerprint
+    cases = _part(run, dataset, split)
+    if not external:
+        run.check_unseen(cases, split)
     verify_cases(cases)
+    scans = {case.name: case.properties.voxels_sha256 for case in cases}
+    seen = run.seen(scans, "test" if external else split)
+    if seen:
+        say(run.describe_seen(seen))
     chosen = choose_device(device)
     on_cuda = chosen.type == "cuda"
     name = torch.cuda.get_device_name(chosen) if on_cuda else chosen.type.upper()
-    predicted = predicted_cases(run, cases, config, chosen)
+    inputs = RunCases(run, dataset, cases, original=config.grid == "original")
     with reproducible_float32(), warnings.catch_warnings():
         # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
         return write_evaluation(
-            predicted if change is None else map(change, predicted),
+            predicted_cases(run, inputs, config, chosen, fitted),
             out,
             **names,
-            labels=[prepared.classes[k] for k in sorted(prepared.classes)],
+            labels=[run.data_info.classes[k] for k in sorted(run.data_info.classes)],
             split=split,
-            groups=prepared.info.regions or None,
+            groups=run.data_info.regions or None,
             options=CaseOptions(**config.metric_options()),
             # This process's share of the cores; more than four threads do not help.
             workers=max(1, min(4, torch.get_num_threads())) if workers is None else workers,
             about={
                 **identity(run, config),
+                "external": external,
+                "seen": seen,
                 "epochs": epochs_done(run.folder),
-                "data_fingerprint": prepared.fingerprint,
+                "data_fingerprint": dataset.fingerprint,
                 "device": name,
-                **(about or {}),
+                "calibrator": None
+                if fitted is None
+                else {
+                    "method": fitted.method,
+                    "fitted_on": fitted.about.get("split", ""),
+                    "fitted_cases": fitted.about.get("cases", ()),
+                    "params": fitted.params(),
+                    "fit": asdict(fitted.report) if fitted.report else None,
+                },
             },
             overwrite=overwrite,
             progress=lambda done: progress("evaluating", done, len(cases)),
         )
 
 
+@dataclass(frozen=True)
+class RunCases:
+    """Cases as the network of a run needs them, each with itself on the grid to measure on.
+
+    Cases of an external set that were stored on another grid, in another orientation or with
+    another normalization are read again from their source files, and so are the labels on the
+    original grid. Such cases exist until the next one is drawn.
+    """
+
+    run: FinishedRun
+    dataset: PreparedDataset
+    cases: Sequence[PreparedCase]
+    original: bool = False
+
+    def __iter__(self) -> Iterator[tuple[PreparedCase, PreparedCase]]:
+        own = self.dataset.fingerprint == self.run.info.data_fingerprint
+        info, scans = self.run.data_info, OriginalScans(self.dataset)
+        orientation = None if own else Space([self.run]).orientation
+        same_intensity = self.dataset.info.intensity == info.intensity
+        for case in self.cases:
+            grid = case.grid if own else turned_grid(case.grid, info.grid, orientation)
+            fits = grid == case.grid and same_intensity
+            native = turned_grid(grid, GridRecipe(), None)
+            if fits and (not self.original or grid == native):
+                yield case, case
+                continue
+            scan = scans.read(case.name, info.intensity)
+            with TemporaryDirectory() as folder:
+                stored = case
+                if not fits:
+                    placed = place(scan, info.grid, orientation)
+                    stored = write_case(placed, Path(folder, "stored"), info.dtype)
+                measured = stored
+                if self.original:
+                    placed = place(scan, GridRecipe(), orientation)
+                    measured = write_case(placed, Path(folder, "original"), info.dtype)
+                yield stored, measured
+
+
 def predicted_cases(
-    run: FinishedRun, cases: Sequence[PreparedCase], config: EvaluationConfig, device: torch.device
+    run: FinishedRun,
+    cases: Iterable[tuple[PreparedCase, PreparedCase]],
+    config: EvaluationConfig,
+    device: torch.device,
+    calibrator: Calibrator | None = None,
 ) -> Iterator[PredictedCase]:
-    """The predictions of one case after another, with everything they are measured against."""
+    """The predictions of one case after another, with everything they are measured against.
+
+    `cases` are those of `RunCases`: each as the network gets it, and on the grid to measure on.
+    """
     network = run.network(config.checkpoint, device)
     # Metrics count in float64, which MPS does not have.
     target_device = torch.device("cpu") if device.type == "mps" else device
-    for case in cases:
+    for case, measured in cases:
         image = case.image()
         try:
             found = predict_case(
@@ -234,16 +400,37 @@ def predicted_cases(
             )  # fmt: skip
         except ValueError as error:
             raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
+        probs: Any = found.probs.to(target_device)
+        logits = None if found.logits is None else found.logits.to(target_device)
+        if calibrator is not None:
+            # The network's logits do not belong to the calibrated probabilities.
+            logits = require_logits(case.name, logits)
+            probs, logits = calibrator.transform(logits, spacing_mm=case.spacing_mm), None
+        if measured is not case:
+            probs, logits = case.grid.restore_probs(to_numpy(probs)), None
         yield PredictedCase(
             name=case.name,
-            probs=found.probs.to(target_device),
-            target=case.target(),
-            spacing_mm=case.spacing_mm,
-            image=image,
-            logits=None if found.logits is None else found.logits.to(target_device),
-            true_probs=case.truth(),
-            annotated=case.properties.annotated,
+            probs=probs,
+            target=measured.target(),
+            spacing_mm=measured.spacing_mm,
+            image=image if measured is case else measured.image(),
+            logits=logits,
+            true_probs=measured.truth(),
+            raters=dict(zip(measured.readers, measured.raters(), strict=True))
+            if measured.readers
+            else None,
+            annotated=measured.properties.annotated,
         )
+
+
+def require_logits(case: str, logits: Any) -> Any:
+    """The logits of a case; an error if there are none."""
+    if logits is None:
+        raise ValueError(
+            f"case {case} has no logits to calibrate, because the probabilities of mirrored "
+            "images were averaged; set `average: logits`, or leave out `flips`"
+        )
+    return logits
 
 
 def differences(
@@ -276,4 +463,5 @@ def identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
         **({"checkpoint_sha256": file_sha256(path)} if path.is_file() else {}),
         "flips": config.flips,
         "average": config.average,
+        "grid": config.grid,
     }

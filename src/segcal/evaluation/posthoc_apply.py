@@ -65,7 +65,9 @@ def apply_folder(
         for file in found.values():
             values = file.read()
             with name_file_in_errors(file.path):
-                probs = calibrator.transform(values, from_probs=from_probs)
+                probs = calibrator.transform(
+                    values, from_probs=from_probs, spacing_mm=file.spacing_mm
+                )
             write_like(file, probs, draft)
             done.count(values, probs)
             progress("calibrating", done.cases, len(found))

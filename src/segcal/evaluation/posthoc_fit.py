@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
 from segcal.core.progress import ProgressCallback, no_progress
+from segcal.evaluation.posthoc_choice import AUTO, CANDIDATES, JUDGED, NONE, Choice, choose
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
-from segcal.metrics import REGIONS, voxel_statistics
+from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
 from segcal.predictions import IGNORED, LoadedCase, Pairs, name_file_in_errors
 from segcal.stats import make_folds, patients_of
@@ -22,10 +23,14 @@ from segcal.stats import make_folds, patients_of
 
 @dataclass(frozen=True)
 class Fitted:
-    """A calibrator fitted on all cases, and its verdict by cross-validation (None: not done)."""
+    """A calibrator fitted on all cases, and its verdict by cross-validation (None: not done).
+
+    `choice` says why `auto` chose it.
+    """
 
     calibrator: Calibrator
     verdict: Verdict | None
+    choice: Choice | None = None
 
 
 def fit_pairs(
@@ -49,6 +54,8 @@ def fit_pairs(
 
     Args:
         method: a name in `segcal.posthoc.CALIBRATORS`, or an import path; `options` are its own.
+            "auto" compares several (`CANDIDATES`), and may choose none: the calibrator is then a
+            temperature of 1.
         region: voxels to fit on, a name of `segcal.metrics.REGIONS`.
         from_probs, balance, max_voxels, seed: see `Calibrator.fit`.
         folds: number of folds, at most one per case or patient; 0 skips cross-validation.
@@ -59,43 +66,84 @@ def fit_pairs(
     """
     check_choice("region", region, REGIONS)
     check_int("folds", folds, low=0)
+    if method == AUTO and (folds < 2 or options):
+        raise ValueError("--method auto needs --folds 2 or more, and has no options (--set)")
     parts = make_folds(pairs.names, folds, patient, seed) if folds else []
-    make = partial(make_calibrator, method, **(options or {}))
-    space = make().space
-    sample = Sample(max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=space)
+    units = None if patient is None else list(patients_of(pairs.names, patient).values())
+    methods = CANDIDATES if method == AUTO else {method: options or {}}
+    make = {name: partial(make_calibrator, name, **given) for name, given in methods.items()}
+    kinds = [new() for new in make.values()]
+    sample = Sample(
+        max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=kinds[0].space,
+        features=next((found for kind in kinds if (found := kind.feature_map())), None),
+    )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()
         with name_file_in_errors(pair.softmax.path):
-            sample.add(HeldOut(case.values, case.target, region_mask(case, region)))
+            mask = region_mask(case, region)
+            sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
         progress("reading", number, len(pairs))
     with name_file_in_errors(pairs.folder):
-        final = make().fit_voxels(sample.select(balance=balance))
-        models: dict[int, Calibrator] = {}
+        models: dict[str, dict[int, Calibrator]] = {name: {} for name in make}
         for part in parts:
-            others = [i for i in range(len(pairs)) if i not in part]
-            model = make().fit_voxels(sample.select(others, balance))
-            models |= dict.fromkeys(part, model)
+            voxels = sample.select([i for i in range(len(pairs)) if i not in part], balance)
+            for name, new in make.items():
+                models[name] |= dict.fromkeys(part, new().fit_voxels(voxels))
+        choice = None
+        if method == AUTO:
+            choice = _choose(pairs, models, from_probs, units, progress)
+            make[NONE] = partial(make_calibrator, "temperature", bounds=(1.0, 1.0))
+            method = choice.method
+        voxels = sample.select(balance=balance)
+        final = make[method]().fit_voxels(voxels)
         verdict = None
-        if parts:
-            units = None if patient is None else list(patients_of(pairs.names, patient).values())
-            verdict = _cross_validate(pairs, models, from_probs, region, units, progress)
+        if method == NONE and final.report is not None:
+            final.report.at_bound = []
+        elif parts:
+            verdict = _cross_validate(pairs, models[method], from_probs, region, units, progress)
     final.about = {
         "region": region,
         "seed": seed,
         "folds": len(parts),
         "cases": pairs.names,
         "cross_validation": verdict.as_dict() if verdict is not None else None,
+        **({"auto": choice.as_dict()} if choice is not None else {}),
     }
-    return Fitted(final, verdict)
+    return Fitted(final, verdict, choice)
 
 
 def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
     """The voxels of a region of one case."""
-    labels = case.values.argmax(0) if region == "union" else None
+    labels = predicted_labels(case.values)
     mask = REGIONS[region](
         case.target, labels=labels, spacing_mm=case.spacing_mm, ignore_index=IGNORED
     )
     return np.asarray(mask)
+
+
+def _choose(
+    pairs: Pairs,
+    models: Mapping[str, Mapping[int, Calibrator]],
+    from_probs: bool,
+    units: Sequence[str] | None,
+    progress: ProgressCallback,
+) -> Choice:
+    """Score each case with the calibrators that did not see it, and choose the best method."""
+    nll: dict[str, list[list[float]]] = {name: [] for name in (NONE, *models)}
+    for i, pair in enumerate(pairs):
+        case = pair.load()
+        with name_file_in_errors(pair.softmax.path):
+            masks = [region_mask(case, name) for name in JUDGED]
+            for name, rows in nll.items():
+                if name == NONE:
+                    probs = to_probs(case.values, from_probs=from_probs)
+                else:
+                    probs = models[name][i].transform(
+                        case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
+                    )
+                rows.append([_scores(probs, case.target, mask)["nll"] for mask in masks])
+        progress("comparing methods", i + 1, len(pairs))
+    return choose({name: np.array(rows) for name, rows in nll.items()}, units)
 
 
 def _cross_validate(
@@ -113,7 +161,9 @@ def _cross_validate(
         case = pair.load()
         with name_file_in_errors(pair.softmax.path):
             before = to_probs(case.values, from_probs=from_probs)
-            after = models[i].transform(case.values, from_probs=from_probs)
+            after = models[i].transform(
+                case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
+            )
             changed += int((before.argmax(0) != after.argmax(0)).sum())
             voxels += case.target.size
             for name in REGIONS:

@@ -1,113 +1,85 @@
-"""Calibrate a trained run: fit on its validation cases, evaluate its test cases."""
+"""Calibrate a trained run: fit on its validation cases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from segcal.config import EvaluationConfig
+from segcal.core.errors import PathError
 from segcal.data import verify_cases
-from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.finished_run import (
     FinishedRun,
+    RunCases,
     identity,
-    measure_run,
-    open_run,
     predicted_cases,
+    require_logits,
 )
 from segcal.evaluation.predict import choose_device, reproducible_float32
-from segcal.posthoc import Calibrator, HeldOut, make_calibrator, short_name
-from segcal.study import Evaluation
+from segcal.posthoc import Calibrator, HeldOut, load_calibrator, make_calibrator, short_name
 
 FITTED_ON = "val"
 
 
-def evaluate_calibrated(
-    run: Path | str,
-    calibrator: str,
-    out: Path | str,
-    *,
-    name: str,
-    method: str,
-    dataset: str,
-    config: EvaluationConfig | None = None,
-    data: Path | str | None = None,
-    device: str = "auto",
-    workers: int | None = None,
-    overwrite: bool = False,
-) -> Evaluation:
-    """Fit a calibrator on a run's validation cases, and evaluate the test cases with it.
-
-    The calibrator is saved in the run as calibrator_NAME.json; evaluation.json in `out` contains
-    its parameters.
-
-    Args:
-        calibrator: a name in `segcal.posthoc.CALIBRATORS`, or an import path.
-        name, method, dataset: identify the rows of the table.
-        run, out, config, data, device, workers, overwrite: as `evaluate_run`.
-    """
-    config = config or EvaluationConfig()
-    opened = open_run(run)
-    fitted = fit_run(opened, calibrator, config=config, data=data, device=device)
-    assert fitted.report is not None
-    fitted.save(opened.folder / f"calibrator_{short_name(calibrator)}.json")
-
-    def calibrate(case: PredictedCase) -> PredictedCase:
-        # The network's logits do not belong to the calibrated probabilities.
-        return replace(case, probs=fitted.transform(_logits(case)), logits=None)
-
-    about = {
-        "method": calibrator,
-        "fitted_on": FITTED_ON,
-        "fitted_cases": fitted.about["cases"],
-        "params": fitted.params(),
-        "fit": asdict(fitted.report),
-    }
-    row = {"run": name, "method": method, "seed": opened.config.seed, "dataset": dataset}
-    return measure_run(
-        opened, Path(out), "test", config, row, about={"calibrator": about}, change=calibrate,
-        data=data, device=device, workers=workers, overwrite=overwrite,
-    )  # fmt: skip
-
-
-def fit_run(
+def run_calibrator(
     run: FinishedRun,
-    calibrator: str,
+    calibrator: Path | str,
     *,
     config: EvaluationConfig,
-    data: Path | str | None = None,
-    device: str = "auto",
+    data: Path | str | None,
+    device: str,
+    say: Callable[[str], None],
 ) -> Calibrator:
-    """Fit on all voxels of the run's validation cases, which are predicted one at a time."""
-    unfitted = make_calibrator(calibrator)
+    """The calibrator of a file, or the named one, fitted on all voxels of the validation cases.
+
+    A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
+    """
+    if Path(calibrator).is_file():
+        fitted = load_calibrator(calibrator)
+        if fitted.num_classes != len(run.data_info.classes):
+            problem = f"was fitted on {fitted.num_classes} classes, but {run.folder} has "
+            problem += ", ".join(run.data_info.classes.values())
+            raise PathError(Path(calibrator), problem, "give a calibrator of this network")
+        return fitted
+    path = run.folder / f"calibrator_{short_name(str(calibrator))}.json"
+    with suppress(PathError):  # it does not exist, or is damaged
+        fitted = load_calibrator(path)
+        known = _identity(run, config)
+        if {key: fitted.about.get(key) for key in known} == json.loads(json.dumps(known)):
+            return fitted
+    unfitted = make_calibrator(str(calibrator))
     run.checkpoint(config.checkpoint)
-    cases = run.open_data(data).part(FITTED_ON, run.config.data.fold)
+    dataset = run.open_data(data)
+    cases = dataset.part(FITTED_ON, run.config.data.fold)
     run.check_unseen(cases, FITTED_ON)
     verify_cases(cases)
-    predicted = predicted_cases(run, cases, config, choose_device(device))
+    seen = run.seen({case.name: case.properties.voxels_sha256 for case in cases}, FITTED_ON)
+    if seen:
+        say(run.describe_seen(seen))
+    inputs = RunCases(run, dataset, cases)
+    predicted = predicted_cases(run, inputs, config, choose_device(device))
 
     def held_out() -> Iterator[HeldOut]:
         for case in predicted:
-            yield HeldOut(_logits(case), case.target)
+            logits = require_logits(case.name, case.logits)
+            yield HeldOut(logits, case.target, spacing_mm=case.spacing_mm)
 
     with reproducible_float32():
         fitted = unfitted.fit(held_out())
-    fitted.about = {
-        "region": "all",
-        "split": FITTED_ON,
-        "cases": [case.name for case in cases],
-        "data_fingerprint": run.info.data_fingerprint,
-        **identity(run, config),
-    }
+    fitted.about = {"region": "all", **_identity(run, config)}
+    fitted.save(path)
     return fitted
 
 
-def _logits(case: PredictedCase) -> Any:
-    if case.logits is None:
-        raise ValueError(
-            f"case {case.name} has no logits to calibrate, because the probabilities of mirrored "
-            "images were averaged; set `average: logits`, or leave out `flips`"
-        )
-    return case.logits
+def _identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
+    """What a calibrator was fitted on: cases and weights; the fit is on the prepared grid."""
+    weights = {key: value for key, value in identity(run, config).items() if key != "grid"}
+    return {
+        "split": FITTED_ON,
+        "cases": list(run.info.cases[FITTED_ON]),
+        "data_fingerprint": run.info.data_fingerprint,
+        **weights,
+    }

@@ -41,19 +41,27 @@ class PredictionManifest:
         same = all(self.maps[path.name].get("scan") == now for path in existing)
         return same and len(existing) == len(maps)
 
-    def begin(self, scan: Sequence[Path], maps: Sequence[Path]) -> None:
-        """Remove old maps, and record the new ones, so that an interrupted start is recognized."""
+    def begin(self, scan: Sequence[Path], maps: Sequence[Path], *, seen: bool) -> None:
+        """Remove old maps, and record the new ones, so that an interrupted start is recognized.
+
+        `seen`: a network was trained or validated on this scan.
+        """
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in maps:
                 path.unlink(missing_ok=True)
-        entry = {"settings": self.key, "scan": _stamps(scan)}
+        entry = {"settings": self.key, "scan": _stamps(scan), "seen": seen}
         self.maps |= {path.name: entry for path in maps}
         self.known_settings[self.key] = self.settings
         used = {entry["settings"] for entry in self.maps.values()}
         settings = {key: value for key, value in self.known_settings.items() if key in used}
         content = {"settings": settings, "maps": dict(sorted(self.maps.items()))}
         write_json(self.folder / NAME, content)
+
+
+def seen_maps(folder: Path) -> set[str]:
+    """The names of maps in a folder of `segcal predict` whose scan a network was trained on."""
+    return {name for name, entry in _read(folder / NAME)[1].items() if entry.get("seen")}
 
 
 def _stamps(scan: Sequence[Path]) -> list[list[Any]]:

@@ -24,7 +24,7 @@ from segcal.evaluation.predict import (
     predict_case,
     reproducible_float32,
 )
-from segcal.evaluation.predict_manifest import PredictionManifest
+from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
 from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
 
 _CLIP = 1e-12
@@ -79,8 +79,8 @@ def predict_volumes(
         flips, average: as in `predict_case`.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
-        warn: called with one line about each unusual orientation or spacing, and about skipped
-            label maps and cine files.
+        warn: called with one line about each unusual orientation or spacing, about skipped label
+            maps and cine files, and about scans that a run was trained on.
     """
     outputs = list(dict.fromkeys(outputs))
     for name in outputs:
@@ -110,6 +110,7 @@ def predict_volumes(
     chosen = choose_device(device)
     networks = [run.network(checkpoint, chosen) for run in opened]
     written: list[Path] = []
+    seen = [c for c in kept if {path.name for path in paths[c]} & seen_maps(out)]
     for done, case in enumerate(todo, start=1):
         try:
             scan = read_scan(images[case], info, space.orientation)
@@ -123,13 +124,17 @@ def predict_volumes(
                 )  # fmt: skip
             probs = scan.grid.restore_probs(found.probs.cpu().numpy())
             maps = [_MAPS[what](probs) for what in outputs]
-            manifest.begin(images[case], paths[case])
+            known = any(run.seen({case: scan.voxels_sha256}) for run in opened)
+            seen += [case] if known else []
+            manifest.begin(images[case], paths[case], seen=known)
             for path, array in zip(paths[case], maps, strict=True):
                 write_nifti(path, scan.to_file_order(array), scan.file_grid)
             written += paths[case]
         progress("predicting", done, len(todo))
     if not written and not kept:
         raise problems[0]
+    if seen:
+        warn(opened[0].describe_seen(seen))
     return PredictReport(tuple(written), tuple(kept), tuple(problems))
 
 

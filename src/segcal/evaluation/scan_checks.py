@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segcal.core.errors import PathError
 from segcal.data import (
@@ -14,7 +15,9 @@ from segcal.data import (
     grid_orientation,
     scan_grids,
 )
-from segcal.evaluation.finished_run import FinishedRun
+
+if TYPE_CHECKING:
+    from segcal.evaluation.finished_run import FinishedRun
 
 # Warn about a spacing that is this many times below the smallest or above the largest of training.
 FAR = 1.5

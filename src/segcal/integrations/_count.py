@@ -12,7 +12,7 @@ from segcal.metrics import METRICS, REGIONS, Metric, VoxelStatistics, get_metric
 
 Spacing = float | Sequence[float]
 # Regions that are defined by a distance in millimeters.
-_REGIONS_IN_MM = ("union", "boundary")
+_REGIONS_IN_MM = ("union", "boundary", "predicted_boundary")
 
 
 class ImageCounter:
@@ -34,9 +34,9 @@ class ImageCounter:
         self.names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.names:
             raise ValueError("Expected argument `metrics` to name at least one metric.")
-        refused = [key for key, metric in self.metrics.items() if not metric.additive]
+        refused = [key for key, metric in self.metrics.items() if not _is_countable(metric)]
         if refused:
-            additive = ", ".join(name for name in METRICS if METRICS.get(name).additive)
+            additive = ", ".join(name for name in METRICS if _is_countable(METRICS.get(name)))
             raise ValueError(
                 f"Expected argument `metrics` to name additive metrics ({additive}), but got "
                 f"{refused[0]!r}, which cannot be summed over batches."
@@ -69,6 +69,10 @@ class ImageCounter:
             probs, target, bins.num_classes, mask,
             num_bins=bins.num_bins, ignore_index=self.ignore_index, batched=False,
         )  # fmt: skip
+
+
+def _is_countable(metric: Metric) -> bool:
+    return metric.additive and metric.requires is None
 
 
 def as_target(target: Tensor, probs: Tensor) -> Tensor:

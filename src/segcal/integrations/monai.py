@@ -35,7 +35,7 @@ class CalibrationMetric(CumulativeIterationMetric):
         num_classes: K, the number of classes of the model, including those that do not occur.
         metrics: an additive metric of `segcal.metrics.METRICS` ("ece", "cece", "signed_gap",
             "brier", "nll", …), or several.
-        region: where to measure: "all", "foreground", "union" or "boundary".
+        region: where to measure, a name of `segcal.metrics.REGIONS`.
         average: "voxels" pools all voxels of all images; "cases" is the mean over images with a
             voxel in the region.
         softmax: whether `y_pred` are logits.

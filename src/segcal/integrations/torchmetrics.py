@@ -34,7 +34,7 @@ class CalibrationMetrics(Metric):
         num_classes: K, the number of classes of the model, including those that do not occur.
         metrics: additive metrics of `segcal.metrics.METRICS`: "ece", "cece", "signed_gap",
             "brier", "nll", …, or those of a plugin.
-        region: where to measure: "all", "foreground", "union" or "boundary".
+        region: where to measure, a name of `segcal.metrics.REGIONS`.
         num_bins: bins of the calibration errors.
         ignore_index: label of voxels that are not counted.
         options: options of `torchmetrics.Metric`.

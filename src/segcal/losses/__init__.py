@@ -11,14 +11,24 @@ from typing import Any
 
 from torch import nn
 
+from segcal.losses.ace import ACELoss, CEDiceACELoss
 from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
+from segcal.losses.crac import CRaCLoss
 from segcal.losses.cross_entropy import CrossEntropyLoss, ECPLoss, FocalLoss
-from segcal.losses.dice import CEDiceLoss, DiceLoss
+from segcal.losses.dice import (
+    CEDiceLoss,
+    CEProperDiceLoss,
+    CESquaredDiceLoss,
+    DiceForm,
+    DiceLoss,
+    DiceOver,
+)
 from segcal.losses.margin import MbLSLoss
 from segcal.losses.nacl import NACLLoss
 from segcal.losses.pixels import Pixels
 from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
+from segcal.losses.strata import StratumWeights
 from segcal.registry import Registry
 
 LOSSES: Registry[type[nn.Module]] = Registry(
@@ -29,12 +39,17 @@ LOSSES: Registry[type[nn.Module]] = Registry(
 )
 LOSSES.register("ce", CrossEntropyLoss)
 LOSSES.register("ce_dice", CEDiceLoss)
+LOSSES.register("ce_squared_dice", CESquaredDiceLoss)
+LOSSES.register("ce_proper_dice", CEProperDiceLoss)
+LOSSES.register("ml1_ace", ACELoss)
+LOSSES.register("ce_dice_ace", CEDiceACELoss)
 LOSSES.register("focal", FocalLoss)
 LOSSES.register("ecp", ECPLoss)
 LOSSES.register("ls", LabelSmoothingLoss)
 LOSSES.register("svls", SVLSLoss)
 LOSSES.register("mbls", MbLSLoss)
 LOSSES.register("nacl", NACLLoss)
+LOSSES.register("crac", CRaCLoss)
 
 
 def make_loss(loss: str, **options: Any) -> nn.Module:
@@ -79,8 +94,9 @@ def _options(loss: type[nn.Module]) -> list[str] | None:
 
 
 __all__ = [
-    "LOSSES", "PRIORS", "CEDiceLoss", "CrossEntropyLoss", "DiceLoss", "ECPLoss", "FocalLoss",
-    "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels", "Prior", "SVLSLoss",
-    "SegmentationLoss", "WeightedSum", "add_up", "loss_terms", "make_loss", "make_prior",
-    "neighborhood_prior",
+    "LOSSES", "PRIORS", "ACELoss", "CEDiceACELoss", "CEDiceLoss", "CEProperDiceLoss",
+    "CESquaredDiceLoss", "CRaCLoss", "CrossEntropyLoss", "DiceForm", "DiceLoss", "DiceOver",
+    "ECPLoss", "FocalLoss", "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels",
+    "Prior", "SVLSLoss", "SegmentationLoss", "StratumWeights", "WeightedSum", "add_up",
+    "loss_terms", "make_loss", "make_prior", "neighborhood_prior",
 ]  # fmt: skip

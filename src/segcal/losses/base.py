@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from segcal.core.checks import check_choice, check_int, check_number, values_can_be_read
-from segcal.losses.pixels import IGNORE_INDEX, Pixels, Reduction
+from segcal.losses.pixels import IGNORE_INDEX, Activation, Pixels, Reduction, binary_heads
+from segcal.losses.strata import StratumWeights
 
 Weights = Sequence[float] | Tensor | None
 Fused = bool | Literal["auto"]
@@ -23,6 +24,7 @@ class CommonOptions(TypedDict, total=False):
     class_weights: Weights
     reduction: Reduction
     fused: Fused
+    activation: Activation
 
 
 class PenaltyOptions(CommonOptions, total=False):
@@ -47,7 +49,7 @@ class SegmentationLoss(nn.Module):
 
     Args:
         ignore_index: pixels with this label do not count, neither in the loss nor in the priors
-            of their neighbors. Soft targets have no ignored pixels.
+            of their neighbors. With soft targets, pixels whose K values are all 0 do not count.
         class_weights: K weights w_k of the true class, used by the cross-entropy part. The mean
             then divides by the summed weight of the targets, as torch does.
         reduction: "mean" over the pixels that count, "sum" over them, or "none": a map (B, *S)
@@ -55,11 +57,16 @@ class SegmentationLoss(nn.Module):
         fused: "auto" uses the Triton kernels where they apply (CUDA, integer labels, up to 128
             classes) and torch elsewhere; False never uses them; True raises where they do not
             apply. Both compute the same. The kernels cannot be differentiated twice.
+        activation: "softmax" over K classes, or "sigmoid": K independent heads for regions that
+            may overlap. Each head is then a problem of two classes, outside and inside, with logits
+            0 and l; the loss is their mean, and `class_weights` are those of outside and inside.
 
     Shape:
         - logits: (B, K, *S), S 2-D or 3-D. Half precision is upcast to float32.
-        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1.
-        - output: scalar, or (B, *S) if `reduction` is "none".
+        - target: labels (B, *S) or (B, 1, *S), or soft labels (B, K, *S) that sum to 1 (or are all 0
+          where ignored). With activation "sigmoid" (B, K, *S): 0, 1 or `ignore_index`, or soft in
+          [0, 1].
+        - output: scalar, or (B, *S) if `reduction` is "none"; (B, K, *S) with "sigmoid".
 
     Example:
         >>> class BrierLoss(SegmentationLoss):
@@ -80,15 +87,18 @@ class SegmentationLoss(nn.Module):
         class_weights: Weights = None,
         reduction: Reduction = "mean",
         fused: Fused = "auto",
+        activation: Activation = "softmax",
     ) -> None:
         super().__init__()
         check_choice("reduction", reduction, get_args(Reduction))
+        check_choice("activation", activation, get_args(Activation))
         check_int("ignore_index", ignore_index)
         if not isinstance(fused, bool):
             check_choice("fused", fused, ("auto",))
         self.fused = fused
         self.ignore_index = ignore_index
         self.reduction = reduction
+        self.activation = activation
         self.class_weights: Tensor | None
         self.register_buffer("class_weights", as_weights(class_weights), persistent=False)
 
@@ -105,7 +115,13 @@ class SegmentationLoss(nn.Module):
         fused = self._run_kernels(logits, target, split=True)
         if fused is not None:
             return fused
-        pixels = Pixels(logits, target, self.ignore_index, self.class_weights)
+        weights = self.class_weights
+        return self.reduced_terms(
+            Pixels(logits, target, self.ignore_index, weights, self.activation)
+        )
+
+    def reduced_terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        """The named terms, reduced. Losses that are no sum over pixels override it."""
         return {
             name: pixels.reduce(per_pixel, self.reduction, weighted=name in self.weighted_terms)
             for name, per_pixel in self.pixel_terms(pixels).items()
@@ -123,7 +139,13 @@ class SegmentationLoss(nn.Module):
             return None
         from segcal.losses import kernels
 
-        return kernels.run(self, logits, target, split=split)
+        heads = logits.shape[:2]
+        if self.activation == "sigmoid":
+            logits, target = binary_heads(logits, target)
+        terms = kernels.run(self, logits, target, split=split)
+        if terms is None or self.activation == "softmax" or self.reduction != "none":
+            return terms
+        return {name: value.view(*heads, *value.shape[1:]) for name, value in terms.items()}
 
     def extra_repr(self) -> str:
         settings = {k: v for k, v in vars(self).items() if not k.startswith("_")}
@@ -135,7 +157,8 @@ class PenalizedLoss(SegmentationLoss):
     """Cross-entropy + λ · penalty. A subclass defines `pixel_penalty`.
 
     Args:
-        penalty_weight: λ; 0 is exactly cross-entropy. It may be changed at any time.
+        penalty_weight: λ; 0 is exactly cross-entropy. It may be changed at any time. If `strata` is
+            set, each pixel has the λ of its stratum instead.
         class_reduction: "mean" or "sum" of the penalty over the K classes. The papers tuned their
             λ for the mean; the NACL paper prints the sum.
         ignore_index, class_weights, reduction, fused: see `SegmentationLoss`.
@@ -154,6 +177,7 @@ class PenalizedLoss(SegmentationLoss):
         check_choice("class_reduction", class_reduction, get_args(ClassReduction))
         self.penalty_weight = check_number("penalty_weight", penalty_weight, low=0)
         self.class_reduction = class_reduction
+        self.strata: StratumWeights | None = None
 
     def pixel_penalty(self, pixels: Pixels) -> Tensor:
         """The penalty of every pixel, (B, *S), without λ."""
@@ -164,11 +188,12 @@ class PenalizedLoss(SegmentationLoss):
         return per_class.mean(1) if self.class_reduction == "mean" else per_class.sum(1)
 
     def pixel_terms(self, pixels: Pixels) -> dict[str, Tensor]:
-        if self.penalty_weight == 0:
+        if self.penalty_weight == 0 and self.strata is None:
             ce = pixels.nll(pixels.log_probs)
             return {"ce": ce, "penalty": torch.zeros_like(ce)}
         # The penalty first: a prior needs much memory, and the softmax is not yet there.
-        penalty = self.penalty_weight * self.pixel_penalty(pixels)
+        weight = self.penalty_weight if self.strata is None else self.strata(pixels.logits)
+        penalty = weight * self.pixel_penalty(pixels)
         return {"ce": pixels.nll(pixels.log_probs), "penalty": penalty}
 
 
@@ -177,7 +202,8 @@ class WeightedSum(nn.Module):
 
     The parts in `terms` carry the weights. A loss that has no named parts appears under the name
     of its class. Where two losses share a name, and for the parts of a sum inside the sum, the
-    position of the loss is put in front (`0.ce`, `1.ce`).
+    position of the loss is put in front (`0.ce`, `1.ce`). On CUDA, a loss that the fused kernels
+    support and a `DiceLoss` after it run in the same kernels.
 
     Args:
         losses: any modules that map (logits, target) to a scalar: segcal's, torch's, MONAI's, sums.
@@ -202,6 +228,9 @@ class WeightedSum(nn.Module):
 
     def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The named, weighted parts of all losses; they add up to the sum."""
+        fused = self._run_kernels(logits, target, split=True)
+        if fused is not None:
+            return fused
         parts = []
         for loss in self.losses:
             part = loss_terms(loss, logits, target)
@@ -216,8 +245,22 @@ class WeightedSum(nn.Module):
         return total
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        fused = self._run_kernels(logits, target, split=False)
+        if fused is not None:
+            return add_up(fused)
         pairs = enumerate(zip(self.weights, self.losses, strict=True))
         return add_up({str(i): w * call_loss(loss, logits, target) for i, (w, loss) in pairs})
+
+    def _run_kernels(
+        self, logits: Tensor, target: Tensor, *, split: bool
+    ) -> dict[str, Tensor] | None:
+        """As of a `SegmentationLoss`, if this is such a loss and Dice."""
+        fused = getattr(self.losses[0], "fused", False) if len(self.losses) == 2 else False
+        if fused is False or (fused == "auto" and not getattr(logits, "is_cuda", False)):
+            return None
+        from segcal.losses import kernels
+
+        return kernels.run(self, logits, target, split=split)
 
 
 def loss_terms(loss: nn.Module, logits: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -58,6 +58,11 @@ class NACLLoss(PenalizedLoss):
         super().__init__(penalty_weight, **common)
         check_choice("penalty", penalty, get_args(Penalty))
         check_choice("constrain", constrain, get_args(Constrain))
+        if constrain == "logits" and self.activation == "sigmoid":
+            raise ValueError(
+                "Expected argument `constrain` to be 'softmax' for sigmoid heads (regions), whose "
+                "logits have no class proportions to be compared with; set constrain=softmax."
+            )
         self.prior = make_prior(prior, patch_size, sigma, border)
         self.penalty = penalty
         self.constrain = constrain

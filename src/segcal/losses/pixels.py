@@ -12,13 +12,18 @@ from segcal.core.checks import check_labels, check_soft_labels, values_can_be_re
 from segcal.losses.priors import Prior, PriorFunction
 
 Reduction = Literal["mean", "sum", "none"]
+Activation = Literal["softmax", "sigmoid"]
 IGNORE_INDEX = -100
 
 
 class Pixels:
     """Logits and targets of one batch, checked and in the form that the formulas need.
 
+    With activation "sigmoid" each of the K heads is a problem of two classes, outside and inside
+    (see `binary_heads`), and (B, K, *S) below is (B·K, 2, *S).
+
     Attributes:
+        heads: the number of sigmoid heads, or None with activation "softmax".
         logits: (B, K, *S), float32 (half precision is upcast) or float64.
         target: labels (B, *S) in int64, or soft labels (B, K, *S) in the type of the logits.
         labels: `target` if it is labels, or None.
@@ -33,7 +38,12 @@ class Pixels:
         target: Tensor,
         ignore_index: int = IGNORE_INDEX,
         class_weights: Tensor | None = None,
+        activation: Activation = "softmax",
     ) -> None:
+        self.heads: int | None = None
+        if activation == "sigmoid":
+            self.heads = logits.shape[1]
+            logits, target = binary_heads(logits, target)
         target = check_shapes(logits, target)
         half = logits.dtype in (torch.float16, torch.bfloat16)
         self.logits = logits.float() if half else logits
@@ -44,7 +54,7 @@ class Pixels:
         self._log_probs: Tensor | None = None
         self.class_weights = fit_weights(class_weights, self.logits)
         if target.ndim == logits.ndim:
-            check_soft_labels("target", target, self.num_classes)
+            self.counted = check_soft_labels("target", target, self.num_classes)
             self.target = target.to(self.logits.dtype)
         else:
             self.target = self.labels = self._checked_labels(target)
@@ -140,7 +150,7 @@ class Pixels:
         if self.invalid is not None:
             per_pixel = per_pixel.masked_fill(self.invalid, float("nan"))
         if reduction == "none":
-            return per_pixel
+            return self.by_image(per_pixel)
         total = per_pixel.sum()
         if reduction == "sum":
             return total
@@ -150,6 +160,66 @@ class Pixels:
         if self.counted is None:
             return total / per_pixel.numel()
         return total / self.counted.sum().clamp_min(1)
+
+    def by_image(self, values: Tensor) -> Tensor:
+        """(B·K, …) of sigmoid heads → (B, K, …); otherwise unchanged."""
+        return values if self.heads is None else values.view(-1, self.heads, *values.shape[1:])
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Probabilities and target of every class, and where they count, for sums over pixels.
+
+        (B, K, *S) each, also with sigmoid heads (the inside of each head); both are 0 where a
+        pixel is ignored. The mask is (B, 1, *S) or (B, K, *S), or None if every pixel counts.
+        """
+        probs, truth, counted = self.log_probs.exp(), self.one_hot(), self.counted
+        if self.heads is not None:
+            probs, truth = self.by_image(probs[:, 1]), self.by_image(truth[:, 1])
+            counted = None if counted is None else self.by_image(counted)
+        elif counted is not None:
+            counted = counted.unsqueeze(1)
+        return (probs if counted is None else probs.masked_fill(~counted, 0)), truth, counted
+
+    def reduce_rows(self, per_class: Tensor, counted: Tensor, reduction: Reduction) -> Tensor:
+        """Reduce values (B, K), or (1, K) over the batch, that are 0 where not `counted`.
+
+        "mean" is over all that count, "sum" over images of the mean over the classes that count,
+        "none" these values in a shape that broadcasts to those of pixels. Sigmoid heads are
+        separate: their values are summed, not averaged.
+        """
+        counted = counted.expand_as(per_class)
+        if self.invalid is not None:
+            invalid = self.by_image(self.invalid.flatten(1).any(1))
+            invalid = invalid.unsqueeze(1) if self.heads is None else invalid
+            invalid = invalid if len(per_class) == len(invalid) else invalid.any(0, keepdim=True)
+            per_class = per_class.masked_fill(invalid, float("nan"))
+        if reduction == "mean" and self.heads is not None:
+            return per_class.sum() / counted.sum().clamp_min(1)
+        if self.heads is None:
+            per_class = per_class.sum(1) / counted.sum(1).clamp_min(1)
+        if reduction == "mean":
+            return per_class.sum() / counted.any(1).sum().clamp_min(1)
+        if reduction == "sum":
+            return per_class.sum()
+        return per_class.view(*per_class.shape, *(1,) * (self.logits.ndim - 2))
+
+
+def binary_heads(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """K sigmoid heads as B·K images of two classes, outside and inside, with logits 0 and l.
+
+    Args:
+        logits: (B, K, *S).
+        target: (B, K, *S): 0 or 1 (and ignored labels) in an integer type, or soft in [0, 1].
+    """
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"Expected argument `target` to have the shape of the logits {tuple(logits.shape)} "
+            f"with activation 'sigmoid', but got {tuple(target.shape)}."
+        )
+    flat, inside = logits.flatten(0, 1), target.flatten(0, 1)
+    pairs = torch.stack([torch.zeros_like(flat), flat], 1)
+    if inside.is_floating_point():
+        return pairs, torch.stack([1 - inside, inside], 1)
+    return pairs, inside.to(torch.uint8) if inside.dtype == torch.bool else inside
 
 
 def along_classes(values: Tensor, class_weights: Tensor | None) -> Tensor:

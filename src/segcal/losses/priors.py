@@ -105,8 +105,9 @@ class Prior:
             target: labels (B, *S) in int64, or soft labels (B, K, *S). Its values are not checked;
                 `neighborhood_prior` checks them.
             num_classes: K. It is never derived from the labels present.
-            ignore_index: pixels with this label do not count for their neighbors; None if every
-                pixel counts. In a patch without other pixels τ is 0 and does not sum to 1.
+            ignore_index: pixels with this label (soft: with K zeros) do not count for their
+                neighbors; None if every pixel counts. In a patch without other pixels τ is 0 and
+                does not sum to 1.
             dtype: floating type of the result.
         """
         soft = target.is_floating_point()
@@ -119,11 +120,10 @@ class Prior:
         margins = [size // 2 for size in patch]
         if soft:
             votes = _pad_soft(target.to(dtype), margins, self.border)
-            complete = self.border != "valid"
         else:
             labels = _pad_labels(target, num_classes, margins, self.border, ignore_index)
             votes = _one_hot(labels, num_classes)
-            complete = self.border != "valid" and ignore_index is None
+        complete = self.border != "valid" and ignore_index is None
 
         if self.kind == "gaussian" and math.prod(patch) > 1:
             center, rest, total = _gaussian_sums(votes.to(dtype), patch, self.sigma)

@@ -13,9 +13,20 @@ from segcal.metrics.calibration import (
 )
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
+from segcal.metrics.levels import LEVELS, ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
-from segcal.metrics.regions import DEFAULT_REGION, REGIONS, all_voxels, boundary, foreground, union
+from segcal.metrics.readers import Readers, crps, energy_distance, threshold_samples
+from segcal.metrics.regions import (
+    DEFAULT_REGION,
+    REGIONS,
+    all_voxels,
+    boundary,
+    foreground,
+    predicted,
+    predicted_boundary,
+    union,
+)
 from segcal.metrics.registry import (
     METRICS,
     Metric,
@@ -30,11 +41,12 @@ from segcal.metrics.surface import all_surface_distances, surface_distances
 from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 __all__ = [
-    "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "METRICS", "POOLED", "REGIONS", "CalibrationBins",
-    "CaseData", "CaseOptions", "CaseResult", "Metric", "ProperScores", "RegionData", "Reliability",
-    "Row", "StructureData", "VoxelStatistics", "adaptive_ece", "all_surface_distances",
-    "all_voxels", "boundary", "brier_parts", "check_groups", "confidence_verdict", "confusion",
-    "default_metrics", "dsc", "dsc_from_confusion", "evaluate_case", "find_metric", "foreground",
-    "get_metric", "pool_cases", "predicted_labels", "ranking_direction", "surface_distances",
-    "union", "voxel_statistics",
+    "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "LEVELS", "METRICS", "POOLED", "REGIONS",
+    "CalibrationBins", "CaseData", "CaseOptions", "CaseResult", "ConfidenceLevels", "Metric",
+    "ProperScores", "Readers", "RegionData", "Reliability", "Row", "StructureData",
+    "VoxelStatistics", "adaptive_ece", "all_surface_distances", "all_voxels", "boundary",
+    "brier_parts", "check_groups", "confidence_verdict", "confusion", "crps", "default_metrics",
+    "dsc", "dsc_from_confusion", "energy_distance", "evaluate_case", "find_metric", "foreground",
+    "get_metric", "pool_cases", "predicted", "predicted_boundary", "predicted_labels",
+    "ranking_direction", "surface_distances", "threshold_samples", "union", "voxel_statistics",
 ]  # fmt: skip

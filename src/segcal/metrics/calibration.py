@@ -162,6 +162,29 @@ class CalibrationBins(AdditiveStatistics):
         """Expected calibration error of the top label, Σ_b n_b/N · |acc_b − conf_b|."""
         return float(_ece(self.top_count, self.top_confidence, self.top_accuracy))
 
+    def debiased_ece(self) -> float:
+        """Calibration error of the top label without the bias of few voxels; may be below 0.
+
+        `ece` of a calibrated model is above 0, because every bin deviates by chance. With squared
+        deviations the expected chance is known (Kumar et al., NeurIPS 2019; Bröcker, Clim. Dyn.
+        2012), where voxels are independent:
+
+            E² = Σ_b n_b/N · [(acc_b − conf_b)² − acc_b (1 − acc_b) / (n_b − 1)]
+
+        E² is unbiased. The result is √E², or −√|E²| where E² is negative, so that its mean over
+        many calibrated cases is about 0. Bins of one voxel are left out. Neighbors in a
+        segmentation are not independent, so some of the bias remains there; being a root mean
+        square, it is larger than `ece` for a model that is far from calibrated.
+        """
+        several = self.top_count > 1
+        count = self.top_count[several]
+        confidence, accuracy = (
+            total[several] / count for total in (self.top_confidence, self.top_accuracy)
+        )
+        square = (accuracy - confidence) ** 2 - accuracy * (1 - accuracy) / (count - 1)
+        error = _divide((count * square).sum(), count.sum())
+        return float(np.sign(error) * np.sqrt(np.abs(error)))
+
     def ace(self) -> float:
         """Average calibration error of the top label: mean of |acc_b − conf_b| over non-empty bins.
 

@@ -1,7 +1,7 @@
 """All metrics of one case, as rows of the long table, in few passes over its voxels."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,10 @@ from segcal.metrics._chunks import native_array
 from segcal.metrics._geometry import check_labels, check_spacing
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
+from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups
+from segcal.metrics.readers import Readers
 from segcal.metrics.registry import Metric, default_metrics, get_metric
 from segcal.metrics.rows import POOLED, Row
 from segcal.metrics.voxel_sums import VoxelStatistics
@@ -21,11 +23,16 @@ from segcal.metrics.voxel_sums import VoxelStatistics
 
 @dataclass
 class CaseResult:
-    """The rows of one case, and the additive statistics of its regions to pool cases by."""
+    """The rows of one case, and the additive statistics to pool cases by.
+
+    `levels` are of all voxels; `true_bins` are against the true probabilities, if these are known.
+    """
 
     rows: list[Row]
     statistics: dict[str, VoxelStatistics]
+    levels: ConfidenceLevels | None = None
     true_bins: CalibrationBins | None = None  # against the true probabilities, if these are known
+    reader_statistics: dict[str, VoxelStatistics] = field(default_factory=dict)
 
     @property
     def undefined(self) -> int:
@@ -48,6 +55,7 @@ def evaluate_case(
     ignore_index: int = -100,
     logits: Array | None = None,
     true_probs: Array | None = None,
+    raters: Mapping[str, Array] | None = None,
 ) -> CaseResult:
     """Segmentation and calibration metrics of one case.
 
@@ -64,6 +72,8 @@ def evaluate_case(
         ignore_index: label of voxels that are not counted.
         logits: (K, *S), for metrics of logits.
         true_probs: true probabilities (K, *S), where they are known, for errors against them.
+        raters: integer labels (*S) of several readers by name, for metrics against them. Labels
+            outside 0..K-1 mark voxels that a reader did not judge.
 
     Example:
         >>> import numpy as np
@@ -83,9 +93,13 @@ def evaluate_case(
                 f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
                 f"shape of `target`, but got {tuple(array.shape)}."
             )
+    predicted, readers = predicted_labels(probs), None
+    if raters:
+        drawn = [check_labels(f"raters[{k!r}]", each, truth.shape) for k, each in raters.items()]
+        readers = Readers(tuple(raters), np.stack(drawn), predicted, len(probs))
     data = CaseData(
-        probs, truth, predicted_labels(probs), check_spacing(spacing_mm, truth.ndim),
-        check_groups(groups, len(probs)), options, ignore_index, logits, true_probs,
+        probs, truth, predicted, check_spacing(spacing_mm, truth.ndim),
+        check_groups(groups, len(probs)), options, ignore_index, logits, true_probs, readers,
     )  # fmt: skip
     new_row = partial(Row, run, method, seed, dataset, case)
     rows = []
@@ -98,7 +112,8 @@ def evaluate_case(
         for label, region, value in _values(metric, data):
             rows.append(new_row(label, region, name, value))
     true_bins = None if true_probs is None else data.true_bins
-    return CaseResult(rows, data.counts.statistics, true_bins)
+    frequency = data.reader_statistics if readers else {}
+    return CaseResult(rows, data.counts.statistics, data.counts.levels, true_bins, frequency)
 
 
 def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:
@@ -106,12 +121,18 @@ def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:
     if metric.scope == "structure":
         for name, labels in case.groups.items():
             value = metric.read(StructureData(name, labels, case))
-            yield name, "all", _one(metric, value)
+            if np.ndim(value) == 1 and case.readers is not None:
+                for reader, one in zip(case.readers.names, value, strict=True):
+                    yield f"{name}/{reader}", "all", float(one)
+            else:
+                yield name, "all", _one(metric, value)
     elif metric.scope == "image":
         for label, value in _by_class(metric, metric.read(case), case.num_classes):
             yield label, "all", value
     else:
-        for region, found in case.counts.statistics.items():
+        against_readers = metric.requires == "readers"
+        statistics = case.reader_statistics if against_readers else case.counts.statistics
+        for region, found in statistics.items():
             data = RegionData(found.bins, found.scores, region, case)
             for label, value in _by_class(metric, metric.read(data), case.num_classes):
                 yield label, region, value
@@ -178,12 +199,15 @@ def _pooled_rows(names: tuple[str, str, int, str], results: list[CaseResult]) ->
         )
     measured = dict.fromkeys(row.metric for row in results[0].rows)
     metrics = [metric for metric in map(get_metric, measured) if metric.additive]
-    for region in regions:
-        first, *others = (result.statistics[region] for result in results)
-        total = sum(others, first)
-        for metric in metrics:
-            for label, value in _by_class(metric, metric.read(total), total.bins.num_classes):
-                yield new_row(label, region, metric.key, value)
+    for against_readers in (False, True):
+        own = [metric for metric in metrics if (metric.requires == "readers") == against_readers]
+        parts = [r.reader_statistics if against_readers else r.statistics for r in results]
+        # Cases with readers are not pooled with cases that have none.
+        for region in regions if own and all(parts) else ():
+            total = sum((part[region] for part in parts[1:]), parts[0][region])
+            for metric in own:
+                for label, value in _by_class(metric, metric.read(total), total.bins.num_classes):
+                    yield new_row(label, region, metric.key, value)
     if all(result.true_bins is not None for result in results):
         true = sum(result.true_bins for result in results if result.true_bins is not None)
         assert isinstance(true, CalibrationBins)

@@ -1,5 +1,6 @@
 """One case as metrics see it: its arrays, and what several metrics share, computed once."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,12 +14,14 @@ from segcal.metrics._chunks import iter_chunks, top_label
 from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
+from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import confusion
+from segcal.metrics.readers import Readers
 from segcal.metrics.regions import REGIONS
 from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
-from segcal.metrics.voxel_sums import VoxelStatistics
+from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class RegionCounts:
     """Statistics of each region, and the n voxels sorted by confidence."""
 
     statistics: dict[str, VoxelStatistics]
+    levels: ConfidenceLevels
     confidence: npt.NDArray[Any]
     correct: npt.NDArray[np.bool_]
     region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
@@ -45,6 +49,7 @@ class CaseData:
         ignore_index: label of voxels in `target` that are not counted.
         logits: (K, *S), or None.
         true_probs: true probabilities (K, *S) where they are known, or None.
+        readers: the label maps of several readers, or None.
     """
 
     probs: Array
@@ -56,6 +61,7 @@ class CaseData:
     ignore_index: int = -100
     logits: Array | None = None
     true_probs: Array | None = None
+    readers: Readers | None = None
 
     @property
     def num_classes(self) -> int:
@@ -82,6 +88,7 @@ class CaseData:
         settings = {
             "union": {"dilate_mm": self.options.dilate_mm},
             "boundary": {"width_mm": self.options.width_mm},
+            "predicted_boundary": {"width_mm": self.options.width_mm},
         }
         return {
             name: REGIONS[name](
@@ -105,13 +112,14 @@ class CaseData:
         codes = 1 << len(regions)
         sizes, tables = (num_classes, self.options.num_bins), Tables()
         statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
-        counter = VoxelStatistics.empty(*sizes)
+        counter, levels = VoxelStatistics.empty(*sizes), ConfidenceLevels(num_classes)
         confidence, correct, bits = [], [], []
         for chunk in iter_chunks(
             self.probs, self.target, num_classes, group=code, label=self.labels,
             ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
         ):  # fmt: skip
             tables = add_tables(tables, counter.tally(chunk, codes))
+            levels.add(levels.tally(chunk))
             top, label = chunk.top
             confidence.append(to_numpy(top))
             correct.append(to_numpy(label == chunk.target))
@@ -121,17 +129,31 @@ class CaseData:
                 if group >> bit & 1:
                     found.add(tables, group)
         if not confidence:
-            return RegionCounts(statistics, np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+            nothing = (np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
+            return RegionCounts(statistics, levels, *nothing)
         everything = np.concatenate(confidence)
         order = np.argsort(everything)
         parts = (everything, np.concatenate(correct), np.concatenate(bits))
-        return RegionCounts(statistics, *(part[order] for part in parts))
+        return RegionCounts(statistics, levels, *(part[order] for part in parts))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
         """Calibration against the true probabilities, over all voxels."""
         bins = CalibrationBins(self.num_classes, self.options.num_bins)
         return bins.update(self.probs, self.normalized_true_probs, batched=False)
+
+    @cached_property
+    def reader_statistics(self) -> dict[str, VoxelStatistics]:
+        """Statistics of each region against the frequency of the readers' labels."""
+        assert self.readers is not None
+        frequency = self.readers.frequency
+        return {
+            name: voxel_statistics(
+                self.probs, frequency, self.num_classes, mask & frequency.any(axis=0),
+                num_bins=self.options.num_bins, batched=False,
+            )
+            for name, mask in self.masks.items()
+        }  # fmt: skip
 
     @cached_property
     def normalized_true_probs(self) -> npt.NDArray[np.float32]:
@@ -181,9 +203,25 @@ class StructureData:
         return np.isin(self.case.target, self.labels)
 
     @property
+    def probs(self) -> npt.NDArray[Any]:
+        """The predicted probability of the structure, (*S)."""
+        return to_numpy(self.case.probs[list(self.labels)].sum(0))
+
+    @property
+    def readers(self) -> Readers:
+        """The readers of the case, for metrics that require them."""
+        assert self.case.readers is not None
+        return self.case.readers
+
+    @property
     def spacing_mm(self) -> tuple[float, ...]:
         """Voxel size along each axis."""
         return self.case.spacing_mm
+
+    @property
+    def voxel_ml(self) -> float:
+        """Volume of a voxel; in 2-D, of one that is 1 mm thick."""
+        return math.prod(self.spacing_mm) / 1000
 
     @property
     def distances(self) -> SurfaceDistances:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import to_numpy
+from segcal.metrics import readers
 from segcal.metrics.case_data import CaseData, RegionData, StructureData
 from segcal.metrics.overlap import dsc_from_confusion
 from segcal.metrics.registry import METRICS, Metric
@@ -65,6 +66,9 @@ _calibration = partial(Metric, scope="region", additive=True, default=True)
 _image = partial(Metric, scope="image", default=True)
 _against_truth = partial(_image, better="lower", requires="true_probs")
 
+_against_readers = partial(_calibration, requires="readers")
+_by_reader = partial(_structure, requires="readers")
+
 _BUILT_IN = (
     _structure("dsc", "DSC", dice, "higher"),
     _structure("nsd", "NSD", surface_dice, "higher", suffix="tolerance"),
@@ -73,6 +77,7 @@ _BUILT_IN = (
     _distance("hd", "HD", lambda s: s.distances.hausdorff()),
     _distance("assd", "ASSD", lambda s: s.distances.assd()),
     _calibration("ece", "ECE", lambda r: r.bins.ece(), "lower"),
+    _calibration("debiased_ece", "debiased ECE", lambda r: r.bins.debiased_ece(), "zero"),
     _calibration("cece", "CECE", lambda r: r.bins.cece(), "lower"),
     _calibration("ace", "ACE", lambda r: r.bins.ace(), "lower"),
     _calibration("mce", "MCE", lambda r: r.bins.mce(), "lower"),
@@ -99,6 +104,18 @@ _BUILT_IN = (
     _against_truth("truth_cece", "true CECE", lambda c: c.true_bins.cece()),
     _against_truth("truth_mae", "mean |p − p*|", mean_abs_error),
     _against_truth("truth_kl", "KL(p*‖p)", kl_divergence, unit="nats"),
+    _against_readers("reader_ece", "reader ECE", lambda r: r.bins.ece(), "lower"),
+    _against_readers("reader_cece", "reader CECE", lambda r: r.bins.cece(), "lower"),
+    _against_readers("reader_signed_gap", "reader gap", lambda r: r.bins.signed_gap(), "zero"),
+    _against_readers("reader_brier", "reader Brier", lambda r: r.scores.brier(), "lower"),
+    _against_readers("reader_nll", "reader NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
+    _by_reader("reader_dsc", "reader DSC", readers.reader_dsc, "higher"),
+    _by_reader("reader_volume_ml", "volume error", readers.reader_volume_ml, "lower", unit="ml"),
+    _by_reader("reader_ged", "energy distance", readers.reader_ged, "lower"),
+    _by_reader("reader_crps_ml", "volume CRPS", readers.reader_crps_ml, "lower", unit="ml"),
+    _by_reader("human_dsc", "human DSC", readers.human_dsc, None),
+    _by_reader("human_volume_ml", "human volume", readers.human_volume_ml, None, unit="ml"),
+    _image("human_brier", "human Brier", readers.human_brier, None, requires="readers"),
 )
 for _metric in _BUILT_IN:
     METRICS.register(_metric.key, _metric)

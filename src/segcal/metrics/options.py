@@ -17,7 +17,7 @@ class CaseOptions:
         regions: names of `REGIONS` in which calibration is measured.
         num_bins: bins of the calibration errors.
         dilate_mm: margin of the region `union`.
-        width_mm: half width of the region `boundary`.
+        width_mm: half width of the regions `boundary` and `predicted_boundary`.
         nsd_tolerance_mm: tolerance of the surface Dice, which is part of its name in rows.
         units: unit of surface distances. Regions and the tolerance of the surface Dice are always
             in mm; with "voxel" there is no row of the surface Dice.

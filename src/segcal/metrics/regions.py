@@ -4,8 +4,9 @@ Every region is `region(target, labels=…, spacing_mm=…, …) -> mask`: `targ
 the prediction. Voxels with `ignore_index` are in no region. Distances are between voxel centers, in
 millimeters.
 
-A calibrated model is sure to score 0 in `all` and in any region chosen by the prediction alone. The
-other regions here are chosen by the truth: in them a calibrated model need not score 0.
+A calibrated model is sure to score 0 in `all`, and in `predicted` and `predicted_boundary`, which
+are chosen by the prediction alone. The other regions are chosen by the truth: in them a calibrated
+model need not score 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,6 +32,43 @@ Spacing = float | Sequence[float]
 def _checked(target: Array, spacing_mm: Spacing) -> tuple[LabelMap, tuple[float, ...]]:
     truth = check_labels("target", target)
     return truth, check_spacing(spacing_mm, truth.ndim)
+
+
+def _prediction(labels: Array | None, truth: LabelMap) -> LabelMap:
+    if labels is None:
+        raise ValueError("Expected argument `labels` to be the predicted label map, but got None.")
+    return check_labels("labels", labels, truth.shape)
+
+
+def predicted(
+    target: Array,
+    *,
+    labels: Array | None = None,
+    spacing_mm: Spacing = 1.0,
+    ignore_index: int = -100,
+) -> Mask:
+    """Voxels whose predicted label is not 0: what the model calls a structure.
+
+    It is chosen by the prediction, so a calibrated model scores 0. Missed structures are outside.
+    """
+    truth, _ = _checked(target, spacing_mm)
+    return np.asarray((_prediction(labels, truth) != 0) & (truth != ignore_index))
+
+
+def predicted_boundary(
+    target: Array,
+    *,
+    labels: Array | None = None,
+    spacing_mm: Spacing = 1.0,
+    width_mm: float = 3.0,
+    ignore_index: int = -100,
+) -> Mask:
+    """The band around predicted surfaces: as `boundary`, of the predicted labels.
+
+    It is chosen by the prediction, so a calibrated model scores 0. Most uncertain voxels are here.
+    """
+    truth, spacing = _checked(target, spacing_mm)
+    return _band(_prediction(labels, truth), truth != ignore_index, width_mm, spacing)
 
 
 def all_voxels(
@@ -80,12 +118,9 @@ def union(
     true structure is larger than expected, the region is larger too.
     """
     truth, spacing = _checked(target, spacing_mm)
-    if labels is None:
-        raise ValueError("Expected argument `labels` to be the predicted label map, but got None.")
-    predicted = check_labels("labels", labels, truth.shape)
     margin = check_number("dilate_mm", dilate_mm, low=0)
     valid = truth != ignore_index
-    core = valid & ((truth != 0) | (predicted != 0))
+    core = valid & ((truth != 0) | (_prediction(labels, truth) != 0))
     return np.asarray(within_mm(core, margin, spacing) & valid)
 
 
@@ -107,15 +142,19 @@ def boundary(
     about half of the voxels in the band belong to the structure.
     """
     truth, spacing = _checked(target, spacing_mm)
+    return _band(truth, truth != ignore_index, width_mm, spacing)
+
+
+def _band(labels: LabelMap, valid: Mask, width_mm: float, spacing: tuple[float, ...]) -> Mask:
+    """Valid voxels with a valid voxel of another label within `width_mm`."""
     width = check_number("width_mm", width_mm, low=0, open_low=True)
-    valid = truth != ignore_index
-    band = np.zeros(truth.shape, dtype=bool)
-    box = bounding_box(valid & (truth != _most_common(truth[valid])))
+    band = np.zeros(labels.shape, dtype=bool)
+    box = bounding_box(valid & (labels != _most_common(labels[valid])))
     if box is None:
         return band
     # Outside this box there is only one label within `width`.
-    box = grow(box, [int(width / s + 1e-9) for s in spacing], truth.shape)
-    band[box] = _near_other_label(truth[box], valid[box], width, spacing)
+    box = grow(box, [int(width / s + 1e-9) for s in spacing], labels.shape)
+    band[box] = _near_other_label(labels[box], valid[box], width, spacing)
     return np.asarray(band & valid)
 
 
@@ -126,15 +165,15 @@ def _most_common(labels: Array) -> int:
     return int(values[counts.argmax()])
 
 
-def _near_other_label(truth: Array, valid: Mask, width: float, spacing: tuple[float, ...]) -> Mask:
+def _near_other_label(labels: Array, valid: Mask, width: float, spacing: tuple[float, ...]) -> Mask:
     """One distance transform per label in the box of the label; all boxes come from one pass."""
     from scipy.ndimage import find_objects
 
-    band = np.zeros(truth.shape, dtype=bool)
-    values = np.unique(truth[valid])
-    number = np.where(valid, np.searchsorted(values, truth) + 1, 0)  # from 1; ignored voxels 0
+    band = np.zeros(labels.shape, dtype=bool)
+    values = np.unique(labels[valid])
+    number = np.where(valid, np.searchsorted(values, labels) + 1, 0)  # from 1; ignored voxels 0
     for i, own_box in enumerate(find_objects(number), start=1):
-        box = grow(own_box, [int(width / s + 1e-9) for s in spacing], truth.shape)
+        box = grow(own_box, [int(width / s + 1e-9) for s in spacing], labels.shape)
         own = number[box] == i
         band[box] |= own & within_mm(valid[box] & ~own, width, spacing)
     return band
@@ -143,6 +182,8 @@ def _near_other_label(truth: Array, valid: Mask, width: float, spacing: tuple[fl
 Region = Callable[..., Mask]
 
 REGIONS: dict[str, Region] = {
+    "predicted": predicted,
+    "predicted_boundary": predicted_boundary,
     "foreground": foreground,
     "all": all_voxels,
     "union": union,

@@ -17,7 +17,7 @@ from segcal.registry import Registry
 Better = Literal["higher", "lower", "zero"]
 Scope = Literal["structure", "region", "image"]
 Suffix = Literal["none", "unit", "tolerance"]
-Requirement = Literal["logits", "true_probs"]
+Requirement = Literal["logits", "true_probs", "readers"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Metric:
         title: its name in tables and figures.
         read: computes the value. Its argument depends on `scope`: a `StructureData`, a
             `RegionData` or a `CaseData`. It returns a number, NaN where the metric is undefined,
-            or, for the scopes "region" and "image", an array with one number per class.
+            or, for the scopes "region" and "image", an array with one number per class. For the
+            scope "structure", an array with one number per reader gives rows such as "liver/2".
         better: "higher" or "lower" values, or values closer to "zero". None for a metric that
             describes the data or the model and cannot be ranked.
         scope: "structure" for a value per structure of the whole image, "region" for a value in
@@ -41,7 +42,8 @@ class Metric:
             "tolerance" for the tolerance of a surface Dice ("nsd_2mm").
         additive: whether `read` uses only `bins` and `scores` of its region. Such a metric can be
             pooled over cases, and is available in torchmetrics and MONAI.
-        requires: an input without which the metric is skipped.
+        requires: an input without which the metric is skipped. Metrics of regions that require
+            "readers" get the statistics against the frequency of the readers' labels.
         default: whether it is computed without being requested in `CaseOptions.metrics`.
         registered: False for the result of `find_metric` for an unknown name.
     """

@@ -1,6 +1,9 @@
 """Post-hoc calibration: correct the confidence of a trained network on held-out cases.
 
 TemperatureScaling       one number; labels do not change
+DistanceScaling          a temperature by class and distance to the surface; labels do not change
+ClassAffineScaling       an affine map per predicted class; labels do not change
+InverseSmoothing         undo label smoothing or NACL; needs no data; labels do not change
 VectorScaling            a scale and an offset per class
 DirichletScaling         a matrix on log-probabilities, with ODIR regularization
 MatrixScaling            the same on raw logits
@@ -17,20 +20,27 @@ from segcal.posthoc.calibrator import (
     short_name,
     to_probs,
 )
+from segcal.posthoc.class_affine import ClassAffineScaling
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
+from segcal.posthoc.distance import DistanceScaling, surface_distance
 from segcal.posthoc.files import calibrator_content, calibrator_from, load_calibrator
+from segcal.posthoc.inverse import InverseSmoothing
 from segcal.posthoc.sample import Balance, Sample, Voxels
 from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
 __all__ = [
-    "CALIBRATORS", "Balance", "BlockReader", "Calibrator", "DirichletScaling", "FitReport",
-    "HeldOut", "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels",
+    "CALIBRATORS", "Balance", "BlockReader", "Calibrator", "ClassAffineScaling",
+    "DirichletScaling", "DistanceScaling", "FitReport", "HeldOut", "InverseSmoothing",
+    "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels",
     "calibrator_content", "calibrator_from", "load_calibrator", "make_calibrator", "short_name",
-    "to_probs",
+    "surface_distance", "to_probs",
 ]  # fmt: skip
 
 CALIBRATORS.register("temperature", TemperatureScaling)
+CALIBRATORS.register("distance", DistanceScaling)
+CALIBRATORS.register("class_affine", ClassAffineScaling)
+CALIBRATORS.register("inverse", InverseSmoothing)
 CALIBRATORS.register("vector", VectorScaling)
 CALIBRATORS.register("dirichlet", DirichletScaling)
 CALIBRATORS.register("matrix", MatrixScaling)

@@ -5,7 +5,7 @@ mistakes.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -14,10 +14,14 @@ import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, to_numpy
 from segcal.core.blocks import BLOCK_VALUES, Block, iter_blocks, take_block
+from segcal.core.checks import per_axis
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Space: TypeAlias = Literal["log_probs", "logits"]
+Spacing: TypeAlias = float | Sequence[float]
+# Predicted labels (*S) and the voxel size of each axis -> further values of each voxel, (F, *S).
+FeatureMap: TypeAlias = Callable[[npt.NDArray[Any], tuple[float, ...]], Floats]
 
 # Smaller probabilities count as this: what the metrics clip at, and for half precision the smallest
 # positive number it has.
@@ -32,12 +36,14 @@ class HeldOut:
     """One case that the network did not see in training.
 
     `logits` (K, *S) are logits, or probabilities where `from_probs` is given; `target` (*S) holds
-    integer labels; `mask` (*S) is True in the voxels to fit on, None means all.
+    integer labels; `mask` (*S) is True in the voxels to fit on, None means all. `spacing_mm` is the
+    voxel size, for calibrators that use distances.
     """
 
     logits: Array
     target: Array
     mask: Array | None = None
+    spacing_mm: Spacing | None = None
 
 
 class BlockReader:
@@ -47,19 +53,27 @@ class BlockReader:
         from_probs: the arrays hold probabilities.
         space: what the rows are: log-probabilities, or raw logits.
         ignore_index: label of voxels to skip.
+        features: computes further values of each voxel, which follow its K rows.
     """
 
     def __init__(
-        self, *, from_probs: bool = False, space: Space = "log_probs", ignore_index: int = -100
+        self,
+        *,
+        from_probs: bool = False,
+        space: Space = "log_probs",
+        ignore_index: int = -100,
+        features: FeatureMap | None = None,
     ) -> None:
         self.from_probs, self.space, self.ignore_index = from_probs, space, ignore_index
+        self.features = features
         self.num_classes: int | None = None  # of the cases read so far
         self._looks_like_probs: bool | None = None  # None: no voxels read yet
 
-    def read(self, case: object) -> Iterator[tuple[npt.NDArray[Any], Ints]]:
-        """Checked blocks (K, n) and labels (n,) of the voxels of one case that count."""
-        logits, target, mask = self._check_case(case)
+    def read(self, case: object) -> Iterator[tuple[npt.NDArray[Any], Ints, Floats | None]]:
+        """Checked blocks (K, n), labels (n,) and features (F, n) of the voxels that count."""
+        logits, target, mask, spacing_mm = self._check_case(case)
         self.num_classes = int(logits.shape[0])
+        features = self.features_of(logits, spacing_mm)
         for where in _blocks_of(logits):
             labels = take_block(target, where, target.ndim)
             keep = labels != self.ignore_index
@@ -68,11 +82,24 @@ class BlockReader:
             if not keep.any():
                 continue
             block = take_block(logits, where, target.ndim)
+            extra = None if features is None else take_block(features, where, target.ndim)
             if not keep.all():
                 block, labels = block[:, keep], labels[keep]
+                extra = None if extra is None else extra[:, keep]
             _check_labels(labels, self.num_classes)
             self.check(block)
-            yield block, labels.astype(np.int64, copy=False)
+            yield block, labels.astype(np.int64, copy=False), extra
+
+    def features_of(self, logits: npt.NDArray[Any], spacing_mm: Spacing | None) -> Floats | None:
+        """(F, *S) of a whole case (K, *S)."""
+        if self.features is None:
+            return None
+        if spacing_mm is None:
+            raise ValueError(
+                "Expected argument `spacing_mm` to be the voxel size, which this method needs, "
+                "but got None."
+            )
+        return self.features(logits.argmax(0), per_axis("spacing_mm", spacing_mm, logits.ndim - 1))
 
     def check(self, block: npt.NDArray[Any]) -> None:
         """Raise a ValueError if a block (K, n) does not hold what the caller declared."""
@@ -96,13 +123,15 @@ class BlockReader:
         else:
             _check_probs(block, low, high)
 
-    def rows(self, block: npt.NDArray[Any]) -> Floats:
-        """A checked block (K, n) as float64 in this reader's space."""
+    def rows(self, block: npt.NDArray[Any], extra: Floats | None = None) -> Floats:
+        """A checked block (K, n) as float64 in this reader's space, and its features below it."""
         values = block.astype(np.float64, order="C")  # faster sums over classes
         if self.from_probs:
             clip = CLIP_HALF if block.dtype.itemsize < 4 else CLIP
-            return np.asarray(np.log(np.maximum(values, clip)))
-        return values if self.space == "logits" else log_softmax(values)
+            values = np.log(np.maximum(values, clip))
+        elif self.space == "log_probs":
+            values = log_softmax(values)
+        return values if extra is None else np.concatenate([values, extra])
 
     def finish(self) -> int:
         """K; a ValueError if no case was read, or all given logits looked like probabilities."""
@@ -118,8 +147,8 @@ class BlockReader:
 
     def _check_case(
         self, case: object
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-        """(logits, target, mask) as numpy arrays whose shapes match."""
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_] | None, Spacing | None]:
+        """(logits, target, mask) as numpy arrays whose shapes match, and the voxel size."""
         if isinstance(case, tuple) and 2 <= len(case) <= 3:
             case = HeldOut(*case)
         if not isinstance(case, HeldOut):
@@ -154,22 +183,25 @@ class BlockReader:
                     f"Expected argument `mask` to be boolean of shape {target.shape}, "
                     f"but got {mask.dtype} of shape {mask.shape}."
                 )
-        return logits, target, mask
+        return logits, target, mask, case.spacing_mm
 
 
 def map_blocks(
     logits: npt.NDArray[Any],
     reader: BlockReader,
     function: Callable[[Floats, npt.NDArray[Any]], npt.NDArray[Any]],
+    spacing_mm: Spacing | None = None,
 ) -> npt.NDArray[Any]:
     """Probabilities (K, *S): `function(rows, block)` of every block, in float32 or wider."""
     out = np.empty(logits.shape, np.promote_types(logits.dtype, np.float32))
     reader.num_classes = len(logits)
+    features = reader.features_of(logits, spacing_mm)
     for where in _blocks_of(logits):
         block = take_block(logits, where, logits.ndim - 1)
         reader.check(block)
         index = (slice(None), *where)
-        out[index] = function(reader.rows(block), block).reshape(out[index].shape)
+        extra = None if features is None else take_block(features, where, logits.ndim - 1)
+        out[index] = function(reader.rows(block, extra), block).reshape(out[index].shape)
     reader.finish()
     return out
 

@@ -6,6 +6,7 @@ a few passes over the voxels.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -36,7 +37,13 @@ class Parameters(NamedTuple):
 
 
 class LinearCalibrator(Calibrator):
-    """A calibrator with few parameters θ within bounds, fitted by Newton's method."""
+    """A calibrator with few parameters θ within bounds, fitted by Newton's method.
+
+    `keep_argmax` is an option of the calibrators that may move the label: where the fitted map
+    would, the logit of the predicted class is raised to the largest. The fit ignores this.
+    """
+
+    keep_argmax = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,6 +83,8 @@ class LinearCalibrator(Calibrator):
         self.report.nll_before = nll[start.tobytes()]
         self.report.nll_after = nll[found.theta.tobytes()]
         self.report.iterations, self.report.converged = found.iterations, found.converged
+        if self.keep_argmax:  # that is not the NLL of the fitted map
+            self.report.nll_after = math.nan
         at_limit = np.flatnonzero((found.theta <= lower) | (found.theta >= upper))
         self.report.at_bound = [names[i] for i in at_limit]
 
@@ -105,7 +114,11 @@ class LinearCalibrator(Calibrator):
 
     def transform_rows(self, rows: Floats) -> Floats:
         """Calibrated logits (K, n) of rows (K, n)."""
-        return self._logits(self._theta, rows)
+        out = self._logits(self._theta, rows)
+        if self.keep_argmax:
+            label, index = rows.argmax(0), np.arange(rows.shape[1])
+            out[label, index] = out.max(0)
+        return out
 
 
 def check_bounds(name: str, value: Sequence[float]) -> tuple[float, float]:

@@ -14,7 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
-from segcal.posthoc._blocks import BlockReader, Floats, Space, log_softmax, map_blocks, softmax
+from segcal.posthoc._blocks import (
+    BlockReader,
+    FeatureMap,
+    Floats,
+    Space,
+    Spacing,
+    log_softmax,
+    map_blocks,
+    softmax,
+)
 from segcal.posthoc.sample import Balance, Sample, Voxels, all_voxels
 from segcal.registry import Registry
 
@@ -66,11 +75,12 @@ class Calibrator(ABC):
         params(), set_params()  the parameters as JSON values, and back
 
     calls `super().__init__()`, and keeps each argument of its constructor as an attribute of the
-    same name. It treats each voxel independently. Its class, or its name if it is registered in
-    `CALIBRATORS`, works in `segcal calibrate --method`, in plans and in saved files.
+    same name. It treats each voxel independently, except by `feature_map`. Its class, or its name
+    if it is registered in `CALIBRATORS`, works in `segcal calibrate --method`, in plans and in
+    saved files.
 
     Attributes:
-        changes_labels: whether the largest probability may move to another class.
+        keeps_argmax: whether the largest probability always remains that of the same class.
         space: what `estimate` and `transform_rows` work on: `"log_probs"`, which logits and
             probabilities both provide, or raw `"logits"`.
         num_classes: K, once fitted.
@@ -78,7 +88,7 @@ class Calibrator(ABC):
         about: further content of the file, such as the region; JSON values.
     """
 
-    changes_labels: ClassVar[bool] = True
+    keeps_argmax: bool = False
     space: ClassVar[Space] = "log_probs"
 
     def __init__(self) -> None:
@@ -97,6 +107,14 @@ class Calibrator(ABC):
     @abstractmethod
     def transform_rows(self, rows: Floats) -> Floats:
         """Calibrated logits (K, n) of rows (K, n) in this calibrator's space."""
+
+    def feature_map(self) -> FeatureMap | None:
+        """A function of the predicted labels (*S) of a whole case and its voxel size, or None.
+
+        It returns further values of each voxel, (F, *S), which follow the K rows in `estimate` and
+        `transform_rows`.
+        """
+        return None
 
     @abstractmethod
     def params(self) -> dict[str, Any]:
@@ -135,7 +153,8 @@ class Calibrator(ABC):
             ignore_index: label of voxels to skip.
         """
         reading: dict[str, Any] = {
-            "from_probs": from_probs, "space": self.space, "ignore_index": ignore_index
+            "from_probs": from_probs, "space": self.space, "ignore_index": ignore_index,
+            "features": self.feature_map(),
         }  # fmt: skip
         if max_voxels is None:
             return self.fit_voxels(all_voxels(cases, balance=balance, **reading))
@@ -154,23 +173,34 @@ class Calibrator(ABC):
         self.report = FitReport(
             voxels.cases, total, voxels.used, balance=voxels.balance, from_probs=voxels.from_probs
         )
+        if self.feature_map() is None:  # a sample may have the features of another calibrator
+            voxels = voxels.without_features()
         self.estimate(voxels)
         if math.isnan(self.report.nll_after):
-            self.report.nll_before = _mean_nll(voxels, lambda rows: rows)
+            self.report.nll_before = _mean_nll(voxels, lambda rows: rows[: voxels.num_classes])
             self.report.nll_after = _mean_nll(voxels, self.transform_rows)
         return self
 
-    def transform(self, logits: Array, *, from_probs: bool = False, class_axis: int = 0) -> Array:
+    def transform(
+        self,
+        logits: Array,
+        *,
+        from_probs: bool = False,
+        class_axis: int = 0,
+        spacing_mm: Spacing | None = None,
+    ) -> Array:
         """Calibrated probabilities, of the shape and kind (numpy or torch) of `logits`.
 
         Computed in float64, a block at a time; returned in the dtype of `logits`, half precision
-        as float32. Where `changes_labels` is False, the largest class remains the largest:
-        rounding to the dtype cannot produce a tie.
+        as float32. Where `keeps_argmax` is True, the largest class remains the largest: rounding
+        to the dtype cannot produce a tie.
 
         Args:
             logits: (K, *S), or (B, K, *S) with `class_axis=1`.
             from_probs: `logits` holds probabilities.
             class_axis: position of the class axis.
+            spacing_mm: voxel size, one number or one per axis of S; needed by calibrators with
+                a `feature_map`.
         """
         num_classes = self.check_fitted()
         check_array("logits", logits)
@@ -180,8 +210,16 @@ class Calibrator(ABC):
                 f"Expected argument `logits` to be floating point with {num_classes} classes "
                 f"on axis {class_axis}, but got {source.dtype} of shape {tuple(logits.shape)}."
             )
-        reader = BlockReader(from_probs=from_probs, space=self.space)
-        result = np.moveaxis(map_blocks(source, reader, self._transform_block), 0, class_axis)
+        reader = BlockReader(from_probs=from_probs, space=self.space, features=self.feature_map())
+        change = self._transform_block
+        if reader.features is None or class_axis == 0:
+            result = map_blocks(source, reader, change, spacing_mm)
+        else:  # features are of single images
+            images = [
+                map_blocks(image, reader, change, spacing_mm) for image in source.swapaxes(0, 1)
+            ]
+            result = np.stack(images, axis=1)
+        result = np.moveaxis(result, 0, class_axis)
         if is_tensor(logits):
             import torch
 
@@ -198,7 +236,7 @@ class Calibrator(ABC):
                 "parameters are too large; fit it again."
             )
         probs = probs.astype(np.promote_types(block.dtype, np.float32))
-        if not self.changes_labels:
+        if self.keeps_argmax:
             _keep_labels(probs, block)
         return probs
 

@@ -24,6 +24,7 @@ class DirichletScaling(LinearCalibrator):
         bias_penalty: weight of the offsets' penalty.
         max_weight: the diagonal stays in [0, max_weight], other weights within ± max_weight.
         max_bias: largest absolute offset.
+        keep_argmax: keep the label of every voxel; see docs/posthoc.md.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class DirichletScaling(LinearCalibrator):
         bias_penalty: float = 1e-3,
         max_weight: float = 100.0,
         max_bias: float = 50.0,
+        keep_argmax: bool = False,
     ) -> None:
         super().__init__()
         self.odir = check_number("odir", odir, low=0)
         self.bias_penalty = check_number("bias_penalty", bias_penalty, low=0)
         self.max_weight = check_number("max_weight", max_weight, low=1)
         self.max_bias = check_number("max_bias", max_bias, low=0, open_low=True)
+        self.keep_argmax = self.keeps_argmax = bool(keep_argmax)
 
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (K, K+1), row k = (weights of class k, its offset), flattened."""

@@ -26,7 +26,7 @@ def calibrator_content(calibrator: Calibrator) -> dict[str, Any]:
         "version": VERSION,
         "method": calibrator.method,
         "num_classes": calibrator.check_fitted(),
-        "changes_labels": calibrator.changes_labels,
+        "keeps_argmax": calibrator.keeps_argmax,
         "params": calibrator.params(),
         "options": calibrator.options(),
         "fit": _without_nan(asdict(calibrator.report) if calibrator.report else {}),

@@ -7,17 +7,17 @@ objective is that of all voxels (`balance="none"`) or of equally frequent classe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from segcal.core.blocks import BLOCK_VALUES
 from segcal.core.checks import check_choice, check_int
-from segcal.posthoc._blocks import BlockReader, Floats, Ints, Space
+from segcal.posthoc._blocks import BlockReader, FeatureMap, Floats, Ints, Space
 
 Balance: TypeAlias = Literal["none", "class"]
-# Rows (K, n), labels (n,), weights (n,). A weight is how many voxels the voxel represents.
+# Rows (K + F, n), labels (n,), weights (n,). A weight is how many voxels the voxel represents.
 WeightedBlock: TypeAlias = tuple[Floats, Ints, Floats]
 
 
@@ -35,6 +35,15 @@ class Voxels:
     balance: Balance
     from_probs: bool
     blocks: Callable[[], Iterator[WeightedBlock]]
+
+    def without_features(self) -> Voxels:
+        """The same with the K rows only."""
+
+        def blocks() -> Iterator[WeightedBlock]:
+            for rows, labels, weights in self.blocks():
+                yield rows[: self.num_classes], labels, weights
+
+        return replace(self, blocks=blocks)
 
 
 def class_weights(counts: Ints, balance: Balance) -> Floats:
@@ -76,7 +85,7 @@ class _Stratum:
         self.size, self.limit = quota, float(self._keys[0].max())
 
     def rows(self) -> Floats:
-        """(K, size)."""
+        """(K + F, size)."""
         return np.concatenate(self._rows, axis=1)
 
 
@@ -93,7 +102,7 @@ class Sample:
 
     Args:
         seed: seed of the keys.
-        from_probs, space, ignore_index: as `BlockReader`.
+        from_probs, space, ignore_index, features: as `BlockReader`.
 
     Example:
         >>> import numpy as np
@@ -111,9 +120,12 @@ class Sample:
         from_probs: bool = False,
         space: Space = "log_probs",
         ignore_index: int = -100,
+        features: FeatureMap | None = None,
     ) -> None:
         self.max_voxels = check_int("max_voxels", max_voxels, low=1)
-        self._reader = BlockReader(from_probs=from_probs, space=space, ignore_index=ignore_index)
+        self._reader = BlockReader(
+            from_probs=from_probs, space=space, ignore_index=ignore_index, features=features
+        )
         self._rng = np.random.default_rng(check_int("seed", seed, low=0))
         self._quota = self.max_voxels
         self._strata: list[list[_Stratum]] = []  # per case, per class
@@ -130,22 +142,25 @@ class Sample:
     def add(self, case: object) -> Sample:
         """Read one `HeldOut` or tuple (logits, target[, mask]); returns itself."""
         strata: list[_Stratum] = []
-        for block, labels in self._reader.read(case):
+        for block, labels, extra in self._reader.read(case):
             strata = strata or [_Stratum() for _ in range(len(block))]
-            self._offer(strata, block, labels)
+            self._offer(strata, block, labels, extra)
         for stratum in strata:
             stratum.shrink(self._quota)
         self._strata.append(strata)
         self._limit_memory(self.max_voxels)
         return self
 
-    def _offer(self, strata: list[_Stratum], block: Any, labels: Ints) -> None:
+    def _offer(
+        self, strata: list[_Stratum], block: Any, labels: Ints, extra: Floats | None
+    ) -> None:
         keys = self._rng.random(len(labels))
         counts = np.bincount(labels, minlength=len(strata))
         candidate = keys < np.array([s.limit for s in strata])[labels]
         if not candidate.all():
             block, labels, keys = block[:, candidate], labels[candidate], keys[candidate]
-        rows = self._reader.rows(block)
+            extra = None if extra is None else extra[:, candidate]
+        rows = self._reader.rows(block, extra)
         for k, stratum in enumerate(strata):
             stratum.count += int(counts[k])
             here = labels == k
@@ -173,9 +188,9 @@ class Sample:
         each = class_weights(counts, balance)
         sizes = [s.size for _, s in strata]
         used = sum(sizes)
-        rows = np.empty((num_classes, used))  # in C order, sums over classes are much faster
-        if strata:
-            np.concatenate([s.rows() for _, s in strata], axis=1, out=rows)
+        parts = [s.rows() for _, s in strata] or [np.empty((num_classes, 0))]
+        rows = np.empty((len(parts[0]), used))  # in C order, sums over classes are much faster
+        np.concatenate(parts, axis=1, out=rows)
         labels = np.repeat(np.array([k for k, _ in strata], np.int64), sizes)
         weights = np.repeat(np.array([each[k] * s.count / s.size for k, s in strata]), sizes)
 
@@ -196,6 +211,7 @@ def all_voxels(
     from_probs: bool = False,
     space: Space = "log_probs",
     ignore_index: int = -100,
+    features: FeatureMap | None = None,
 ) -> Voxels:
     """All voxels of all cases, read again in every pass; nothing is kept in memory.
 
@@ -206,11 +222,13 @@ def all_voxels(
             "Expected argument `cases` to be iterable more than once where all voxels are used "
             "(`max_voxels=None`), but got an iterator. Give a list, or set `max_voxels`."
         )
-    reader = BlockReader(from_probs=from_probs, space=space, ignore_index=ignore_index)
+    reader = BlockReader(
+        from_probs=from_probs, space=space, ignore_index=ignore_index, features=features
+    )
     read, counts = 0, np.zeros(0, np.int64)
     for case in cases:
         read += 1
-        for _, labels in reader.read(case):
+        for _, labels, _ in reader.read(case):
             found = np.bincount(labels, minlength=reader.num_classes or 0)
             counts = counts + found if len(counts) else found
     num_classes = reader.finish()
@@ -218,7 +236,7 @@ def all_voxels(
 
     def blocks() -> Iterator[WeightedBlock]:
         for case in cases:
-            for block, labels in reader.read(case):
-                yield reader.rows(block), labels, weights[labels]
+            for block, labels, extra in reader.read(case):
+                yield reader.rows(block, extra), labels, weights[labels]
 
     return Voxels(num_classes, counts, read, int(counts.sum()), balance, from_probs, blocks)

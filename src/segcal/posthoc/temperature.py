@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class TemperatureScaling(LinearCalibrator):
         2.5
     """
 
-    changes_labels: ClassVar[bool] = False
+    keeps_argmax = True
 
     def __init__(self, bounds: Sequence[float] = (0.01, 100.0)) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ class VectorScaling(LinearCalibrator):
         bounds: smallest and largest scale (a scale is like 1/T).
         bias_penalty: weight of the mean squared offset.
         max_bias: largest absolute offset.
+        keep_argmax: keep the label of every voxel; see docs/posthoc.md.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class VectorScaling(LinearCalibrator):
         bounds: Sequence[float] = (0.01, 100.0),
         bias_penalty: float = 1e-6,
         max_bias: float = 50.0,
+        keep_argmax: bool = False,
     ) -> None:
         super().__init__()
         self.bounds = check_bounds("bounds", bounds)
         self.bias_penalty = check_number("bias_penalty", bias_penalty, low=0)
         self.max_bias = check_number("max_bias", max_bias, low=0, open_low=True)
+        self.keep_argmax = self.keeps_argmax = bool(keep_argmax)
 
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (scales, offsets)."""

@@ -91,6 +91,12 @@ class SoftmaxFile:
         )
 
     @property
+    def spacing_mm(self) -> tuple[float, ...] | None:
+        """The voxel size along the axes of `read`; None if the files do not contain it."""
+        found = self.geometry or self.header()
+        return None if found is None else found.spacing_mm[-len(self.grid_shape) :]
+
+    @property
     def grid_shape(self) -> tuple[int, ...]:
         """The spatial shape that `read` returns, (Z, Y, X) where the order is known."""
         return self._from_stored(np.broadcast_to(np.False_, (1, *self.shape[1:]))).shape[1:]

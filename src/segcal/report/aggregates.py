@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from segcal.metrics import POOLED, find_metric
 from segcal.stats import means_over_seeds
@@ -15,6 +16,8 @@ from segcal.study import Study
 EXTRA = (
     "dsc", "ece", "cece", "signed_gap", "class_ece", "mean_abs_logit", "mean_confidence",
     "truth_ece", "truth_cece", "truth_mae", "truth_kl",
+    "reader_ece", "reader_brier", "reader_nll", "reader_dsc", "reader_volume_ml", "reader_ged",
+    "reader_crps_ml", "human_dsc", "human_brier", "human_volume_ml",
 )  # fmt: skip
 _KEYS = ["dataset", "method", "region", "metric"]
 
@@ -87,6 +90,21 @@ class Aggregates:
         """The mean of a metric over all labels, or for one."""
         key = (dataset, method, self.region_of(metric, region), metric, *label)
         return self._numbers.get(key, Number())
+
+    def interval(
+        self, dataset: str, method: str, metric: str, region: str
+    ) -> tuple[float, float] | None:
+        """95 % interval of a mean over patients, by Student's t; None for fewer than two."""
+        values = self.cases(dataset, metric, region).get(method)
+        if values is None:
+            return None
+        patients = self.study.datasets[dataset].patients
+        each = values.groupby([patients.get(str(case), str(case)) for case in values.index]).mean()
+        each = each.dropna()
+        if len(each) < 2:
+            return None
+        half = float(stdtrit(len(each) - 1, 0.975) * each.std() / np.sqrt(len(each)))
+        return float(each.mean()) - half, float(each.mean()) + half
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
         """The labels that have rows of these metrics."""

@@ -1,7 +1,10 @@
 """What sections are built from: everything is computed once, when a section first needs it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
+
+import numpy as np
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
@@ -39,6 +42,12 @@ class Context:
         self.colors = method_colors(list(study.methods))
         self.markers = {m: MARKERS[i % len(MARKERS)] for i, m in enumerate(study.methods)}
         self.empty = study.table.empty
+
+    @cached_property
+    def external(self) -> dict[str, Aggregates]:
+        """Training dataset -> means of the external evaluations of its runs."""
+        tables = self.study.external
+        return {name: Aggregates(replace(self.study, table=t)) for name, t in tables.items()}
 
     @cached_property
     def rankings(self) -> Rankings | None:
@@ -81,6 +90,18 @@ class Context:
             for key, bins in self.bins.items()
             for region, sums in bins.regions.items()
         }
+
+    def levels(self, dataset: Dataset, method: str) -> dict[str, Curve]:
+        """Predicted class but 0 -> accuracy by stated confidence, with intervals over patients."""
+        bins = self.bins.get((dataset.name, method))
+        if bins is None or bins.levels is None:
+            return {}
+        patients = [dataset.patients.get(case, case) for case in bins.cases]
+        number = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
+        sums = np.zeros((3, len(number), *bins.levels.shape[2:]))
+        for case, patient in enumerate(patients):
+            sums[:, number[patient]] += bins.levels[:, case]
+        return {str(k): curve(sums[:, :, k]) for k in range(1, sums.shape[2])}
 
     @cached_property
     def published(self) -> PublishedNumbers | None:

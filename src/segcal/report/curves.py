@@ -45,10 +45,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class CaseBins:
-    """Bins of a run, or of all seeds of a method added: sums (3, cases, bins) for each region."""
+    """Bins of a run, or of all seeds of a method added: sums (3, cases, bins) for each region.
+
+    `levels` are sums (3, cases, K, levels) of `ConfidenceLevels`; None in an older file.
+    """
 
     cases: list[str]
     regions: dict[str, Floats]
+    levels: Floats | None = None
 
     def of_case(self, case: str, region: str) -> Curve | None:
         """The curve of one case."""
@@ -99,12 +103,23 @@ def read_bins(path: Path) -> CaseBins:
                     "evaluate the run again",
                 )
             regions |= {name: sums[:, :, i] for i, name in enumerate(names)}
-    return CaseBins(cases, regions)
+        levels = None
+        if "level_count" in file:
+            keys = [f"level_{name}" for name in ("count", "confidence", "accuracy")]
+            levels = np.stack([np.asarray(file[key], np.float64) for key in keys])
+    return CaseBins(cases, regions, levels)
 
 
 def add_bins(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
     """The bins of two seeds: counts of the same case add up, other cases are kept."""
     cases = list(dict.fromkeys([*ours.cases, *theirs.cases]))
+
+    def add(first: Floats, second: Floats) -> Floats:
+        total = np.zeros((3, len(cases), *first.shape[2:]))
+        total[:, [cases.index(c) for c in ours.cases]] += first
+        total[:, [cases.index(c) for c in theirs.cases]] += second
+        return total
+
     regions = {}
     for region in (r for r in ours.regions if r in theirs.regions):
         first, second = ours.regions[region], theirs.regions[region]
@@ -114,8 +129,8 @@ def add_bins(ours: CaseBins, theirs: CaseBins, path: Path) -> CaseBins:
                 f"has {second.shape[2]} bins, but other seeds of the method have {first.shape[2]}",
                 "evaluate all seeds with the same number of bins",
             )
-        total = np.zeros((3, len(cases), first.shape[2]))
-        total[:, [cases.index(c) for c in ours.cases]] += first
-        total[:, [cases.index(c) for c in theirs.cases]] += second
-        regions[region] = total
-    return CaseBins(cases, regions)
+        regions[region] = add(first, second)
+    levels = None
+    if ours.levels is not None and theirs.levels is not None:
+        levels = add(ours.levels, theirs.levels)
+    return CaseBins(cases, regions, levels)

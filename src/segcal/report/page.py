@@ -49,6 +49,7 @@ def _facts(context: Context) -> str:
     out.append(f"split {study.info.split}")
     if study.regions:
         out.append(f"calibration in region {context.region} unless stated otherwise")
+        out.append(f"measured on the {study.info.measured_grid} grid")
     return " · ".join(out)
 
 

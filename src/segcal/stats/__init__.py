@@ -29,7 +29,7 @@ from segcal.stats.significance import (
     distinct_hypotheses,
     holm,
 )
-from segcal.stats.summary import means_over_seeds, method_means, summarize
+from segcal.stats.summary import means_over_seeds, method_means, summarize, unpaired_difference
 
 __all__ = [
     "PAPER_METRICS", "REQUIRED_COLUMNS", "CaseScores", "Missing", "RandomEffectsTest", "Ranking",
@@ -38,4 +38,5 @@ __all__ = [
     "make_folds",
     "mean_case_rank", "means_over_seeds", "method_means", "patients_of", "rank_methods",
     "ranked_methods", "sum_rank", "summarize", "to_frame", "two_way_random_effects",
+    "unpaired_difference",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from segcal.study.cases_table import (
 )
 from segcal.study.evaluation_files import (
     CASES,
+    EXTERNAL,
     Evaluation,
     EvaluationInfo,
     file_of_split,
@@ -64,6 +65,7 @@ __all__ = [
     "BEST",
     "BREAKDOWN_SHARE",
     "CASES",
+    "EXTERNAL",
     "FORMAT",
     "LAST",
     "PREVIOUS",

@@ -1,7 +1,8 @@
 """The four files of an evaluation: evaluation.json, cases.csv, bins.npz and slices.npz.
 
 bins.npz holds `cases`, `regions`, `labels` and the state of `CalibrationBins` stacked over (case,
-region); keys that begin with "truth_" are bins against known true probabilities. slices.npz holds
+region); keys that begin with "truth_" are bins against known true probabilities, and keys that
+begin with "level_" the state of `ConfidenceLevels` stacked over cases. slices.npz holds
 `cases` and, for case number i, `image_i`, `truth_i`, `labels_i`, `confidence_i` and `spacing_i`.
 """
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, NDArray[Any]]
 JSON, CASES, BINS, SLICES = "evaluation.json", "cases.csv", "bins.npz", "slices.npz"
+# External evaluations of a run are in external/NAME below its own.
+EXTERNAL = "external"
 # What numpy and zipfile raise for files that are cut off, overwritten or of another kind.
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error,
             NotImplementedError)  # fmt: skip
@@ -43,6 +46,10 @@ class EvaluationInfo(BaseModel):
     The keys from `checkpoint` to `device` describe an evaluated run; other predictions lack them.
 
     Attributes:
+        external: whether the cases are of another set than that of the training.
+        grid: where the metrics were measured, on the prepared or on the original grid.
+        seen: cases whose scans the run was trained or validated on, although they are evaluated
+            as unseen ones.
         options: options of the metrics.
         metrics: metrics that were requested beside the default ones.
         calibrator: the calibrator that was fitted and applied, its parameters and its fit.
@@ -59,6 +66,9 @@ class EvaluationInfo(BaseModel):
     seed: int
     dataset: str
     split: str
+    external: bool = False
+    grid: Literal["prepared", "original"] = "prepared"
+    seen: tuple[str, ...] = ()
     regions: tuple[str, ...]
     options: dict[str, Any]
     metrics: tuple[str, ...] = ()
@@ -128,9 +138,9 @@ class Evaluation:
 
 
 def file_of_split(folder: Path, name: str, split: str) -> Path:
-    """The files of the test split have plain names; those of split X end in _X."""
+    """The files of split test, or of all cases, have plain names; those of split X end in _X."""
     stem, dot, ending = name.partition(".")
-    return folder / (name if split == "test" else f"{stem}_{split}{dot}{ending}")
+    return folder / (name if split in ("test", "all") else f"{stem}_{split}{dot}{ending}")
 
 
 def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | None:

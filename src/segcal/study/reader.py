@@ -15,8 +15,8 @@ from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.metrics import REGIONS, find_metric
 from segcal.stats import ranked_methods
-from segcal.study.cases_table import empty_cases_table, read_cases_table
-from segcal.study.evaluation_files import CASES, file_of_split
+from segcal.study.cases_table import empty_cases_table, read_cases_table, read_cases_tables
+from segcal.study.evaluation_files import CASES, EXTERNAL, file_of_split
 from segcal.study.schema import Dataset, Method, Run, StudyFile
 from segcal.study.writer import STUDY
 
@@ -80,6 +80,20 @@ class Study:
         """The pairs (dataset, method) that have rows."""
         pairs = self.table[["dataset", "method"]].drop_duplicates()
         return {(str(d), str(m)) for d, m in pairs.itertuples(index=False)}
+
+    @cached_property
+    def external(self) -> dict[str, "pd.DataFrame"]:
+        """Training dataset → rows of the external evaluations of its runs.
+
+        The column `dataset` of the rows names the external set.
+        """
+        found: dict[str, list[Path]] = {}
+        for dataset in self.info.datasets:
+            for other in dataset.external:
+                files = self.files(f"{EXTERNAL}/{other.name}/{CASES}")
+                paths = [path for run, path in files if run.dataset == dataset.name]
+                found[dataset.name] = [*found.get(dataset.name, []), *paths]
+        return {name: read_cases_tables(paths) for name, paths in found.items() if paths}
 
     def in_group(self, *groups: str) -> list[str]:
         """Names of the methods in some groups; an unknown group counts as "main"."""

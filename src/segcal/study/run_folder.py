@@ -34,6 +34,7 @@ class RunInfo(BaseModel):
         data: description of the prepared set, without its cases.
         space: orientations and spacing of the training cases.
         cases: names of the training and validation cases.
+        voxels_sha256: hash of the original voxels of each of these cases, by part and name.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -45,6 +46,7 @@ class RunInfo(BaseModel):
     data: dict[str, Any]
     space: TrainingSpace
     cases: dict[str, tuple[str, ...]]
+    voxels_sha256: dict[str, dict[str, str]] = {}
     device: str
     commit: str | None
     versions: dict[str, str]

@@ -11,6 +11,7 @@ from segcal.study.breakdown import broke_down
 FORMAT: Final = "segcal-study"
 VERSION: Final = 1
 
+Grid = Literal["prepared", "original"]
 Table = Literal["main", "classes", "ablation", "priors"]
 
 
@@ -24,6 +25,9 @@ class Dataset(_Part):
     """A dataset of the study. `labels` are all classes, `structures` what DSC is measured on.
 
     `patients` maps a case to its patient; a case that is not listed is its own patient.
+    `case_groups` maps a case to its group (site, scanner, pathology), where groups are known.
+    `external` are the sets on which runs of this dataset were also evaluated; the results are in
+    external/NAME of each run.
     """
 
     name: str
@@ -33,6 +37,8 @@ class Dataset(_Part):
     structures: tuple[str, ...] = ()
     fingerprint: str = ""
     patients: dict[str, str] = {}
+    case_groups: dict[str, str] = {}
+    external: tuple["Dataset", ...] = ()
 
     def class_name(self, label: str) -> str:
         """The name of a class that rows identify by its number."""
@@ -145,6 +151,7 @@ class StudyFile(_Part):
 
     Attributes:
         region: where the calibration metrics of tables and ranks are measured.
+        grid: on which grid all metrics were measured; None in files of older versions.
         tables: the tables to show; None shows all.
         reference: the method that the report compares with the others.
         reference_late: whether results existed when the plan named it; None if unknown.
@@ -161,6 +168,7 @@ class StudyFile(_Part):
     note: str | None = None
     split: str = "test"
     region: str = DEFAULT_REGION
+    grid: Grid | None = None
     metrics: tuple[str, ...] = ("dsc", "hd95_mm", "ece", "cece")
     tables: tuple[Table, ...] | None = None
     datasets: tuple[Dataset, ...]
@@ -172,3 +180,8 @@ class StudyFile(_Part):
     groups: dict[str, MethodGroup] = {}
     table_bytes: int | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def measured_grid(self) -> Grid:
+        """The grid; audits have always measured on that of their files."""
+        return self.grid or ("original" if self.kind == "audit" else "prepared")

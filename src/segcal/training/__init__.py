@@ -9,6 +9,7 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.training.build import build_loss
+from segcal.training.callbacks import ErrorDriven, ValidationCallback
 from segcal.training.device import close_process_group
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.loop import train
@@ -23,7 +24,7 @@ from segcal.training.schedule import (
 )
 
 __all__ = [
-    "SCHEDULES", "Constant", "Interrupted", "LinearRamp", "Multiply", "NonFiniteLossError",
-    "Step", "TrainingError", "build_loss", "close_process_group", "make_schedule",
-    "set_penalty_weight", "train",
+    "SCHEDULES", "Constant", "ErrorDriven", "Interrupted", "LinearRamp", "Multiply",
+    "NonFiniteLossError", "Step", "TrainingError", "ValidationCallback", "build_loss",
+    "close_process_group", "make_schedule", "set_penalty_weight", "train",
 ]  # fmt: skip

@@ -44,7 +44,8 @@ class Augmentation:
         return Batch(torch.stack(images), torch.stack(targets), batch.case)
 
     def _apply(self, image: Tensor, target: Tensor, key: list[int]) -> tuple[Tensor, Tensor]:
-        item: dict[str, Any] = {"image": image, "label": target[None]}
+        soft = target.is_floating_point()  # (K, *S)
+        item: dict[str, Any] = {"image": image, "label": target if soft else target[None]}
         for number, (name, transform) in enumerate(zip(self.names, self.transforms, strict=True)):
             if hasattr(transform, "set_random_state"):
                 seed = int(np.random.SeedSequence([*key, number]).generate_state(1)[0])
@@ -55,7 +56,8 @@ class Augmentation:
                     f"Expected transform {name} to keep the image's shape {tuple(image.shape)}, "
                     f"but got {tuple(item['image'].shape)}."
                 )
-        return _plain(item["image"]).to(image.dtype), _plain(item["label"])[0].to(target.dtype)
+        label = _plain(item["label"]).to(target.dtype)
+        return _plain(item["image"]).to(image.dtype), label if soft else label[0]
 
 
 def _plain(tensor: Any) -> Tensor:

@@ -17,6 +17,7 @@ from segcal.data import Loader, PatchDataset, PreparedDataset, SliceDataset, mak
 from segcal.losses import LOSSES, DiceLoss, SegmentationLoss, WeightedSum, loss_terms, make_loss
 from segcal.models import NETWORKS, NetworkSpec, check_model, make_model
 from segcal.training.augment import Augmentation
+from segcal.training.callbacks import start_callbacks
 from segcal.training.schedule import WeightSchedule, make_schedule, set_penalty_weight
 from segcal.training.state import TrainingState
 from segcal.training.validate import Validator, slices_per_batch
@@ -63,6 +64,7 @@ def build_state(
 ) -> TrainingState:
     """All parts of a run; nothing is written. `loss` replaces the loss of the config."""
     loss, schedule = build_loss(config.loss, loss)
+    callbacks = start_callbacks(loss, schedule, dataset.num_classes)
     loss = loss.to(fabric.device)
     loader = build_loader(config, fabric, dataset)
     spec = NetworkSpec(
@@ -100,6 +102,7 @@ def build_state(
         config, fabric, dataset, spec, loader, network, model, fabric_optimizer, loss, schedule,
         Augmentation(config.augment, config.seed) if config.augment else None,
         ema, build_validator(config, fabric, dataset), memory_format, compiled, cuda_graph,
+        callbacks,
     )  # fmt: skip
 
 
@@ -119,7 +122,8 @@ def build_loss(
         raise ValueError(f"`loss`: {error}") from error
     if config.dice_weight:
         shared = {k: v for k, v in config.options.items() if k == "ignore_index"}
-        loss = WeightedSum(loss, DiceLoss(**shared), weights=[1.0, config.dice_weight])
+        dice = DiceLoss(config.dice_form, **shared)
+        loss = WeightedSum(loss, dice, weights=[1.0, config.dice_weight])
     if schedule is not None:
         set_penalty_weight(loss, schedule(0))
     return loss, schedule
@@ -177,10 +181,12 @@ def build_loader(config: TrainConfig, fabric: Fabric, dataset: PreparedDataset) 
     if data.patch_size is not None:
         items = PatchDataset(
             dataset, "train", patch_size=data.patch_size, per_case=data.per_case,
-            foreground=data.foreground, fold=data.fold, seed=config.seed,
+            foreground=data.foreground, fold=data.fold, raters=data.raters, seed=config.seed,
         )  # fmt: skip
     else:
-        items = SliceDataset(dataset, "train", fold=data.fold, size=data.size)
+        items = SliceDataset(
+            dataset, "train", fold=data.fold, size=data.size, raters=data.raters, seed=config.seed
+        )
         if items.shape() is None:
             remedy = "set `data.size`, for example --set data.size=[192,192]"
             raise ValueError(f"the slices of {dataset.root} differ in size; {remedy}")

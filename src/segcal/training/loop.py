@@ -18,6 +18,7 @@ from segcal.data import open_dataset, verify_cases
 from segcal.models import write_checkpoint
 from segcal.study import BEST, LAST, RunFolder, broke_down
 from segcal.training.build import build_state, config_from_arguments
+from segcal.training.callbacks import Observations
 from segcal.training.cuda_graph import CudaGraphStep
 from segcal.training.device import device_name, gather, make_fabric, numerics, resolve
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
@@ -195,10 +196,12 @@ class TrainingLoop:
         """Metrics of the validation cases; the weights are saved if DSC is the best so far."""
         state, fabric = self.state, self.state.fabric
         with fabric.autocast(), uncompiled() if state.compiled else nullcontext():
-            own = state.validator.score(state.validated_network, self.stopped)
+            observed = Observations(state.callbacks)
+            own = state.validator.score(state.validated_network, self.stopped, observed.add)
         if own is None:
             assert self.stop.received is not None
             self.interrupt(self.stop.received)
+        observed.update(lambda sums: gather(fabric, sums))
         scores = [score for share in gather(fabric, own) for score in share]
         metrics = summarize(sorted(scores, key=lambda score: score.name))
         dsc = metrics["dsc"] or 0.0  # None if no case has or predicts a structure

@@ -72,6 +72,11 @@ def _lock_and_read(
         "data": dataset.info.model_dump(mode="json", exclude={"cases", "skipped"}),
         "space": training_space(case.grid for case in trained),
         "cases": cases,
+        # To recognize these scans under any name.
+        "voxels_sha256": {
+            part: {name: dataset[name].properties.voxels_sha256 for name in names}
+            for part, names in cases.items()
+        },
         "loss": repr(state.loss),
         "parameters": count_parameters(state.network),
         "compiled": state.compiled,

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from segcal.core.checks import check_choice, check_int, check_number
+from segcal.training.callbacks import ErrorDriven
 
 WeightSchedule = Callable[[int], float]
 
@@ -96,6 +97,7 @@ class Multiply:
 
 SCHEDULES: dict[str, Callable[..., WeightSchedule]] = {
     "constant": Constant, "linear": LinearRamp, "step": Step, "multiply": Multiply,
+    "error_driven": ErrorDriven,
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from segcal.data import Batch, Loader, PreparedDataset
 from segcal.losses import add_up, loss_terms
 from segcal.models import NetworkSpec, SegmentationNetwork
 from segcal.training.augment import Augmentation
+from segcal.training.callbacks import ValidationCallback
 from segcal.training.loss_meter import LossMeter
 from segcal.training.schedule import WeightSchedule, set_penalty_weight
 from segcal.training.validate import Validator
@@ -53,6 +54,7 @@ class TrainingState:
     memory_format: torch.memory_format
     compiled: bool
     cuda_graph: bool
+    callbacks: Sequence[ValidationCallback] = ()
     epoch: int = 0
     trained: bool = False
     seconds: float = 0.0
@@ -167,6 +169,7 @@ class TrainingState:
             "model": self.network.state_dict(),
             "ema": self.ema.state_dict() if self.ema is not None else None,
             "optimizer": self.optimizer.state_dict(),
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,6 +177,8 @@ class TrainingState:
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         self._load_optimizer(state["optimizer"])
+        for callback, saved in zip(self.callbacks, state.get("callbacks", ()), strict=True):
+            callback.load_state_dict(saved)
         self.loader.load_state_dict(state["loader"])
         self.meter.load_state_dict(state["meter"])
         self.epoch, self.trained = int(state["epoch"]), bool(state["trained"])

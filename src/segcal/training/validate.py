@@ -75,9 +75,15 @@ class Validator:
         self._stacks = [[i] for i in range(len(self.cases))] if single else self._group_by_size()
 
     def score(
-        self, network: nn.Module, stop: Callable[[], bool] = lambda: False
+        self,
+        network: nn.Module,
+        stop: Callable[[], bool] = lambda: False,
+        observe: Callable[[Tensor, Tensor], None] = lambda logits, target: None,
     ) -> list[CaseScore] | None:
-        """The score of each case, in order; None if `stop` returned True in between."""
+        """The score of each case, in order; None if `stop` returned True in between.
+
+        `observe` gets logits (B, K, *S) and labels (B, *S), in the dimension of the network.
+        """
         was_training = network.training
         network.eval()
         scores: dict[int, CaseScore] = {}
@@ -88,6 +94,13 @@ class Validator:
                 if logits is None:
                     return None
                 scores.update(zip(members, self._score(stack, logits), strict=True))
+                labels = stack.target.long()
+                labels = labels.masked_fill(labels == 255, -100)  # ignored in a stored label map
+                logits = logits.to(labels.device)
+                flat = self.patch_size is None
+                observe(
+                    *((logits.transpose(0, 1), labels) if flat else (logits[None], labels[None]))
+                )
         finally:
             network.train(was_training)
         return [scores[index] for index in range(len(self.cases))]

@@ -16,6 +16,7 @@ from torch import Tensor
 from helpers.fused_checks import CUDA, DEVICE, check
 from helpers.loss_samples import NAMES
 from segcal.losses import (
+    ACELoss,
     CEDiceLoss,
     CrossEntropyLoss,
     DiceLoss,
@@ -34,10 +35,10 @@ pytest.importorskip("triton", reason="the kernels need Triton")
 DRAWS = int(os.environ.get("SEGCAL_DRAWS", 500 if CUDA else 40))
 # Classes that only pad a tile are −inf; the interpreter warns before they are masked.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-FUSED = [name for name in NAMES if name != "ce_dice"]
+FUSED = NAMES
 
 
-def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
+def draw(seed: int) -> tuple[SegmentationLoss | WeightedSum, Tensor, Tensor]:
     """A random loss with random options, on random logits and labels."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
@@ -47,6 +48,8 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
     space = [rng.choice(sizes) for _ in range(axes)]
     shape = (rng.choice([1, 2, 3]), classes, *space)
     name = rng.choice([*FUSED, "nacl", "nacl", "svls"])
+    form, over = rng.choice(["linear", "squared", "proper"]), rng.choice(["image", "batch"])
+    dice = {"form": form, "over": over, "smooth": rng.choice([None, 1.0])}
     patch = rng.choice([1, 3, 3, 3, 5, (1, 3, 3)[-axes:], (5, 3, 1)[-axes:]])
     if axes == 3 and patch == 5:
         patch = (3, 5, 3)
@@ -54,6 +57,9 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
     class_reduction = rng.choice(["mean", "sum"])
     options: dict[str, dict[str, Any]] = {
         "ce": {},
+        "ce_dice": {"dice_weight": rng.choice([0.0, 0.7, 2.0]), **dice},
+        "ce_squared_dice": {},
+        "ce_proper_dice": {"over": over},
         "focal": {"gamma": rng.choice([0.0, 0.5, 1.0, 3.0])},
         "ecp": {"class_reduction": class_reduction},
         "ls": {"alpha": rng.choice([0.0, 0.1, 0.3])},
@@ -71,13 +77,18 @@ def draw(seed: int) -> tuple[SegmentationLoss, Tensor, Tensor]:
         },
     }
     ignore = rng.choice([-100, -100, 255, 0, 1, classes])
+    has_dice = "dice" in name or rng.random() < 0.3
+    reduction = rng.choice(["mean", "mean", "sum", "mean" if has_dice else "none"])
     loss = make_loss(
         name,
         **options[name],
         ignore_index=ignore,
         class_weights=rng.choice([None, [rng.uniform(0.1, 3) for _ in range(classes)]]),
-        reduction=rng.choice(["mean", "mean", "sum", "none"]),
+        reduction=reduction,
     )
+    if has_dice and "dice" not in name:
+        other = DiceLoss(**dice, ignore_index=ignore, reduction=reduction)
+        loss = WeightedSum(loss, other, weights=[rng.choice([0.5, 1.0]), rng.choice([0.5, 1.0])])
     dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
     scale = rng.choice([1.0, 3.0, 30.0, 1e4])
     logits = (scale * torch.randn(shape)).to(dtype)
@@ -103,7 +114,7 @@ def test_fused_equals_torch_in_float64(seed: int) -> None:
 def test_terms_are_those_of_torch(name: str) -> None:
     torch.manual_seed(0)
     logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
-    for reduction in ("mean", "none"):
+    for reduction in ("mean", "sum" if "dice" in name else "none"):
         plain = make_loss(name, reduction=reduction, fused=False).terms(logits, target)
         fused = make_loss(name, reduction=reduction, fused=True).terms(logits, target)
         assert list(plain) == list(fused)
@@ -140,6 +151,38 @@ def test_each_part_has_its_own_gradient() -> None:
             assert leaf.grad is not None
             grads.append(leaf.grad)
         torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize(
+    ("pixel", "form", "over", "shape"),
+    [
+        ("nacl", "linear", "image", (3, 3, 6, 8)),
+        ("ls", "squared", "image", (2, 4, 3, 5, 7)),
+        ("ecp", "proper", "image", (2, 2, 8, 256)),
+        ("ce", "linear", "batch", (2, 2, 8, 256)),
+        ("ce", "squared", "batch", (5, 3, 2, 2)),
+        ("ce", "proper", "image", (5, 3, 2, 2)),
+    ],
+)
+def test_each_part_of_a_sum_with_dice(
+    pixel: str, form: Any, over: Any, shape: tuple[int, ...]
+) -> None:
+    """Images that share a program, and images of their own; one is ignored as a whole."""
+    torch.manual_seed(0)
+    logits = torch.randn(shape).to(DEVICE)
+    target = torch.randint(shape[1], (shape[0], *shape[2:])).to(DEVICE)
+    target[0] = -100
+    target[1, :, 0] = -100
+    results = []
+    for fused in (True, False):
+        part = make_loss(pixel, fused=fused)
+        loss = WeightedSum(part, DiceLoss(form, over), weights=[0.6, 2.0])
+        leaf = logits.clone().requires_grad_()
+        terms = loss.terms(leaf, target)
+        assert list(terms)[-1] == "dice"
+        sum((1 + n) * value for n, value in enumerate(terms.values())).backward()
+        results.append(({k: v.detach() for k, v in terms.items()}, leaf.grad))
+    torch.testing.assert_close(*results)
 
 
 def test_the_value_may_be_changed_in_place() -> None:
@@ -246,13 +289,15 @@ def test_a_label_out_of_range_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None
         ),
         (NACLLoss(fused=True), torch.randn(1, 3, 4, 8)[..., ::2], "neither contiguous nor"),
         (NACLLoss(fused=True, patch_size=13), torch.randn(1, 3, 4, 4), "more than 125 pixels"),
-        (CEDiceLoss(fused=True), torch.randn(1, 3, 4, 4), "no kernel for this loss"),
+        (CEDiceLoss(fused=True, reduction="none"), torch.randn(1, 3, 4, 4), "no value per pixel"),
+        (ACELoss(), torch.randn(1, 3, 4, 4), "no kernel for this loss"),
     ],
 )
 def test_where_the_kernels_do_not_apply(
     loss: SegmentationLoss, logits: Tensor, message: str
 ) -> None:
     """`fused=True` raises; "auto" uses torch."""
+    loss.fused = True
     logits = logits.to(DEVICE) if logits.is_contiguous() else logits
     if not logits.is_contiguous() and CUDA:
         logits = torch.randn(1, 3, 4, 8, device=DEVICE)[..., ::2]
@@ -260,8 +305,9 @@ def test_where_the_kernels_do_not_apply(
     with pytest.raises(ValueError, match=message):
         loss(logits, target)
     loss.fused = "auto"
-    plain = type(loss)(fused=False, **({"patch_size": 13} if "125" in message else {}))
-    assert torch.equal(loss(logits, target), plain(logits, target))
+    found = loss(logits, target)
+    loss.fused = False
+    assert torch.equal(found, loss(logits, target))
 
 
 def test_soft_targets_fall_back() -> None:
@@ -318,14 +364,22 @@ class OwnReduction(ECPLoss):
         return {name: 2 * value for name, value in super().terms(logits, target).items()}
 
 
+class OwnDice(CEDiceLoss):
+    """Another formula."""
+
+    def reduced_terms(self, pixels: Pixels) -> dict[str, Tensor]:
+        return {name: 2 * value for name, value in super().reduced_terms(pixels).items()}
+
+
 UNSUPPORTED: list[SegmentationLoss] = [
     NACLLoss(prior=OwnPrior()),
     NACLLoss(prior=lambda target, num_classes, **_: Prior()(target, num_classes)),
     OwnPenalty(),
     OwnTerms(),
     OwnReduction(),
-    CEDiceLoss(),
+    OwnDice(),
     DiceLoss(),
+    ACELoss(),
 ]
 
 
@@ -333,7 +387,20 @@ def test_which_losses_are_supported() -> None:
     for name in FUSED:
         assert kernels.supports(make_loss(name))
     assert kernels.supports(Renamed())
-    for loss in (*UNSUPPORTED, torch.nn.CrossEntropyLoss(), WeightedSum(NACLLoss())):
+    for sum_ in (WeightedSum(NACLLoss(), DiceLoss("proper")), WeightedSum(ECPLoss(), DiceLoss())):
+        assert kernels.supports(sum_)
+    for loss in (
+        *UNSUPPORTED,
+        torch.nn.CrossEntropyLoss(),
+        WeightedSum(NACLLoss()),
+        WeightedSum(NACLLoss(), ECPLoss()),
+        WeightedSum(CEDiceLoss(), DiceLoss()),
+        WeightedSum(DiceLoss(), NACLLoss()),
+        WeightedSum(NACLLoss(), DiceLoss(ignore_index=1)),
+        WeightedSum(NACLLoss(), DiceLoss(reduction="sum")),
+        WeightedSum(OwnPenalty(), DiceLoss()),
+        CEDiceLoss(activation="sigmoid"),
+    ):
         assert not kernels.supports(loss)
 
 
@@ -353,7 +420,9 @@ def test_other_losses_and_priors_run_in_torch(loss: SegmentationLoss) -> None:
 
 
 @pytest.mark.parametrize(
-    "loss", [*map(make_loss, FUSED), Renamed()], ids=lambda loss: type(loss).__name__
+    "loss",
+    [*map(make_loss, FUSED), Renamed(), WeightedSum(NACLLoss(), DiceLoss())],
+    ids=lambda loss: type(loss).__name__,
 )
 def test_everything_but_the_launch_is_traced_in_one_graph(
     loss: SegmentationLoss, monkeypatch: pytest.MonkeyPatch
@@ -363,7 +432,8 @@ def test_everything_but_the_launch_is_traced_in_one_graph(
     monkeypatch.setattr("segcal.losses.kernels.pixel_loss.launch", lambda *jobs: None)
     logits = torch.randn(2, 3, 6, 8).to(DEVICE).requires_grad_()
     target = torch.randint(3, (2, 6, 8)).to(DEVICE)
-    loss.fused = True
+    for part in loss.modules():
+        part.fused = True  # type: ignore[assignment]
     value = torch.compile(loss, backend="eager", fullgraph=True)(logits, target)
     assert value.shape == ()
     (grad,) = torch.autograd.grad(value, logits)

@@ -157,7 +157,7 @@ def test_the_nibbles_are_the_labels() -> None:
     value = torch.zeros(()).to(DEVICE)
     work = found.value
     work.kernel[(work.programs,)](
-        logits, target, logits, value, value, scratch, *work.numbers, **work.constants
+        logits, target, logits, value, value, scratch, value, *work.numbers, **work.constants
     )
     head = 4 * (8 + 4 * work.programs)
     assert head % 16 == 0

@@ -1,6 +1,6 @@
 """A calibrator: it estimates its parameters on voxels, and transforms log-probabilities."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from segcal.posthoc import Calibrator, Voxels
 class UniformMixing(Calibrator):
     """(1 − a)·p + a/K with one number a in [0, 1), fitted by likelihood. Labels do not change."""
 
-    changes_labels: ClassVar[bool] = False
+    keeps_argmax = True
 
     def __init__(self) -> None:
         super().__init__()

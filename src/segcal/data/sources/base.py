@@ -1,18 +1,19 @@
 """The interface of a data source: it describes its data set and yields its cases."""
 
-import hashlib
+import functools
+import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
-from segcal.data.case import Case
+from segcal.data.case import Case, hash_voxels, majority
 from segcal.data.formats import (
     Header,
     check_same_grid,
@@ -27,6 +28,7 @@ from segcal.data.info import DatasetInfo, Description, Recipe
 from segcal.data.intensity import normalize_image
 from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
+from segcal.registry import import_path
 
 # Names of the image and the labels in .npz and .h5 files.
 ARRAYS = ("image", "label")
@@ -77,18 +79,22 @@ class FileCase(SourceCase):
     """Files of any supported format: one image per channel, or one with all channels; and labels.
 
     `label` is a label map, or a mask for each class by its name. A folder of slices is one path.
-    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file.
+    `arrays` names the image and the labels in .npz and .h5 files, which may be the same file. If
+    several readers labeled the case, `label` is empty and `raters` has the label map of each reader
+    by name; None for a reader without one, whose voxels are then ignored.
     """
 
     images: tuple[Path, ...]
     label: Path | Mapping[str, Path]
     notes: dict[str, str] = field(default_factory=dict)
     arrays: tuple[str, str] = ARRAYS
+    raters: Mapping[str, Path | None] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[Path, ...]:
         labels = (self.label,) if isinstance(self.label, Path) else self.label.values()
-        paths = dict.fromkeys((*self.images, *labels))
+        drawn = filter(None, self.raters.values())
+        paths = dict.fromkeys((*self.images, *labels, *drawn))
         return tuple(file for path in paths for file in files_of(path))
 
     def header(self) -> Header:
@@ -102,26 +108,31 @@ class FileCase(SourceCase):
         return self.header().spacing_mm
 
     def labels(self) -> dict[int, Path]:
-        if not isinstance(self.label, Path):
-            return {}
-        return dict.fromkeys(present(read_labels(self.label, self.arrays[1])[0]), self.label)
+        labels = (self.label,) if isinstance(self.label, Path) else ()
+        paths = filter(None, (*labels, *self.raters.values()))
+        return {v: path for path in paths for v in present(read_labels(path, self.arrays[1])[0])}
 
     def load(self, info: DatasetInfo) -> Case:
         image, header = read_channels(self.images, len(info.channels), self.arrays[0])
-        stored_labels = _read_label(self.label, header, info, self.arrays[1])
-        digest = hashlib.sha256(repr(image.shape).encode())
-        digest.update(np.ascontiguousarray(image, dtype=np.float32).data)
         normalized, intensity = normalize_image(self.images, image, info.intensity)
         grid = plan_grid(header.shape, header.spacing_mm, header.affine, info.grid)
+
+        def stored(label: Path | Mapping[str, Path] | None) -> NDArray[np.uint8]:
+            if label is None:
+                return np.full(grid.shape, IGNORED, dtype=np.uint8)
+            return grid.apply_labels(_read_label(label, header, info, self.arrays[1]))
+
+        raters = {name: stored(path) for name, path in self.raters.items()}
         return Case(
             name=self.name,
             patient=self.patient,
             image=grid.apply_image(normalized),
-            label=grid.apply_labels(stored_labels),
+            label=majority(raters.values()) if raters else stored(self.label),
             grid=grid,
             intensity=intensity,
-            voxels_sha256=digest.hexdigest(),
+            voxels_sha256=hash_voxels(image),
             notes=self.notes | header.notes,
+            raters=raters,
         )
 
 
@@ -157,6 +168,12 @@ def _map_labels(path: Path, labels: NDArray[np.integer], info: DatasetInfo) -> N
     table = np.zeros(max(known) - lowest + 1, dtype=np.uint8)
     table[[value - lowest for value in known]] = list(known.values())
     return np.asarray(table[labels if lowest == 0 else labels.astype(np.int64) - lowest])
+
+
+def _absolute(path: Any) -> str:
+    if isinstance(path, Path):
+        return str(path.absolute())
+    raise TypeError(f"{path!r} is not a plain value")
 
 
 class Source(ABC):
@@ -206,9 +223,36 @@ class Source(ABC):
     spacing: Spacing | Literal["median", "native"] = "native"
     folder: Path | None = None
     description: Description
+    _arguments: dict[str, Any]
+
+    def __init_subclass__(cls) -> None:
+        """Remember the arguments of the constructor; its signature stays."""
+        init: Any = cls.__init__
+
+        @functools.wraps(init)
+        def remember(self: "Source", *args: Any, **options: Any) -> None:
+            if not hasattr(self, "_arguments"):
+                bound = inspect.signature(init).bind(self, *args, **options).arguments
+                self._arguments = dict(list(bound.items())[1:])
+            init(self, *args, **options)
+
+        cls.__init__ = remember  # type: ignore[method-assign]
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+
+    def origin(self) -> dict[str, Any]:
+        """`source` and `arguments` with which `SOURCES` makes this source again.
+
+        Empty if the class cannot be imported, or an argument is not a plain value.
+        """
+        folder = {} if self.folder is None else {"folder": str(self.folder.absolute())}
+        try:
+            content = {"source": import_path(type(self)), "arguments": self._arguments | folder}
+            found: dict[str, Any] = json.loads(json.dumps(content, default=_absolute))
+        except (TypeError, ValueError):
+            return {}
+        return found
 
     @abstractmethod
     def cases(self) -> Iterator[SourceCase | PathError]:

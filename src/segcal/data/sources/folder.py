@@ -39,6 +39,9 @@ class FolderSource(Source):
 
     One mask per class: labels/NAME/CLASS.nii.gz, labels/NAME_CLASS.nii.gz, or, as TotalSegmentator
     writes them, NAME/ct.nii.gz and NAME/segmentations/CLASS.nii.gz.
+
+    Several readers: raters/READER/NAME.nii.gz instead of labels/NAME.nii.gz, or
+    labels/NAME_raterREADER.nii.gz. A reader may lack some cases.
     """
 
     name = "folder"

@@ -16,7 +16,13 @@ from segcal.data.formats import (
 from segcal.data.sources.base import ARRAYS, FileCase, SourceCase
 from segcal.data.sources.files import UNSUPPORTED, collect
 
-_FOLDERS = (("imagesTr", "labelsTr"), ("images", "labels"), ("images", "masks"))
+_FOLDERS = (
+    ("imagesTr", "labelsTr"),
+    ("images", "labels"),
+    ("images", "masks"),
+    ("images", "raters"),
+)
+_RATER = re.compile(r"(.+)_rater(\w+)")
 # The folder of masks, one per class, that TotalSegmentator writes.
 _MASKS = "segmentations"
 
@@ -54,6 +60,8 @@ def paired_cases(
         remedy = f"{expected}; {describe_content(images)}"
         raise PathError(images, "holds no images with labels", remedy)
     yield from problems
+    if readers := _maps_by_reader(labels, maps):
+        maps = {}
     files = _by_case(scans, maps)
     masks = _masks_by_case(labels, maps, files)
     # One file may hold all channels (4-D); several files must be complete.
@@ -67,6 +75,10 @@ def paired_cases(
         first = next(iter(paths.values()))
         whole = first if first.suffix.lower() in CONTAINERS else None
         label = find_label(maps, name) or masks.get(name) or whole
+        raters = {reader: drawn.get(name) for reader, drawn in readers.items()}
+        if drawn_by := [path for path in raters.values() if path]:
+            label = {}
+            used.update(drawn_by)
         used.update([label] if isinstance(label, Path) else (label or {}).values())
         missing = [channel for channel in range(highest + 1) if channel not in paths]
         if missing:
@@ -78,10 +90,10 @@ def paired_cases(
             remedy = "complete the download or remove the case"
             raise PathError(labels / f"{name}.nii.gz", f"is missing (the mask of {name})", remedy)
         ordered = tuple(paths[channel] for channel in sorted(paths))
-        return [FileCase(name, name, ordered, label, arrays=arrays)]
+        return [FileCase(name, name, ordered, label, arrays=arrays, raters=raters)]
 
     yield from collect(files.items(), find)
-    for path in maps.values():
+    for path in (*maps.values(), *(p for drawn in readers.values() for p in drawn.values())):
         if path not in used:
             problem = "has no image of that name, or is a second label map"
             yield PathError(path, problem, "complete the download or remove it")
@@ -122,6 +134,18 @@ def _by_case(scans: Mapping[str, Path], maps: Mapping[str, Path]) -> dict[str, d
         case, channel = (ending[1], int(ending[2])) if ending else (name, 0)
         files.setdefault(case, {})[channel] = path
     return files
+
+
+def _maps_by_reader(labels: Path, maps: Mapping[str, Path]) -> dict[str, dict[str, Path]]:
+    """Reader → case → label map (raters/READER/NAME or labels/NAME_raterREADER), or nothing."""
+    if labels.name == "raters":
+        return {path.name: _scans(path)[0] for path in list_folder(labels) if path.is_dir()}
+    readers: dict[str, dict[str, Path]] = {}
+    for match, path in ((_RATER.fullmatch(name), path) for name, path in maps.items()):
+        if match is None:
+            return {}
+        readers.setdefault(match[2], {})[match[1]] = path
+    return readers
 
 
 def _masks_by_case(

@@ -43,11 +43,12 @@ class PhantomSource(Source):
         size: Annotated[int, "Height and width of the slices in voxels."] = 96,
         slices: Annotated[int | None, "Slices per volume; 16 by default."] = None,
         seed: Annotated[int, "Seed of the phantoms and the splits."] = 0,
+        raters: Annotated[int, "Simulated readers of each patient; the label is the majority."] = 1,
     ) -> None:
         if dims == 2 and slices is not None:
             raise ValueError("Expected argument `slices` only with --dims 3, but got --dims 2.")
         self.count = check_int("cases", cases, low=1)
-        self.spec = PhantomSpec(dims, size, 16 if slices is None else slices, seed)
+        self.spec = PhantomSpec(dims, size, 16 if slices is None else slices, seed, raters)
 
     def cases(self) -> Iterator[SourceCase | PathError]:
         for index in range(self.count):

@@ -23,6 +23,9 @@ TRAINERS = {
     "nnUNetTrainerLS": "ls",
     "nnUNetTrainerECP": "ecp",
     "nnUNetTrainerFocal": "focal",
+    "nnUNetTrainerProperDice": "ce",
+    "nnUNetTrainerNACLProperDice": "nacl",
+    "nnUNetTrainerACE": "ce_dice_ace",
 }
 
 

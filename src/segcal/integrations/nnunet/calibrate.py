@@ -72,7 +72,7 @@ def calibrate_results(
         on_fit: called with the fitted calibrator before predictions are calibrated.
     """
     check_choice("average", average, get_args(Average))
-    if CALIBRATORS.get(method).space == "logits":
+    if method != "auto" and CALIBRATORS.get(method).space == "logits":
         needed = f"--method {method} needs logits, but nnU-Net saves probabilities"
         raise ValueError(f"{needed}; use another method, such as dirichlet")
     if (out is None) != (not predictions):
@@ -198,7 +198,7 @@ def _calibrate_case(
         # In the stored dtype: half precision has another smallest probability, as in the fit.
         probs = file.read()
         with name_file_in_errors(file.path):
-            calibrated = calibrator.transform(probs, from_probs=True)
+            calibrated = calibrator.transform(probs, from_probs=True, spacing_mm=file.spacing_mm)
         if len(files) == 1:
             return probs.astype(np.float32), np.asarray(calibrated, dtype=np.float32)
         if average == "probs":
@@ -209,5 +209,5 @@ def _calibrate_case(
     if average == "logits":
         before = np.exp(before - before.max(0))
         before /= before.sum(0)
-        after = calibrator.transform(before, from_probs=True)
+        after = calibrator.transform(before, from_probs=True, spacing_mm=files[0].spacing_mm)
     return before.astype(np.float32), after.astype(np.float32)

@@ -20,11 +20,11 @@ class CalibratedLoss(nn.Module):
 
     With labels the target is (B, 1, *S). With regions each of the R heads is a separate sigmoid,
     the target is (B, R, *S), 0 or 1, and where `ignore_label` is set one more channel marks the
-    ignored voxels. The pixel loss treats each head as two classes, outside and inside, with logits
-    0 and l, and is the mean over the heads.
+    ignored voxels.
 
     Args:
-        pixel: a loss that maps (logits, target) to a scalar.
+        pixel: a loss that maps (logits, target) to a scalar; for regions one with activation
+            "sigmoid" and the ignored label −100. It may contain a Dice loss of its own.
         dice: nnU-Net's Dice, `dice(logits, target, loss_mask=mask)`; lower is better.
         dice_weight: weight of Dice; 0 omits it.
         ignore_label: label of voxels that both parts skip.
@@ -49,7 +49,9 @@ class CalibratedLoss(nn.Module):
         mask = self._mask(target)
         if self.regions:
             truth = target if mask is None else target[:, :-1]
-            loss = self._without_autocast(*_as_two_classes(logits, truth, mask))
+            labels = truth.long()
+            labels = labels if mask is None else labels.masked_fill(~mask, IGNORED)
+            loss = self._without_autocast(logits, labels)
         else:
             truth = target if mask is None else torch.where(mask, target, 0)
             loss = self._without_autocast(logits, target)
@@ -72,29 +74,13 @@ class CalibratedLoss(nn.Module):
         return value
 
 
-def _as_two_classes(logits: Tensor, target: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """R sigmoid heads as B·R images of two classes: logits (B·R, 2, *S), labels (B·R, *S)."""
-    flat = logits.flatten(0, 1)
-    pairs = torch.stack([torch.zeros_like(flat), flat], 1)
-    labels = target.long()
-    if mask is not None:
-        labels = labels.masked_fill(~mask, IGNORED)
-    return pairs, labels.flatten(0, 1)
-
-
 def pixel_loss(
-    name: str, options: Mapping[str, Any], *, ignore_label: int | None, regions: bool, trainer: str
+    name: str, options: Mapping[str, Any], *, ignore_label: int | None, regions: bool
 ) -> nn.Module:
-    """The loss of that name; a ValueError if `trainer` does not support region-based training."""
+    """The loss of that name; a ValueError if it has no form for regions."""
     ignore = IGNORED if regions or ignore_label is None else ignore_label
-    loss = make_loss(name, ignore_index=ignore, **options)
-    if regions and name == "nacl" and getattr(loss, "constrain", "") == "logits":
-        raise ValueError(
-            f"{trainer} constrains the logits of a softmax, which has no meaning for the sigmoid "
-            "heads of region-based training; set its option constrain=softmax, use "
-            "nnUNetTrainerSVLS, or give the dataset labels instead of regions"
-        )
-    return loss
+    heads: dict[str, Any] = {"activation": "sigmoid"} if regions else {}
+    return make_loss(name, ignore_index=ignore, **heads, **options)
 
 
 def parse_options(text: str) -> dict[str, Any]:

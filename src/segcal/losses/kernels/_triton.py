@@ -11,6 +11,10 @@ neighbor by neighbor.
 If PACKED, the first pass stores the labels as nibbles for the second: two pixels in a byte, the
 even one in its lower half. In units of bytes the label map then has half the width.
 
+Dice needs two sums per class and image: x = sy and z = s + y (linear), or x = (s − y)² and
+z = s² + y (squared), s² + s (proper). They are taken along the strip, added up by `dice_kernel`,
+and turned into the two coefficients of the gradient, which the second pass reads.
+
 The two kernels begin with the same code. In a function that both call, Triton distributed the
 classes of a pixel over several threads (measured: a tenth more instructions, and barriers).
 """
@@ -30,6 +34,7 @@ PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.c
 # The formula, the prior and the border, as compile-time constants.
 CE, FOCAL, LS, SVLS, ECP, MBLS, NACL = (tl.constexpr(code) for code in range(7))
 MEAN, GAUSSIAN, MAX, MIN, MEDIAN, MODE = (tl.constexpr(code) for code in range(6))
+LINEAR, SQUARED, PROPER = (tl.constexpr(code) for code in range(1, 4))  # 0 is no Dice
 REPLICATE, BACKGROUND, VALID = (tl.constexpr(code) for code in range(3))
 
 # Bit fields of this width are the bytes of a word: one instruction moves a byte. A vote is 8.
@@ -503,9 +508,19 @@ def _load_logits(at, here, ks, K: tl.constexpr):
     return tl.where(here[None, :], values.to(tl.float32), 0.0)
 
 
+@triton.jit
+def _pixel_sums(values, VECTOR: tl.constexpr):
+    """(BLOCK_K, BLOCK) → (BLOCK_K, BLOCK // VECTOR): sums over the pixels of one thread."""
+    if VECTOR == 1:
+        return values
+    classes: tl.constexpr = values.shape[0]
+    groups: tl.constexpr = values.shape[1] // VECTOR
+    return tl.sum(tl.reshape(values, [classes, groups, VECTOR]), 2)
+
+
 @triton.jit(do_not_specialize=["W"])
 def value_kernel(
-    logits, labels, weights, first, second, scratch,
+    logits, labels, weights, first, second, scratch, dice,
     B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
     K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
@@ -515,6 +530,7 @@ def value_kernel(
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, BORDER: tl.constexpr,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+    DICE: tl.constexpr, BATCH: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """Cross-entropy part and penalty of every pixel: as maps, or summed per program in `scratch`.
 
@@ -538,6 +554,9 @@ def value_kernel(
     penalty_sum = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.float32)
     weight_sum = tl.zeros([BLOCK], tl.float32)
+    if DICE:
+        x_sum = tl.zeros([BLOCK_K, BLOCK // VECTOR], tl.float32)
+        z_sum = tl.zeros([BLOCK_K, BLOCK // VECTOR], tl.float32)
     if SLOTS > 0:
         group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
         gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
@@ -637,6 +656,18 @@ def value_kernel(
 
         ce = tl.where(invalid, float("nan"), tl.where(counted, ce, 0.0))
         penalty = tl.where(counted, penalty * scale, 0.0)
+        if DICE:
+            probs = e * _inverse(total)[None, :]
+            truth = tl.where(own, 1.0, 0.0)
+            if DICE == LINEAR:
+                dice_x = probs * truth
+                dice_z = probs + truth
+            else:
+                dice_x = (probs - truth) * (probs - truth)
+                dice_z = probs * probs + (truth if DICE == SQUARED else probs)
+            # The pixels of a thread first: half or a quarter of the registers.
+            x_sum += _pixel_sums(tl.where(counted[None, :], dice_x, 0.0), VECTOR)
+            z_sum += _pixel_sums(tl.where(counted[None, :], dice_z, 0.0), VECTOR)
         if MAPS:
             if SPLIT:
                 tl.store(first + place, ce, mask=here)
@@ -661,17 +692,84 @@ def value_kernel(
         tl.store(mine + 2 * programs, tl.sum(count))
         if WEIGHTED:
             tl.store(mine + 3 * programs, tl.sum(weight_sum))
+    if DICE:
+        # One row for each sum of each class; in it, SPANS places for the images of each program.
+        length = tl.num_programs(0).to(tl.int64) * SPANS
+        sums = dice + 4 * K * (1 if BATCH else B)
+        sums += ks * length + tl.program_id(0).to(tl.int64) * SPANS
+        first_image = column // (D * W)
+        owner = (column + VECTOR * tl.arange(0, BLOCK // VECTOR)) // (D * W)
+        for m in range(SPANS):
+            if SPANS == 1:
+                mine_x = x_sum
+                mine_z = z_sum
+            else:
+                mine_x = tl.where((owner == first_image + m)[None, :], x_sum, 0.0)
+                mine_z = tl.where((owner == first_image + m)[None, :], z_sum, 0.0)
+            tl.store(sums + m, tl.sum(mine_x, 1), mask=ks < K)
+            tl.store(sums + m + K * length, tl.sum(mine_z, 1), mask=ks < K)
+
+
+@triton.jit
+def dice_kernel(
+    dice, programs, runs, rows, columns, smooth,
+    DICE: tl.constexpr, BATCH: tl.constexpr, SPANS: tl.constexpr, K: tl.constexpr,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Add up the two sums of one class in one image, of `columns` columns, in a fixed order.
+
+    Stores, in four arrays (rows, K): both coefficients of the gradient, the loss, and the size z.
+    """
+    row = tl.program_id(0) // K
+    k = tl.program_id(0) % K
+    if BATCH:
+        start = 0
+        end = programs
+    else:
+        start = (row * columns // BLOCK) * runs
+        end = (((row + 1) * columns - 1) // BLOCK + 1) * runs
+    x = tl.zeros([CHUNK], tl.float64)
+    z = tl.zeros([CHUNK], tl.float64)
+    length = tl.cast(programs, tl.int64) * SPANS
+    sums = dice + 4 * K * rows + k * length
+    for chunk in range(CHUNKS):
+        program = start + chunk * CHUNK + tl.arange(0, CHUNK)
+        at = program.to(tl.int64) * SPANS
+        if SPANS > 1:
+            at += row - (program // runs) * BLOCK // columns
+        x += tl.load(sums + at, mask=program < end, other=0.0).to(tl.float64)
+        z += tl.load(sums + K * length + at, mask=program < end, other=0.0).to(tl.float64)
+    overlap = tl.sum(x)
+    size = tl.sum(z)
+    smooth = tl.cast(smooth, tl.float32).to(tl.float64)
+    inverse = 1.0 / (size + smooth)
+    if DICE == LINEAR:
+        ratio = (2 * overlap + smooth) * inverse
+        loss = 1.0 - ratio
+        on_x = -2 * inverse
+        on_z = ratio * inverse
+    else:
+        loss = overlap * inverse
+        on_x = 2 * inverse
+        on_z = -2 * loss * inverse  # not used by PROPER: no gradient flows through the size
+    mine = dice + tl.program_id(0)
+    tl.store(mine, on_x.to(tl.float32))
+    tl.store(mine + rows * K, on_z.to(tl.float32))
+    tl.store(mine + 2 * rows * K, loss.to(tl.float32))
+    tl.store(mine + 3 * rows * K, size.to(tl.float32))
 
 
 @triton.jit
 def finish_kernel(
-    scratch, first, second, programs,
+    scratch, first, second, third, dice, programs, rows, pixel_weight, dice_weight,
     AVERAGE: tl.constexpr, PENALIZED: tl.constexpr, WEIGHTED: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, DICE: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Add the sums of the programs in a fixed order; store 1/weight and 1/count for the gradient.
+    """Add the sums of the programs in a fixed order; store what the gradient is multiplied by.
 
-    `first` is the cross-entropy part and `second` the penalty, or `first` their sum unless SPLIT.
+    `first` is the cross-entropy part, `second` the penalty and `third` Dice, of `rows` images (or
+    1, over the batch); or `first` is their sum unless SPLIT.
     """
     index = tl.arange(0, BLOCK)
     here = index < programs
@@ -689,11 +787,34 @@ def finish_kernel(
         if WEIGHTED:
             heavy = tl.sum(tl.load(partial + 3 * programs, mask=here, other=0.0).to(tl.float64))
             per_weight = 1.0 / tl.where(heavy == 0.0, 1.0, heavy)
+    per_count = per_count * tl.cast(pixel_weight, tl.float32)
+    per_weight = per_weight * tl.cast(pixel_weight, tl.float32)
     ce = ce * per_weight
     penalty = penalty * per_count
+    overlap = ce * 0.0
+    if DICE:
+        ks = tl.arange(0, BLOCK_K)[None, :]
+        rest = tl.zeros([BLOCK_ROWS, BLOCK_K], tl.float64)
+        images = tl.zeros([BLOCK_ROWS], tl.float64)
+        for chunk in range(CHUNKS):
+            row = chunk * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
+            at = dice + row * K + ks
+            exists = (row < rows) & (ks < K)
+            rest += tl.load(at + 2 * rows * K, mask=exists, other=0.0).to(tl.float64)
+            size = tl.max(tl.load(at + 3 * rows * K, mask=exists, other=0.0), 1)
+            images += tl.where(size > 0, 1.0, 0.0)  # an image without pixels has size 0
+        per_row = tl.cast(dice_weight, tl.float32).to(tl.float64) / K
+        if AVERAGE:
+            per_row = per_row / tl.maximum(tl.sum(images), 1.0)
+        overlap = tl.sum(rest) * per_row
+        tl.store(scratch + 2, per_row.to(tl.float32))
     if SPLIT:
         tl.store(first, ce.to(tl.float32))
         tl.store(second, penalty.to(tl.float32))
+        if DICE:
+            tl.store(third, overlap.to(tl.float32))
+    elif DICE:
+        tl.store(first, (ce + penalty + overlap).to(tl.float32))
     else:
         tl.store(first, (ce + penalty).to(tl.float32))
     tl.store(scratch, per_weight.to(tl.float32))
@@ -703,6 +824,7 @@ def finish_kernel(
 @triton.jit(do_not_specialize=["W"])
 def gradient_kernel(
     logits, labels, weights, grad, ce_grad, penalty_grad, scratch,
+    dice_grad, dice,
     B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
     K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
@@ -712,6 +834,7 @@ def gradient_kernel(
     SHELLS: tl.constexpr, SHELL_WEIGHTS: tl.constexpr, BORDER: tl.constexpr,
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
+    DICE: tl.constexpr, BATCH: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of every logit; all intermediate values are computed again.
 
@@ -736,6 +859,19 @@ def gradient_kernel(
     if not MAPS:
         all_ce = tl.load(ce_grad) * tl.load(scratch)
         all_penalty = tl.load(penalty_grad) * tl.load(scratch + 1) * scale
+    if DICE:
+        all_dice = tl.load(dice_grad) * tl.load(scratch + 2)
+        rows = 1 if BATCH else B
+        if SPANS == 1:
+            image_row = 0 if BATCH else column // (D * W)
+            coefficient = dice + (image_row * K + ks)[:, None]
+            present = real
+        else:
+            coefficient = dice + image[None, :] * K + ks[:, None]
+            present = real & exists[None, :]
+        on_x = tl.load(coefficient, mask=present, other=0.0) * all_dice
+        if DICE != PROPER:
+            on_z = tl.load(coefficient + rows * K, mask=present, other=0.0) * all_dice
     if SLOTS > 0 or PACKED:
         group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
         gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
@@ -859,6 +995,16 @@ def gradient_kernel(
             if SOFTMAX:
                 pull = probs * (pull - tl.sum(probs * pull, 0)[None, :])
             g += pull * to_penalty[None, :]
+
+        if DICE:
+            truth = tl.where(own, 1.0, 0.0)
+            if DICE == LINEAR:
+                pull = on_x * truth + on_z
+            elif DICE == SQUARED:
+                pull = on_x * (probs - truth) + on_z * probs
+            else:
+                pull = on_x * (probs - truth)
+            g += probs * (pull - tl.sum(probs * pull, 0)[None, :])
 
         g = tl.where(counted[None, :], g, 0.0)
         tl.store(grad + at, g.to(grad.dtype.element_ty), mask=real & here[None, :])

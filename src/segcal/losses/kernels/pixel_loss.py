@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from segcal.core.checks import check_labels, per_axis
+from segcal.losses.base import WeightedSum
 from segcal.losses.kernels.launch import INTERPRETED, Work, launch
 from segcal.losses.kernels.recipes import HAS_TRITON, Recipe, recipe_of
 from segcal.losses.pixels import check_shapes, fit_weights
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 NVIDIA = torch.version.hip is None
 KINDS = {"ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
 PRIORS = {"mean": 0, "gaussian": 1, "max": 2, "min": 3, "median": 4, "mode": 5}
+FORMS = {"linear": 1, "squared": 2, "proper": 3}  # 0 is no Dice
 BORDERS = {"replicate": 0, "background": 1, "valid": 2}
 LABEL_TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64)
 LOGIT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -32,6 +34,8 @@ MAX_PATCH = 125
 MAX_IGNORE_INDEX = 1 << 24
 MAX_PLANS = 256
 WARPS, SUM_WARPS = 4, 16
+# Programs whose sums of Dice are added at a time.
+DICE_CHUNK = 1024
 # Strips are as long as possible with at least this many warps, which keep an H200 busy to the end.
 # The interpreter runs one program after the other.
 BUSY_WARPS = 1 if INTERPRETED else 3072
@@ -43,8 +47,9 @@ NORMS = 8  # as in _triton
 MAX_PACKED_CLASSES = 14
 MIN_LOGIT_BYTES = 10  # per pixel
 LEFT_OUT = 14  # as in _triton
-# Limit of the registers of a thread if votes are carried along three slices, by BLOCK_K: low enough
-# that another block fits on a multiprocessor of an H200, with hardly any spills.
+# Limit of the registers of a thread if votes are carried along three slices, or if there are sums
+# for Dice and no votes, by BLOCK_K: low enough that another block fits on a multiprocessor of an
+# H200, with hardly any spills.
 VALUE_REGISTERS = {16: 128}
 GRADIENT_REGISTERS = {4: 64, 16: 128}
 
@@ -60,20 +65,27 @@ class Plan(NamedTuple):
     value: Work
     finish: Work
     gradient: Work
+    dice: Work | None  # adds up the sums of each class in each image
+    dice_size: int  # float32 values: coefficients of the gradient, and the sums of the programs
 
 
 _PLANS: dict[tuple[Any, ...], Plan] = {}
 
 
 def run(
-    loss: SegmentationLoss, logits: Tensor, target: Tensor, *, split: bool
+    loss: SegmentationLoss | WeightedSum, logits: Tensor, target: Tensor, *, split: bool
 ) -> dict[str, Tensor] | None:
     """The terms of the loss, or under one name their sum unless `split`.
 
     None if the kernels do not apply, in which case torch is to be used. If `loss.fused` is True,
-    this raises a ValueError with the reason.
+    this raises a ValueError with the reason; a sum is then tried loss by loss.
     """
     recipe = recipe_of(loss)
+    strict = not isinstance(loss, WeightedSum)
+    if isinstance(loss, WeightedSum):
+        if recipe is None:
+            return None
+        loss = cast("SegmentationLoss", loss.losses[0])
     weights = loss._buffers["class_weights"]  # faster than the attribute
     key: tuple[Any, ...] | None = None
     plan: Plan | None = None
@@ -88,8 +100,10 @@ def run(
     if plan is None:  # otherwise input of this shape and type was checked before
         labels = check_shapes(logits, target)
         reason = why_not(logits, labels, recipe, loss.ignore_index)
+        if reason is None and recipe is not None and recipe.dice and loss.reduction == "none":
+            reason = "Dice has no value per pixel (reduction 'none')"
         if recipe is None or reason is not None:
-            if loss.fused is True:
+            if loss.fused is True and strict:
                 raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
             return None
         plan = make_plan(loss, recipe, logits, labels, split=split)
@@ -103,8 +117,11 @@ def run(
     check_labels("target", target, logits.shape[1], loss.ignore_index)
     weights = None if weights is None else fit_weights(weights, logits)
     parts = _PixelLoss.apply(logits, target.contiguous(), weights, plan)  # type: ignore[no-untyped-call]
-    # A loss with one term has no penalty; without `split` there is one part, their sum.
-    return dict(zip(recipe.terms, parts if split else (parts,), strict=False))
+    if not split:
+        return {recipe.terms[0]: parts}
+    # A loss with one term has no penalty.
+    terms = dict(zip(recipe.terms, parts[:2], strict=False))
+    return terms | {"dice": parts[2]} if recipe.dice else terms
 
 
 def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index: int) -> str | None:
@@ -136,27 +153,34 @@ class _PixelLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, labels: Tensor, class_weights: Tensor | None, plan: Plan
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, ...]:
         # Each result is its own tensor: a view of another could not be changed in place.
         first = logits.new_empty(labels.shape if plan.maps else (), dtype=torch.float32)
         second = torch.empty_like(first) if plan.split else first
         scratch = logits.new_empty(plan.scratch, dtype=torch.float32) if plan.scratch else first
         weights = logits if class_weights is None else class_weights
-        value = plan.value, (logits, labels, weights, first, second, scratch)
-        if plan.maps:
-            launch(value)
-        else:
-            launch(value, (plan.finish, (scratch, first, second)))
+        third = dice = first
+        jobs: list[tuple[Work, Sequence[Tensor]]] = []
+        if plan.dice is not None:
+            third = torch.empty_like(first) if plan.split else first
+            dice = logits.new_empty(plan.dice_size, dtype=torch.float32)
+            jobs = [(plan.dice, (dice,))]
+        if not plan.maps:
+            jobs.append((plan.finish, (scratch, first, second, third, dice)))
+        launch((plan.value, (logits, labels, weights, first, second, scratch, dice)), *jobs)
         left = scratch if plan.scratch else None
-        ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left)
+        kept = None if plan.dice is None else dice
+        ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left, kept)
         ctx.plan = plan
-        return (first, second) if plan.split else first
+        if not plan.split:
+            return first
+        return (first, second) if plan.dice is None else (first, second, third)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True: a second derivative is requested
             raise RuntimeError("The fused losses cannot be differentiated twice; set fused=False.")
-        logits, labels, class_weights, scratch = ctx.saved_tensors
+        logits, labels, class_weights, scratch, dice = ctx.saved_tensors
         plan: Plan = ctx.plan
         to_ce = grads[0].contiguous()
         to_penalty = grads[1].contiguous() if plan.split else to_ce
@@ -164,7 +188,9 @@ class _PixelLoss(torch.autograd.Function):
         weights = logits if class_weights is None else class_weights
         left = logits if scratch is None else scratch
         labels = left if labels is None else labels  # `scratch` contains the labels
-        launch((plan.gradient, (logits, labels, weights, grad, to_ce, to_penalty, left)))
+        overlap = (to_ce, left) if dice is None else (grads[-1].contiguous(), dice)
+        tensors = (logits, labels, weights, grad, to_ce, to_penalty, left, *overlap)
+        launch((plan.gradient, tensors))
         return grad, None, None, None
 
 
@@ -191,7 +217,8 @@ def make_plan(
     block = 128 * vector if block_k <= 16 else max(16, 2048 // block_k)
     columns = batch * depth * width
     blocks = -(-columns // block)
-    run = _run(height, blocks * WARPS, LONGEST_RUN if recipe.prior else LONGEST_RUN // 4)
+    long = recipe.prior or recipe.dice  # votes of a row are used again; sums are stored less often
+    run = _run(height, blocks * WARPS, LONGEST_RUN if long else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
     contiguous = layout == torch.contiguous_format
@@ -208,20 +235,45 @@ def make_plan(
         **_prior_constants(recipe.prior, len(space), classes),
         "VECTOR": vector, "PACKED": packed, "num_warps": WARPS,
     }  # fmt: skip
+    term = recipe.dice
+    over_batch = term is not None and term.over == "batch"
+    rows = 1 if over_batch else batch
+    # The most images that the columns of one program belong to.
+    spans = 1 if over_batch or (depth * width) % block == 0 else (block - 2) // (depth * width) + 2
+    forms = {
+        "DICE": 0 if term is None else FORMS[term.form], "BATCH": over_batch,
+        "SPANS": 1 if term is None else min(spans, batch),
+    }  # fmt: skip
+    constants |= forms
     finish = {
         "AVERAGE": average, "PENALIZED": kind >= KINDS["ecp"], "WEIGHTED": weighted, "SPLIT": split,
-        "BLOCK": _power_of_two(programs), "num_warps": SUM_WARPS,
+        "BLOCK": _power_of_two(programs), "DICE": forms["DICE"], "K": classes, "BLOCK_K": block_k,
+        "BLOCK_ROWS": DICE_CHUNK // block_k, "CHUNKS": -(-rows // (DICE_CHUNK // block_k)),
+        "num_warps": SUM_WARPS,
     }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
-    carries = packed and constants["SLOTS"] and constants["RZ"]  # the limits were measured so
+    # The limits were chosen for these.
+    suited = packed and constants["SLOTS"] and constants["RZ"] if term is None else not recipe.prior
 
     def work(kernel: Any, count: int, numbers: Any, constants: Any, limits: dict[int, int]) -> Work:
-        limited = block_k in limits and carries and recent and NVIDIA
+        limited = block_k in limits and suited and recent and NVIDIA
         hints = {"maxnreg": limits[block_k]} if limited else {}
         return Work(kernel, count, numbers, constants, hints, {} if recent else None)
 
     before = (*sizes, ignore_index, recipe.parameter, scale)
     after = (*sizes, LEFT_OUT if packed else ignore_index, recipe.parameter, scale)
+    dice = None
+    if term is not None:
+        runs = -(-height // run)
+        # An image begins and ends inside a block.
+        longest = programs if over_batch else (depth * width // block + 2) * runs
+        per_class = {
+            **forms, "K": classes, "BLOCK": block,
+            "CHUNK": DICE_CHUNK, "CHUNKS": -(-longest // DICE_CHUNK), "num_warps": WARPS,
+        }  # fmt: skip
+        numbers = (programs, runs, rows, depth * width, term.smooth)
+        dice = work(_triton.dice_kernel, rows * classes, numbers, per_class, {})
+    shares = (recipe.weight, 0.0 if term is None else term.weight)
     # Norms and sums, then (from a multiple of 16 bytes on) the nibbles; one more byte is read.
     scratch = 0 if maps and not packed else NORMS + 4 * programs
     return Plan(
@@ -231,8 +283,10 @@ def make_plan(
         packed=packed,
         scratch=scratch + batch * pixels // 8 + 1 if packed else scratch,
         value=work(_triton.value_kernel, programs, before, constants, VALUE_REGISTERS),
-        finish=work(_triton.finish_kernel, 1, (programs,), finish, {}),
+        finish=work(_triton.finish_kernel, 1, (programs, rows, *shares), finish, {}),
         gradient=work(_triton.gradient_kernel, programs, after, constants, GRADIENT_REGISTERS),
+        dice=dice,
+        dice_size=2 * classes * (2 * rows + programs * forms["SPANS"]),
     )
 
 

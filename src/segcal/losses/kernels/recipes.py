@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from segcal.losses.base import PenalizedLoss
+from segcal.losses.base import PenalizedLoss, WeightedSum
 from segcal.losses.cross_entropy import CrossEntropyLoss, ECPLoss, FocalLoss
+from segcal.losses.dice import CEDiceLoss, DiceLoss
 from segcal.losses.margin import MbLSLoss
 from segcal.losses.nacl import NACLLoss
 from segcal.losses.priors import Prior
@@ -17,7 +18,16 @@ from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 
 HAS_TRITON = find_spec("triton") is not None
 # A subclass that overrides one of these computes something else than the kernel of its base class.
-_FORMULA = ("terms", "pixel_terms", "pixel_penalty", "reduce_classes")
+_FORMULA = ("terms", "reduced_terms", "pixel_terms", "pixel_penalty", "reduce_classes")
+
+
+class DiceTerm(NamedTuple):
+    """The options of a `DiceLoss` that is added to a pixel loss, and its weight."""
+
+    form: str
+    over: str
+    smooth: float
+    weight: float
 
 
 class Recipe(NamedTuple):
@@ -31,13 +41,16 @@ class Recipe(NamedTuple):
     prior: Prior | None = None
     square: bool = False  # whether the penalty is quadratic
     softmax: bool = False  # whether the penalty is on the softmax instead of the logits
+    weight: float = 1.0  # of the pixel loss in a sum with Dice
+    dice: DiceTerm | None = None
 
 
 def supports(loss: nn.Module) -> bool:
     """Whether the fused kernels can compute this loss on CUDA.
 
-    They support segcal's own losses without Dice, with segcal's own priors. Your own subclasses
-    are supported as long as they keep the formula. Other losses run in torch.
+    They support segcal's own losses per pixel, with segcal's own priors, also with Dice:
+    `CEDiceLoss` and `WeightedSum(loss, DiceLoss(...))`. Your own subclasses are supported as long
+    as they keep the formula. Other losses run in torch.
 
     Example:
         >>> supports(nn.CrossEntropyLoss())
@@ -48,6 +61,8 @@ def supports(loss: nn.Module) -> bool:
 
 def recipe_of(loss: nn.Module) -> Recipe | None:
     """The recipe for this loss with its current settings, or None if there is no kernel for it."""
+    if isinstance(loss, WeightedSum):
+        return _sum_with_dice(loss)
     kind = type(loss)
     base = next((parent for parent in kind.__mro__ if parent in _RECIPES), None)
     if base is None:
@@ -58,7 +73,34 @@ def recipe_of(loss: nn.Module) -> Recipe | None:
                 return None
     recipe = _RECIPES[base](loss)
     own_prior = recipe.prior is not None and type(recipe.prior) is not Prior
-    return None if own_prior else recipe
+    # Sigmoid heads reach the kernels as two classes, of which Dice counts one.
+    heads_with_dice = recipe.dice is not None and getattr(loss, "activation", "") == "sigmoid"
+    by_stratum = getattr(loss, "strata", None) is not None
+    return None if own_prior or heads_with_dice or by_stratum else recipe
+
+
+def _sum_with_dice(loss: WeightedSum) -> Recipe | None:
+    """The recipe for a pixel loss and Dice over the same pixels."""
+    if len(loss.losses) != 2 or type(loss.losses[1]) is not DiceLoss:
+        return None
+    (weight, dice_weight), pixel = loss.weights, loss.losses[0]
+    dice: Any = loss.losses[1]
+    recipe = recipe_of(pixel)
+    if recipe is None or recipe.dice is not None or "dice" in recipe.terms:
+        return None
+    if any(getattr(pixel, name) != getattr(dice, name) for name in ("ignore_index", "reduction")):
+        return None
+    if "sigmoid" in (pixel.activation, dice.activation):
+        return None
+    term = DiceTerm(dice.form, dice.over, dice.smooth, dice_weight)
+    return recipe._replace(weight=weight, dice=term)
+
+
+def _ce_dice(loss: CEDiceLoss) -> Recipe:
+    if loss.dice_weight == 0:
+        return Recipe("ce", ("ce", "dice"))
+    term = DiceTerm(loss.form, loss.over, loss.smooth, loss.dice_weight)
+    return Recipe("ce", ("ce",), dice=term)
 
 
 def _penalized(kind: str, loss: PenalizedLoss, **options: Any) -> Recipe:
@@ -75,6 +117,7 @@ def _nacl(loss: NACLLoss) -> Recipe:
 
 _RECIPES: dict[type[nn.Module], Callable[[Any], Recipe]] = {
     CrossEntropyLoss: lambda loss: Recipe("ce", ("ce",)),
+    CEDiceLoss: _ce_dice,
     FocalLoss: lambda loss: Recipe("focal" if loss.gamma else "ce", ("focal",), loss.gamma),
     LabelSmoothingLoss: lambda loss: Recipe("ls" if loss.alpha else "ce", ("ls",), loss.alpha),
     SVLSLoss: lambda loss: Recipe("svls", ("svls",), prior=loss.prior),

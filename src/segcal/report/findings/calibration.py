@@ -10,9 +10,10 @@ from segcal.report.text import count, join, signed
 
 REGION_NOTE = (
     "“Balanced”: confidence matches accuracy on average; see the reliability diagrams for details. "
-    "Region “all” decides; easy background makes all errors small there. The other "
-    "regions are selected by the truth, so a perfectly calibrated network need not score 0 (it "
-    "mostly looks under-confident): use them to compare methods on the same cases."
+    "Region “predicted” decides, or “all” where it was not measured: a calibrated network scores 0 "
+    "in both and in “predicted_boundary”; easy background makes all errors small in “all”. The "
+    "other regions are selected by the truth, so a perfectly calibrated network need not score 0 "
+    "(it mostly looks under-confident): use them to compare methods on the same cases."
 )
 _VERDICTS = ("over-confident", "under-confident", "balanced", "seeds disagree")
 
@@ -28,14 +29,19 @@ def verdict(gaps: list[float]) -> str:
     return found.pop() if len(found) == 1 else "seeds disagree"
 
 
+def deciding_region(context: Context) -> str:
+    """Where over-confidence is judged: a region that is not selected by the truth, if measured."""
+    found = [region for region in ("predicted", "all") if region in context.study.regions]
+    return found[0] if found else context.region
+
+
 def confidence_findings(context: Context) -> list[str]:
     """The methods of each dataset by verdict, with mean confidence minus accuracy.
 
-    Region "all" decides if it was measured, because it is not selected by the truth; methods with
-    another verdict in the study's region are counted.
+    `deciding_region` decides; methods with another verdict in the study's region are counted.
     """
     out = []
-    region = "all" if "all" in context.study.regions else context.region
+    region = deciding_region(context)
     where = "over all voxels" if region == "all" else f"in region “{region}”"
     for dataset in context.datasets:
         found: dict[str, list[str]] = {each: [] for each in _VERDICTS}

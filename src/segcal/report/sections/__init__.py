@@ -18,18 +18,22 @@ SECTIONS: Registry[Build] = Registry(
 )
 for _name, _build in (
     ("findings", "findings:build"),
+    ("stated_confidence", "stated_confidence:build"),
     ("main", "main:build"),
     ("ranking", "ranking:build"),
     ("seeds", "seeds:build"),
+    ("external", "external:build"),
     ("reliability", "reliability:build"),
     ("cases", "cases:build"),
     ("ablation", "groups:build_ablation"),
     ("priors", "groups:build_priors"),
     ("posthoc", "groups:build_posthoc"),
     ("classes", "classes:build"),
+    ("case_groups", "external:build_groups"),
     ("logits", "logits:build"),
     ("training", "training:build"),
     ("truth", "truth:build"),
+    ("readers", "readers:build"),
     ("pictures", "pictures:build"),
     ("run", "run:build"),
 ):

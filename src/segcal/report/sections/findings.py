@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
-from segcal.report.findings import calibration, ranking
+from segcal.report.findings import calibration, ranking, stated_confidence
 from segcal.report.text import count, join
 from segcal.study import BREAKDOWN_SHARE, Training
 
@@ -16,6 +16,7 @@ def build(context: Context) -> Section:
         nothing = Text("No run of this study has finished: there is nothing to report yet.")
         return Section("findings", "Findings", [nothing, Bullets(broken)])
     found = [
+        *stated_confidence.sentences(context),
         *ranking.first_place(context),
         *ranking.best_of_datasets(context),
         *ranking.reference_place(context),

@@ -73,7 +73,12 @@ def _cell(context: Context, column: Column, method: str, region: str, ranked: bo
     if ranked and rankings and (find_metric(metric).whole_image or region == rankings.region):
         value = rankings.ranked_value(column.dataset, method, metric)
     number = context.aggregates.overall(column.dataset, method, metric, region)
-    return Cell(number, published=published, ranked=value)
+    after = ""
+    # With several seeds the spread over seeds is shown, and intervals are in their own section.
+    if number.seeds == 1 and not find_metric(metric).whole_image:
+        found = context.aggregates.interval(column.dataset, method, metric, region)
+        after = "" if found is None else "[{:.3f}, {:.3f}]".format(*found)
+    return Cell(number, published=published, ranked=value, after=after)
 
 
 def _runs_note(context: Context, method: str) -> str:
@@ -90,8 +95,16 @@ def caption(context: Context, region: str) -> str:
     out = "Segmentation metrics are measured on the whole volume. " if True in kinds else ""
     if False in kinds:
         out += f"Calibration is measured in region “{region}”, per case. "
+        if context.aggregates.seeds == 1:
+            out += "[ ]: 95 % interval over patients (Student's t). "
     seeds = "; mean ± standard deviation over seeds" if context.aggregates.seeds > 1 else ""
-    return f"{out}Means over cases{seeds}. Best in bold, second underlined."
+    return f"{out}{grid_note(context)} Means over cases{seeds}. Best in bold, second underlined."
+
+
+def grid_note(context: Context) -> str:
+    """On which grid the numbers were measured."""
+    names = {"prepared": "the prepared set", "original": "the original scans"}
+    return f"Measured on the grid of {names[context.study.info.measured_grid]}."
 
 
 def with_notes(table: Table, context: Context) -> Table:

@@ -5,7 +5,7 @@ import math
 from segcal.report.blocks import Block, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS
-from segcal.report.findings.calibration import verdict
+from segcal.report.findings.calibration import deciding_region, verdict
 from segcal.report.plots.reliability import draw_reliability
 from segcal.report.table_model import Cell, Column, Table
 
@@ -44,8 +44,8 @@ def confidence_table(context: Context) -> Table | None:
         return None
     caption = (
         "Mean confidence minus accuracy in each region, per case: above 0 over-confident, below 0 "
-        "under-confident. Region “all” decides. Not colored: a gap below 0.01, or seeds that "
-        "disagree. Errors of opposite sign cancel here, but not in ECE."
+        f"under-confident. Region “{deciding_region(context)}” decides. Not colored: a gap below "
+        "0.01, or seeds that disagree. Errors of opposite sign cancel here, but not in ECE."
     )
     title = "Over- and under-confidence"
     return Table("confidence", title, columns, rows, caption, compact=True)

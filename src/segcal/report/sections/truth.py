@@ -3,6 +3,7 @@
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.reliability import draw_reliability
+from segcal.report.sections.main import grid_note
 from segcal.report.table_model import Cell, Table, mark_best, metric_column
 from segcal.study import Dataset
 
@@ -44,7 +45,7 @@ def truth_table(context: Context, dataset: Dataset) -> Table | None:
     )
     caption = (
         f"True probabilities p* of {dataset.title} are known for all voxels. For comparison, the "
-        "ECE against the labels in each region."
+        f"ECE against the labels in each region. {grid_note(context)}"
     )
     title = f"Against the true probabilities: {dataset.title}"
     table = Table(f"truth_{name}", title, tuple(columns.values()), rows, caption, region="all")

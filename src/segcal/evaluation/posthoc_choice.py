@@ -1,0 +1,87 @@
+"""Which calibrator to use: the smallest cross-validated NLL at the boundary and over all voxels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.evaluation.posthoc_verdict import Change, paired_change
+
+AUTO = "auto"
+NONE = "none"
+# The methods that `auto` compares, with their options. All keep the label of every voxel.
+CANDIDATES: Mapping[str, Mapping[str, Any]] = {
+    "temperature": {},
+    "distance": {},
+    "class_affine": {},
+    "dirichlet": {"keep_argmax": True},
+}
+# Both are regions in which a calibrated network scores best.
+JUDGED = ("all", "predicted_boundary")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen method, and why.
+
+    Attributes:
+        method: a key of `CANDIDATES`, or "none".
+        nll: mean NLL over held-out cases of each method, in each region of `JUDGED`.
+        changes: of each method, the change of its relative NLL: the mean over both regions of the
+            NLL divided by that of the uncalibrated network.
+    """
+
+    method: str
+    nll: dict[str, tuple[float, ...]]
+    changes: dict[str, Change]
+
+    def lines(self) -> Iterator[str]:
+        """A small table, and the reason."""
+        yield f"{'method':<13}" + "".join(f"{f'NLL {r}':>24}" for r in JUDGED) + f"{'relative':>10}"
+        for name, values in self.nll.items():
+            change = self.changes.get(name)
+            interval = f"   [{1 + change.low:.3f}, {1 + change.high:.3f}]" if change else ""
+            score = 1 + change.difference if change else 1.0
+            numbers = "".join(f"{value:>24.4f}" for value in values)
+            yield f"{name:<13}{numbers}{score:>10.3f}{interval}"
+        reason = "has the smallest relative NLL (mean of both regions, held-out cases)"
+        if self.method == NONE:
+            reason = "no method lowers the relative NLL with a 95 % interval below 1"
+        yield f"chosen: {self.method}; {reason}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the file of the calibrator."""
+        return {
+            "chosen": self.method,
+            "nll": {name: dict(zip(JUDGED, v, strict=True)) for name, v in self.nll.items()},
+            "relative_nll": {name: 1 + c.difference for name, c in self.changes.items()},
+        }
+
+
+def choose(nll: Mapping[str, NDArray[np.float64]], units: Sequence[str] | None) -> Choice:
+    """The method with the smallest relative NLL, if it is better than none.
+
+    Args:
+        nll: of "none" and each method, (cases, regions of `JUDGED`).
+        units: patient of each case; None: each case is one.
+
+    With six patients or more, "better" means that the 95 % interval of the change is below 0;
+    with fewer it means a smaller mean.
+    """
+    plain = np.nanmean(nll[NONE], axis=0)
+    relative = {name: (values / plain).mean(1).tolist() for name, values in nll.items()}
+    changes = {
+        name: paired_change(" and ".join(JUDGED), "nll", relative[NONE], values, units=units)
+        for name, values in relative.items()
+        if name != NONE
+    }
+    best = min(changes, key=lambda name: changes[name].difference)
+    change = changes[best]
+    few = change.direction == "too few" and change.difference < 0
+    method = best if few or change.direction == "better" else NONE
+    means = {name: tuple(np.nanmean(v, axis=0).tolist()) for name, v in nll.items()}
+    return Choice(method, means, changes)

@@ -1,0 +1,191 @@
+"""A temperature for each predicted class that depends on the distance to the predicted surface."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.ndimage import distance_transform_edt, find_objects
+
+from segcal.core.checks import check_number
+from segcal.posthoc._blocks import FeatureMap, Floats, Ints, log_softmax
+from segcal.posthoc._linear import (
+    Derivatives,
+    LinearCalibrator,
+    Parameters,
+    check_bounds,
+    finite_array,
+)
+from segcal.posthoc.sample import Voxels, WeightedBlock
+
+# Larger distances count as this: with the largest scale, exp(−40/8) is 0.007.
+LIMIT_MM = 40.0
+_SCALES_MM = (1.0, 2.0, 4.0, 8.0)
+
+
+def surface_distance(labels: npt.NDArray[Any], spacing_mm: tuple[float, ...]) -> Floats:
+    """(1, *S): the distance in mm to the nearest voxel center of another label, at most 40 mm.
+
+    The same distance as in the region `predicted_boundary`, so it is at least the voxel size.
+
+    Example:
+        >>> surface_distance(np.array([0, 0, 0, 1, 1]), (2.0,)).tolist()
+        [[6.0, 4.0, 2.0, 2.0, 4.0]]
+    """
+    out = np.full(labels.shape, LIMIT_MM)
+    margin = [math.ceil(LIMIT_MM / s) for s in spacing_mm]
+    numbered = labels.astype(np.int64) + 1
+    boxes = {i: box for i, box in enumerate(find_objects(numbered), start=1) if box is not None}
+    if len(boxes) > 1:
+        # The background is read only near the other labels.
+        others = [box for label, box in boxes.items() if label > 1]
+        near = tuple(
+            slice(min(box[a].start for box in others), max(box[a].stop for box in others))
+            for a in range(labels.ndim)
+        )
+        for label, box in boxes.items():
+            box = _grow(near, margin, labels.shape) if label == 1 else box
+            box = _grow(box, [1] * labels.ndim, labels.shape)
+            own = numbered[box] == label
+            distance = distance_transform_edt(own, sampling=spacing_mm)
+            out[box][own] = np.minimum(distance[own], LIMIT_MM)
+    return out[None]
+
+
+def _grow(box: tuple[slice, ...], margin: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(
+        slice(max(s.start - m, 0), min(s.stop + m, n))
+        for s, m, n in zip(box, margin, shape, strict=True)
+    )
+
+
+class DistanceScaling(LinearCalibrator):
+    """softmax(l / T) with T = exp(a_k + b_k · exp(−d/δ)). Labels do not change.
+
+    k is the predicted class of the voxel and d its distance to the predicted surface in mm
+    (`surface_distance`): T is exp(a_k) far from the surface and approaches exp(a_k + b_k) at it.
+    One temperature is fitted to the many easy voxels; this one can be right at the boundary too.
+
+    The fit minimizes the sum of two NLL, over all voxels and within `band_mm` of the predicted
+    surface, each relative to that of the uncalibrated network: otherwise the many voxels far from
+    the surface would decide about those close to it. δ is the one of `scales_mm` with the smallest
+    sum.
+
+    Args:
+        scales_mm: candidates for δ.
+        bounds: smallest and largest exp(a_k), and the same for exp(b_k).
+        penalty: weight of the mean square of a and b.
+        band_mm: width of the band; 0 fits on all voxels alone.
+
+    Example:
+        >>> from segcal.posthoc import HeldOut
+        >>> rng = np.random.default_rng(0)
+        >>> logits = np.stack([np.zeros((40, 40)), rng.normal(size=(40, 40))])
+        >>> target = (rng.random((40, 40)) < 1 / (1 + np.exp(-logits[1]))).astype(int)
+        >>> case = HeldOut(logits * 3, target, spacing_mm=1.0)
+        >>> probs = DistanceScaling().fit([case]).transform(logits * 3, spacing_mm=1.0)
+        >>> bool((probs.argmax(0) == logits.argmax(0)).all())
+        True
+    """
+
+    keeps_argmax = True
+
+    def __init__(
+        self,
+        scales_mm: Sequence[float] = _SCALES_MM,
+        bounds: Sequence[float] = (0.01, 100.0),
+        penalty: float = 1e-6,
+        band_mm: float = 3.0,
+    ) -> None:
+        super().__init__()
+        given = scales_mm if isinstance(scales_mm, Sequence) else [scales_mm]
+        self.scales_mm = tuple(check_number("scales_mm", s, low=0, open_low=True) for s in given)
+        self.bounds = check_bounds("bounds", bounds)
+        self.penalty = check_number("penalty", penalty, low=0)
+        self.band_mm = check_number("band_mm", band_mm, low=0)
+        self._scale = self.scales_mm[0]
+
+    def feature_map(self) -> FeatureMap:
+        return surface_distance
+
+    def estimate(self, voxels: Voxels) -> None:
+        """Fit with each scale, and keep the best."""
+        assert self.report is not None
+        voxels = self._with_band(voxels)
+        best = math.inf, self._scale
+        for scale in self.scales_mm:
+            self._scale = scale
+            super().estimate(voxels)
+            best = min(best, (self.report.nll_after, scale))
+        self._scale = best[1]
+        super().estimate(voxels)
+        self.report.nll_after = math.nan  # not that of all voxels
+
+    def _with_band(self, voxels: Voxels) -> Voxels:
+        """The voxels with weights for both regions."""
+        k, sums = voxels.num_classes, np.zeros(2)
+        for rows, labels, weights in voxels.blocks():
+            nll = -log_softmax(rows[:k])[labels, np.arange(len(labels))]
+            sums += weights @ nll, (weights * (rows[k] <= self.band_mm)) @ nll
+        ratio = sums[0] / sums[1] if sums[1] > 0 else 0.0
+
+        def blocks() -> Iterator[WeightedBlock]:
+            for rows, labels, weights in voxels.blocks():
+                yield rows, labels, weights * (1 + ratio * (rows[k] <= self.band_mm))
+
+        return replace(voxels, blocks=blocks)
+
+    def _parameters(self, num_classes: int) -> Parameters:
+        """θ is (a, b)."""
+        names = [f"{what} of class {k}" for what in "ab" for k in range(num_classes)]
+        low, high = (np.full(2 * num_classes, math.log(bound)) for bound in self.bounds)
+        penalty = np.full(2 * num_classes, self.penalty / (2 * num_classes))
+        return Parameters(names, np.zeros(2 * num_classes), low, high, penalty)
+
+    def _split(self, theta: Floats, rows: Floats) -> tuple[Floats, Ints, Floats, Floats]:
+        """Logits (K, n), predicted class, closeness exp(−d/δ) and 1/T of each voxel."""
+        k = len(theta) // 2
+        logits, close = rows[:k], np.exp(-rows[k] / self._scale)
+        label = logits.argmax(0)
+        return logits, label, close, np.exp(-theta[:k][label] - theta[k:][label] * close)
+
+    def _logits(self, theta: Floats, rows: Floats) -> Floats:
+        logits, _, _, inverse = self._split(theta, rows)
+        return logits * inverse
+
+    def _block(self, theta: Floats, rows: Floats, labels: Ints, weights: Floats) -> Derivatives:
+        """Each voxel has one log-temperature u, and its NLL two derivatives in u."""
+        logits, label, close, inverse = self._split(theta, rows)
+        shifted = logits - logits.max(0)
+        e = np.exp(inverse * shifted)
+        total = e.sum(0)
+        e *= shifted
+        mean = e.sum(0) / total
+        variance = np.einsum("kn,kn->n", e, shifted) / total - mean**2
+        own = shifted[labels, np.arange(len(labels))]
+        value = float(weights @ (np.log(total) - inverse * own))
+        slope = inverse * (own - mean)
+        first, second = weights * slope, weights * (inverse**2 * variance - slope)
+        k = len(theta) // 2
+        gradient = np.concatenate([np.bincount(label, first * f, k) for f in (1, close)])
+        hessian = np.zeros((2 * k, 2 * k))
+        each = np.arange(k)
+        cross = np.bincount(label, second * close, k)
+        hessian[each, each] = np.bincount(label, second, k)
+        hessian[each, k + each] = hessian[k + each, each] = cross
+        hessian[k + each, k + each] = np.bincount(label, second * close**2, k)
+        return value, gradient, hessian
+
+    def params(self) -> dict[str, Any]:
+        k = self.check_fitted()
+        a, b = self._theta[:k].tolist(), self._theta[k:].tolist()
+        return {"scale_mm": self._scale, "a": a, "b": b}
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        shape = (self.check_fitted(),)
+        self._scale = check_number("scale_mm", params.get("scale_mm"), low=0, open_low=True)
+        self._theta = np.concatenate([finite_array(n, params.get(n), shape) for n in "ab"])

@@ -1,0 +1,107 @@
+"""What a stated confidence is worth: how often a network is right where it calls an organ."""
+
+import math
+
+from segcal.metrics import LEVELS
+from segcal.report.aggregates import Number
+from segcal.report.context import Context
+from segcal.report.curves import FEW_VOXELS, Curve
+from segcal.report.table_model import Cell, Column, Row, Table
+from segcal.report.text import count
+from segcal.study import Dataset
+
+# With more networks the table alone is shown.
+_MOST_METHODS = 3
+_MOST_SENTENCES = 4
+# The sentence is about this level and those above it; lower levels are in the table.
+_FIRST = LEVELS.index(0.95)
+INTERVALS = (
+    "Voxels of all cases are pooled by predicted class. [ ]: 95 % interval, patients drawn with "
+    "replacement 1,000 times with all their voxels (percentile bootstrap). Cases count as patients "
+    "where no patients are given."
+)
+
+
+def sentences(context: Context) -> list[str]:
+    """Per network and organ: “when it says 95 to 99 %, it is right in N %”, worst organs first."""
+    out = []
+    for dataset in context.datasets:
+        methods = [m for m in context.methods_of(dataset.name) if context.levels(dataset, m)]
+        if len(methods) > _MOST_METHODS:
+            continue
+        for method in methods:
+            found = context.levels(dataset, method)
+            worst = sorted(found, key=lambda k: -_gap(found[k]))
+            for label in worst[:_MOST_SENTENCES]:
+                parts = _parts(found[label])
+                if parts:
+                    where = dataset.class_name(label)
+                    out.append(f"{context.title(method)}, {where}: when it says {parts}.")
+            if len(worst) > _MOST_SENTENCES:
+                rest = count(len(worst) - _MOST_SENTENCES, "further organ")
+                out.append(f"{context.title(method)}: {rest} under “Stated confidence”.")
+    return out
+
+
+def _parts(curve: Curve) -> str:
+    """Such as "95 to 99 %, it is right in 81.2 % [74.0, 87.1]; 99 to 100 %: 93 % [90, 96]"."""
+    out: list[str] = []
+    for i in range(_FIRST, len(LEVELS) - 1):
+        if curve.count[i] >= FEW_VOXELS:
+            link = ": " if out else ", it is right in "
+            right = f"{100 * curve.accuracy[i]:.3g} % {_interval(curve, i)}".rstrip()
+            out.append(f"{_level(i)}{link}{right}")
+    return "; ".join(out)
+
+
+def _level(i: int) -> str:
+    return f"{100 * LEVELS[i]:g} to {100 * LEVELS[i + 1]:g} %"
+
+
+def _interval(curve: Curve, i: int) -> str:
+    low, high = 100 * curve.low[i], 100 * curve.high[i]
+    return "" if math.isnan(low) else f"[{low:.3g}, {high:.3g}]"
+
+
+def _gap(curve: Curve) -> float:
+    """Confidence minus accuracy over the levels of the sentence."""
+    weight = curve.count[_FIRST:]
+    gap = (curve.confidence - curve.accuracy)[_FIRST:]
+    total = float(weight.sum())
+    return float((weight * gap)[weight > 0].sum()) / total if total else -math.inf
+
+
+def level_table(context: Context, dataset: Dataset) -> Table | None:
+    """Networks and organs × levels: how often the label is right, in percent."""
+    columns = tuple(
+        Column(f"level_{i}", f"says {_level(i)}", digits=1, dataset=dataset.name)
+        for i in range(1, len(LEVELS) - 1)
+    )
+    methods = context.methods_of(dataset.name)
+    rows = tuple(
+        Row(
+            method,
+            f"{context.title(method)}, {dataset.class_name(label)}",
+            tuple(_cell(curve, i + 1) for i in range(len(columns))),
+        )
+        for method in methods
+        for label, curve in context.levels(dataset, method).items()
+    )
+    if not rows:
+        return None
+    caption = (
+        "How often the network is right, in %, where it predicts an organ with the confidence of "
+        f"the column. A calibrated network is right as often as it says. {INTERVALS} Colored: the "
+        f"interval excludes the mean confidence. –: fewer than {FEW_VOXELS} voxels."
+    )
+    title = f"Stated confidence: {dataset.title}"
+    return Table(f"stated_confidence_{dataset.name}", title, columns, rows, caption, head="Organ")
+
+
+def _cell(curve: Curve, i: int) -> Cell:
+    if curve.count[i] < FEW_VOXELS:
+        return Cell()
+    confidence = curve.confidence[i]
+    tone = "over" if curve.high[i] < confidence else "under" if curve.low[i] > confidence else ""
+    number = Number(100 * float(curve.accuracy[i]))
+    return Cell(number, after=_interval(curve, i), tone=tone)

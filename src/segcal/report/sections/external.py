@@ -1,0 +1,137 @@
+"""External evaluation: each method on its own test cases and on another data set."""
+
+import math
+from functools import partial
+from itertools import product
+from typing import Literal
+
+from segcal.report.aggregates import Number
+from segcal.report.blocks import Section, Text
+from segcal.report.context import Context
+from segcal.report.sections.main import grid_note, with_notes
+from segcal.report.table_model import Cell, Column, Table, metric_column
+from segcal.report.text import signed
+from segcal.stats import unpaired_difference
+from segcal.study import EXTERNAL, Dataset, read_evaluation
+
+_TEXT = (
+    "The same networks on data sets that they were not trained on, prepared like the training set. "
+    "The change is external − internal, with its 95 % interval: patients of both sets are drawn "
+    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0."
+)
+
+
+def build(context: Context) -> Section | None:
+    """A table per external set and region."""
+    blocks = context.by_dataset(
+        lambda dataset: [
+            block
+            for other in dataset.external
+            for block in (
+                *context.by_region(partial(external_table, context, dataset, other)),
+                _seen_note(context, dataset, other),
+            )
+        ],
+        headings=True,
+    )
+    if not blocks:
+        return None
+    return Section("external", "External evaluation", [Text(_TEXT), *blocks], menu="External")
+
+
+def external_table(context: Context, dataset: Dataset, other: Dataset, region: str) -> Table | None:
+    """Methods × (internal, external and change of each metric)."""
+    outside, inside = context.external.get(dataset.name), context.aggregates
+    if outside is None or not outside.case_count(other.name):
+        return None
+    methods = [m for m in context.study.methods if (other.name, m) in outside.study.present]
+    columns: list[Column] = []
+    cells: dict[str, list[Cell]] = {method: [] for method in methods}
+    for metric in context.study.metrics:
+        shown = metric_column(metric)
+        for key in ("internal", "external", "change"):
+            columns.append(Column(f"{metric} {key}", key, digits=shown.digits, group=shown.heading))
+        before = inside.cases(dataset.name, metric, region)
+        after = outside.cases(other.name, metric, region)
+        for m, row in cells.items():
+            row.append(Cell(inside.overall(dataset.name, m, metric, region)))
+            row.append(Cell(outside.overall(other.name, m, metric, region)))
+            change = Cell()
+            if m in before and m in after:
+                patients = dataset.patients, other.patients
+                found = unpaired_difference(before[m], after[m], patients=patients)
+                change = _change(*found, digits=shown.digits)
+            row.append(change)
+    caption = (
+        f"Trained on {dataset.title}: its {inside.case_count(dataset.name)} test cases, and the "
+        f"{outside.case_count(other.name)} external cases of {other.title}. Calibration in region "
+        f"“{region}”. {grid_note(context)}"
+    )
+    table = Table(
+        f"external_{dataset.name}_{other.name}", f"{dataset.title} → {other.title}",
+        tuple(columns), context.rows(methods, lambda m: cells[m]), caption, region=region,
+        compact=True,
+    )  # fmt: skip
+    return with_notes(table, context)
+
+
+def _change(difference: float, low: float, high: float, digits: int) -> Cell:
+    """A difference with its interval, which is NaN for a single patient."""
+    after = "" if math.isnan(low) else f"[{signed(low, digits)}, {signed(high, digits)}]"
+    mark: Literal["", "significant"] = "significant" if low > 0 or high < 0 else ""
+    return Cell(Number(difference), signed=True, after=after, mark=mark)
+
+
+def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> Text | None:
+    """A note on external scans that networks were trained on."""
+    seen: dict[str, None] = {}
+    for run, path in context.study.files(f"{EXTERNAL}/{other.name}/evaluation.json"):
+        found = read_evaluation(path.parent) if run.dataset == dataset.name else None
+        seen |= dict.fromkeys(found.info.seen if found is not None else ())
+    shown = ", ".join(list(seen)[:3]) + (", …" if len(seen) > 3 else "")
+    text = f"{len(seen)} of the external scans were used for training or validation ({shown})."
+    return Text(text, "note") if seen else None
+
+
+def build_groups(context: Context) -> Section | None:
+    """DSC and ECE of each group of cases, for datasets whose cases have groups."""
+    blocks = context.by_dataset(
+        lambda dataset: [
+            block
+            for each in (dataset, *dataset.external)
+            for block in context.by_region(partial(group_table, context, dataset, each))
+        ],
+        headings=True,
+    )
+    if not blocks:
+        return None
+    text = "Means over the cases of each group (site, scanner or pathology), seeds averaged."
+    return Section("case_groups", "Results by group", [Text(text), *blocks], menu="Groups")
+
+
+def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str) -> Table | None:
+    """Methods × (DSC and ECE of each group); `shown` is the dataset or an external set of it."""
+    own = shown.name == dataset.name
+    aggregates = context.aggregates if own else context.external.get(dataset.name)
+    groups = dict.fromkeys(shown.case_groups.values()) if aggregates is not None else {}
+    columns: list[Column] = []
+    cells: dict[str, list[Cell]] = {}
+    for group, metric in product(groups, ("dsc", "ece")):
+        assert aggregates is not None
+        values = aggregates.cases(shown.name, metric, region)
+        values = values[[shown.case_groups.get(str(case)) == group for case in values.index]]
+        if values.empty:
+            continue
+        heading = f"{group} ({len(values)} cases)"
+        columns.append(metric_column(metric, group=heading, dataset=dataset.name))
+        for m, column in values.items():
+            undefined = int(column.isna().sum())
+            number = Number(float(column.mean()), undefined=undefined, cases=len(values))
+            cells.setdefault(str(m), []).append(Cell(number))
+    if not columns:
+        return None
+    title = f"Groups of {shown.title}{'' if own else ' (external)'}"
+    caption = f"{title}. DSC of the whole volume, ECE in region “{region}”. {grid_note(context)}"
+    name = f"groups_{dataset.name}" + ("" if own else f"_{shown.name}")
+    rows = context.rows(cells, lambda m: cells[m])
+    return Table(name, title, tuple(columns), rows, caption, region=region, compact=True)

@@ -1,0 +1,11 @@
+"""Stated confidence: how often a network is right at each level of confidence, per organ."""
+
+from segcal.report.blocks import Section
+from segcal.report.context import Context
+from segcal.report.findings.stated_confidence import level_table
+
+
+def build(context: Context) -> Section | None:
+    """A table per dataset."""
+    blocks = context.by_dataset(lambda dataset: [level_table(context, dataset)])
+    return Section("stated_confidence", "Stated confidence", blocks) if blocks else None
