@@ -21,10 +21,10 @@ MODULES = [
     and not (module.name.endswith("nnunet.trainers") and find_spec("nnunetv2") is None)
 ]
 EXPORTING = [
-    "segcal.benchmark", "segcal.data", "segcal.evaluation", "segcal.integrations.monai",
-    "segcal.integrations.nnunet", "segcal.integrations.torchmetrics", "segcal.losses",
-    "segcal.metrics", "segcal.models", "segcal.posthoc", "segcal.predictions", "segcal.report",
-    "segcal.training",
+    "segcal.assurance", "segcal.benchmark", "segcal.data", "segcal.evaluation",
+    "segcal.integrations.monai", "segcal.integrations.nnunet", "segcal.integrations.torchmetrics",
+    "segcal.losses", "segcal.metrics", "segcal.models", "segcal.posthoc", "segcal.predictions",
+    "segcal.report", "segcal.training",
 ]  # fmt: skip
 
 
@@ -51,7 +51,10 @@ def test_the_page_on_calibration_metrics() -> None:
 
 PAGES = [
     "README.md",
-    *(f"docs/{n}.md" for n in ("evaluation", "extending", "integrations", "losses", "posthoc")),
+    *(
+        f"docs/{n}.md"
+        for n in ("assurance", "evaluation", "extending", "integrations", "losses", "posthoc")
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from helpers.trees import acdc_tree, folder_tree, msd_tree, run_cli, save, scan
 from segcal.core.errors import PathError
+from segcal.core.jobs import run_jobs
 from segcal.data import (
     AcdcSource,
     FolderSource,
@@ -23,7 +24,6 @@ from segcal.data import (
     prepare,
 )
 from segcal.data._free_memory import _free_in_container, free_ram
-from segcal.data._workers import run_jobs
 from segcal.data.survey import auto_workers, describe, find_cases
 
 CASE_FILES = {"image.b2nd", "label.b2nd", "case.json"}

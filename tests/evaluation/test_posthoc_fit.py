@@ -17,9 +17,10 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.cli import app
-from segcal.evaluation.posthoc_fit import fit_pairs, make_folds
+from segcal.evaluation.posthoc_fit import fit_pairs
 from segcal.posthoc import load_calibrator
 from segcal.predictions import find_pairs
+from segcal.stats import make_folds
 
 
 def run(*arguments: object) -> Any:

@@ -21,7 +21,7 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.core.errors import PathError
-from segcal.predictions import IGNORED, find_pairs
+from segcal.predictions import IGNORED, find_pairs, find_unlabeled
 
 
 def load_all(*arguments: Any, **options: Any) -> None:
@@ -194,3 +194,19 @@ def test_labels_of_any_name_and_format(tmp_path: Path, form: str, ending: str) -
         loaded = pair.load()
         np.testing.assert_array_equal(loaded.target, blobs(i)[1])
         np.testing.assert_allclose(loaded.spacing_mm, SPACING_ZYX)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_without_labels_images_give_the_axis_order_and_the_position(
+    tmp_path: Path, form: str
+) -> None:
+    folder = write_predictions(tmp_path / "probs", form, 2)
+    scans = find_unlabeled(folder, write_images(tmp_path / "images", 2))
+    assert [scan.name for scan in scans] == ["case_000", "case_001"]
+    for i, scan in enumerate(scans):
+        np.testing.assert_allclose(scan.softmax.read(), softmax(blobs(i)[0]), atol=1e-6)
+        assert scan.header is not None
+        np.testing.assert_allclose(scan.header.spacing_mm, SPACING_ZYX, rtol=1e-5)
+    alone = find_unlabeled(folder, axes="xyz" if form == "npy_xyz" else "auto")
+    np.testing.assert_allclose(alone[0].softmax.read(), softmax(blobs(0)[0]), atol=1e-6)
+    assert (alone[0].header is None) == form.startswith(("npy", "npz"))

@@ -11,6 +11,7 @@ import typer
 from segcal import __version__
 from segcal.cli import (
     apply,
+    assure,
     audit,
     benchmark,
     calibrate,
@@ -41,6 +42,7 @@ app.command("predict")(predict.predict)
 app.command("calibrate")(calibrate.calibrate)
 app.command("apply")(apply.apply)
 app.command("audit")(audit.audit)
+app.add_typer(assure.app, name="assure")
 app.command("benchmark")(benchmark.benchmark)
 app.command("rank")(rank.rank)
 app.command("report")(report.report)

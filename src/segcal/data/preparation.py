@@ -22,9 +22,9 @@ from segcal import __version__
 from segcal.core.checks import check_choice, check_int
 from segcal.core.errors import DiskFullError, PathError, list_folder, write_errors
 from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_text
+from segcal.core.jobs import run_jobs
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data._workers import run_jobs
 from segcal.data.case import Case, CaseProperties, SourceFile, majority
 from segcal.data.case_tables import read_groups
 from segcal.data.dataset import PreparedDataset, open_dataset

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from segcal.core.checks import check_choice
-from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.progress import ProgressCallback, no_progress
@@ -19,7 +18,7 @@ from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict_manifest import seen_maps
 from segcal.metrics import REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
-from segcal.predictions import Axes, Pairs, find_pairs
+from segcal.predictions import Axes, Pairs, class_names, find_pairs
 from segcal.stats import patients_of
 from segcal.study import (
     FORMAT,
@@ -202,27 +201,12 @@ def _describe_dataset(
     title: str, pairs: Pairs, classes: Sequence[str] | None, patient: str | None
 ) -> Dataset:
     k = pairs.num_classes
-    names = tuple(classes) if classes is not None else _nnunet_names(pairs.folder, k)
-    if len(names) != k or len(set(names)) != k:
-        expected = f"expected {k} different names, background first"
-        raise ValueError(f"--classes {','.join(names)}: {expected}")
+    names = class_names(pairs.folder, k, classes)
     patients = {} if patient is None else patients_of(pairs.names, patient)
     return Dataset(
         name=slug_of(title), title=title, source="folder", labels=names, structures=names[1:],
         patients=patients,
     )  # fmt: skip
-
-
-def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
-    """Names from the dataset.json that nnU-Net writes beside predictions, else numbers."""
-    plain = ("background", *(f"class {k}" for k in range(1, num_classes)))
-    try:
-        labels = read_json(folder / "dataset.json")["labels"]
-        numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return plain  # no such file, or that of a region-based training
-    names = tuple(numbers.get(k, plain[k]) for k in range(num_classes))
-    return names if len(set(names)) == num_classes else plain
 
 
 def slug_of(name: str) -> str:

@@ -11,7 +11,7 @@ load_calibrator          any of them from its file
 CALIBRATORS              all of them by name; a new one is a subclass of `Calibrator`
 """
 
-from segcal.posthoc._blocks import HeldOut
+from segcal.posthoc._blocks import BlockReader, HeldOut
 from segcal.posthoc.calibrator import (
     CALIBRATORS,
     Calibrator,
@@ -23,17 +23,18 @@ from segcal.posthoc.calibrator import (
 from segcal.posthoc.class_affine import ClassAffineScaling
 from segcal.posthoc.dirichlet import DirichletScaling, MatrixScaling
 from segcal.posthoc.distance import DistanceScaling, surface_distance
-from segcal.posthoc.files import load_calibrator
+from segcal.posthoc.files import calibrator_content, calibrator_from, load_calibrator
 from segcal.posthoc.inverse import InverseSmoothing
 from segcal.posthoc.sample import Balance, Sample, Voxels
 from segcal.posthoc.temperature import TemperatureScaling
 from segcal.posthoc.vector import VectorScaling
 
 __all__ = [
-    "CALIBRATORS", "Balance", "Calibrator", "ClassAffineScaling", "DirichletScaling",
-    "DistanceScaling", "FitReport", "HeldOut", "InverseSmoothing", "MatrixScaling", "Sample",
-    "TemperatureScaling", "VectorScaling", "Voxels", "load_calibrator", "make_calibrator",
-    "short_name", "surface_distance", "to_probs",
+    "CALIBRATORS", "Balance", "BlockReader", "Calibrator", "ClassAffineScaling",
+    "DirichletScaling", "DistanceScaling", "FitReport", "HeldOut", "InverseSmoothing",
+    "MatrixScaling", "Sample", "TemperatureScaling", "VectorScaling", "Voxels",
+    "calibrator_content", "calibrator_from", "load_calibrator", "make_calibrator", "short_name",
+    "surface_distance", "to_probs",
 ]  # fmt: skip
 
 CALIBRATORS.register("temperature", TemperatureScaling)

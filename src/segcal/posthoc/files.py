@@ -19,9 +19,9 @@ _MAX_BYTES = 64 * 2**20
 _REMEDY = "give a file that `segcal calibrate` wrote"
 
 
-def save_calibrator(calibrator: Calibrator, path: Path) -> None:
-    """Write `calibrator`, completely or not at all."""
-    content = {
+def calibrator_content(calibrator: Calibrator) -> dict[str, Any]:
+    """What the file of a calibrator contains, as JSON values."""
+    return {
         "format": FORMAT,
         "version": VERSION,
         "method": calibrator.method,
@@ -33,6 +33,11 @@ def save_calibrator(calibrator: Calibrator, path: Path) -> None:
         "about": _without_nan(calibrator.about),
         "segcal": __version__,
     }
+
+
+def save_calibrator(calibrator: Calibrator, path: Path) -> None:
+    """Write `calibrator`, completely or not at all."""
+    content = calibrator_content(calibrator)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text + "\n")
@@ -43,8 +48,11 @@ def load_calibrator(path: Path | str) -> Calibrator:
 
     The file can name a class, which is checked to be a `Calibrator` before it is called.
     """
-    path = Path(path)
-    content = _read(path)
+    return calibrator_from(_read(Path(path)), Path(path))
+
+
+def calibrator_from(content: Any, path: Path) -> Calibrator:
+    """The calibrator with this content; a PathError names `path`, the file that contains it."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PathError(path, "is not a calibrator of segcal", _REMEDY)
     if content.get("version") != VERSION:

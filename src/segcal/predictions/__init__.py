@@ -2,6 +2,7 @@
 
 find_softmax(folder)        every case of a folder: nnU-Net, .npz, .npy or NIfTI
 find_pairs(folder, labels)  predictions with their labels, matched by name and checked
+find_unlabeled(folder)      predictions without labels, with the position of their voxels
 write_like(file, probs, …)  probabilities in the format of an existing file
 """
 
@@ -15,14 +16,17 @@ from segcal.predictions.pairing import (
     LoadedCase,
     Pair,
     Pairs,
+    Unlabeled,
     check_same_place,
+    class_names,
     find_pairs,
+    find_unlabeled,
 )
 from segcal.predictions.softmax_files import SoftmaxFile, find_softmax, name_file_in_errors
 from segcal.predictions.writer import check_not_existing, outputs_of, write_like, write_nifti_like
 
 __all__ = [
-    "IGNORED", "Axes", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "check_not_existing",
-    "check_same_place", "find_pairs", "find_softmax", "name_file_in_errors", "outputs_of",
-    "write_like", "write_nifti_like",
+    "IGNORED", "Axes", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "Unlabeled",
+    "check_not_existing", "check_same_place", "class_names", "find_pairs", "find_softmax",
+    "find_unlabeled", "name_file_in_errors", "outputs_of", "write_like", "write_nifti_like",
 ]  # fmt: skip

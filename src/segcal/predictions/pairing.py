@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
+from segcal.core.documents import read_json
 from segcal.core.errors import PathError, list_folder
 from segcal.data import (
     Header,
@@ -236,3 +237,65 @@ def _find_images(folder: Path, names: Iterable[str]) -> dict[str, tuple[Path, ..
             raise PathError(folder, f"has no image for {name}", remedy)
         out[name] = (files[name],) if name in files else tuple(channels[name])
     return out
+
+
+@dataclass(frozen=True)
+class Unlabeled:
+    """A prediction without labels; `header` has the position of its voxels, if a file has it."""
+
+    softmax: SoftmaxFile
+    images: tuple[Path, ...] = ()
+    header: Header | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the case."""
+        return self.softmax.name
+
+
+def find_unlabeled(
+    folder: Path, images: Path | None = None, *, axes: Axes = "auto"
+) -> tuple[Unlabeled, ...]:
+    """Every prediction of a folder, matched with images; arguments as in `find_pairs`."""
+    check_choice("axes", axes, get_args(Axes))
+    found = find_softmax(folder)
+    channels = _find_images(images, found) if images else {}
+    every = {name: read_header(paths[0]) for name, paths in channels.items()}
+    headers = {name: header for name, header in every.items() if header.has_geometry}
+    if axes == "auto" or headers:
+        found = _with_axis_order(folder, found, headers, axes)
+    else:
+        plain = ("npz", "npy")
+        found = {n: replace(f, axes=axes) if f.format in plain else f for n, f in found.items()}
+    out = []
+    for name, file in found.items():
+        for path in channels.get(name, ()):
+            check_same_place(file, path, read_header(path))
+        own = file.header()
+        out.append(Unlabeled(file, channels.get(name, ()), own or headers.get(name)))
+    return tuple(out)
+
+
+def class_names(
+    folder: Path, num_classes: int, given: Sequence[str] | None = None
+) -> tuple[str, ...]:
+    """Names of the classes, background first: those given, else those of nnU-Net's dataset.json
+    beside the predictions, else numbers.
+    """
+    names = tuple(given) if given is not None else _nnunet_names(folder, num_classes)
+    if len(names) != num_classes or len(set(names)) != num_classes:
+        expected = f"expected {num_classes} different names, background first"
+        raise ValueError(f"--classes {','.join(names)}: {expected}")
+    return names
+
+
+def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
+    """Names from the dataset.json that nnU-Net writes beside predictions, else numbers."""
+    plain = ("background", *(f"class {k}" for k in range(1, num_classes)))
+    try:
+        labels = read_json(folder / "dataset.json")["labels"]
+        numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return plain  # no such file, or that of a region-based training
+    names = tuple(numbers.get(k, plain[k]) for k in range(num_classes))
+    return names if len(set(names)) == num_classes else plain

@@ -7,6 +7,7 @@ from segcal.core.checks import require_app
 
 require_app(__name__)
 
+from segcal.report.assurance_page import write_applied_page, write_checked_page
 from segcal.report.blocks import Bullets, DataFile, Figure, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.findings.stated_confidence import sentences as stated_confidence
@@ -17,5 +18,6 @@ from segcal.report.writer import write_report
 
 __all__ = [
     "SECTIONS", "Bullets", "Cell", "Column", "Context", "DataFile", "Figure", "Group", "Row",
-    "Section", "Table", "Text", "new_figure", "stated_confidence", "write_report",
+    "Section", "Table", "Text", "new_figure", "stated_confidence", "write_applied_page",
+    "write_checked_page", "write_report",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import base64
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,10 +96,12 @@ def _picture(
 ) -> CasePicture:
     planes = {m: each.read(case) for m, each in slices.items() if case in each.cases}
     first = next(iter(planes.values()))
-    window = _window(planes)
-    size = _size(first["image"][window], first["spacing"])
-    gray = _resized(first["image"][window], size, smooth=True)
-    truth = _resized(first["truth"][window], size)
+    window = window_of(
+        np.any([(p["truth"] > 0) | (p["labels"] > 0) for p in planes.values()], axis=0)
+    )
+    size = picture_size(first["image"][window], first["spacing"])
+    gray = resized(first["image"][window], size, smooth=True)
+    truth = resized(first["truth"][window], size)
     classes = len(context.study.datasets[dataset].labels) or int(first["truth"].max()) + 1
     rows = context.aggregates.rows
     rows = rows[rows["case"] == case]
@@ -112,7 +113,7 @@ def _picture(
         methods.append(
             MethodPicture(
                 method,
-                _overlay(gray, _resized(plane["labels"][window], size), truth),
+                _overlay(gray, resized(plane["labels"][window], size), truth),
                 _confidence_map(plane["confidence"][window], size, classes),
                 float(means.get(("dsc", "all"), np.nan)),
                 float(means.get(("ece", context.region), np.nan)),
@@ -123,11 +124,8 @@ def _picture(
     return CasePicture(dataset, case, role, dsc, image, _overlay(gray, truth, truth), methods)
 
 
-def _window(planes: Mapping[str, _Plane]) -> tuple[slice, ...]:
-    """Around all true and predicted foreground, with a margin; at least a quarter of each side."""
-    inside = np.zeros(next(iter(planes.values()))["truth"].shape, bool)
-    for plane in planes.values():
-        inside |= (plane["truth"] > 0) | (plane["labels"] > 0)
+def window_of(inside: npt.NDArray[np.bool_]) -> tuple[slice, ...]:
+    """Around all foreground, with a margin; at least a quarter of each side."""
     if not inside.any():
         return (slice(None), slice(None))
     out = []
@@ -142,14 +140,17 @@ def _window(planes: Mapping[str, _Plane]) -> tuple[slice, ...]:
     return tuple(out)
 
 
-def _size(plane: npt.NDArray[Any], spacing: npt.NDArray[Any]) -> tuple[int, int]:
-    """(width, height) in pixels, in true proportions."""
-    height, width = np.array(plane.shape) * np.maximum(spacing.astype(float), 1e-6)
-    scale = SIDE / max(height, width)
+def picture_size(
+    plane: npt.NDArray[Any], spacing: npt.ArrayLike, side: int = SIDE
+) -> tuple[int, int]:
+    """(width, height) in pixels, in true proportions; `side` is the longer one."""
+    height, width = np.array(plane.shape) * np.maximum(np.asarray(spacing, float), 1e-6)
+    scale = side / max(height, width)
     return max(8, round(width * scale)), max(8, round(height * scale))
 
 
-def _resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool = False) -> Bytes:
+def resized(plane: npt.NDArray[Any], size: tuple[int, int], smooth: bool = False) -> Bytes:
+    """A picture of another size."""
     how = Image.Resampling.BICUBIC if smooth else Image.Resampling.NEAREST
     return np.asarray(Image.fromarray(plane.astype(np.uint8)).resize(size, how))
 
@@ -161,12 +162,16 @@ def _overlay(gray: Bytes, labels: Bytes, truth: Bytes) -> Bytes:
         rgb = 255 * np.array(to_rgb(class_color(int(value))))
         inside = labels == value
         out[inside] = 0.5 * out[inside] + 0.5 * rgb.round()
-    # Pixels whose right or lower neighbor has another label.
-    edge = np.zeros(truth.shape, bool)
-    edge[:-1] |= truth[:-1] != truth[1:]
-    edge[:, :-1] |= truth[:, :-1] != truth[:, 1:]
-    out[edge] = 255
+    out[edges(truth)] = 255
     return out.astype(np.uint8)
+
+
+def edges(labels: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Pixels whose right or lower neighbor has another label."""
+    edge = np.zeros(labels.shape, bool)
+    edge[:-1] |= labels[:-1] != labels[1:]
+    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
+    return edge
 
 
 def class_color(label: int) -> str:
@@ -177,7 +182,7 @@ def class_color(label: int) -> str:
 def _confidence_map(plane: npt.NDArray[Any], size: tuple[int, int], classes: int) -> Bytes:
     """Confidence from 1/K (dark) to 1 (bright)."""
     low = 1 / max(classes, 2)
-    values = (_resized(plane, size) / 255 - low) / (1 - low)
+    values = (resized(plane, size) / 255 - low) / (1 - low)
     return np.asarray(colormaps["cividis"](np.clip(values, 0, 1), bytes=True))[..., :3]
 
 

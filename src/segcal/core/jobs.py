@@ -35,7 +35,7 @@ def run_jobs(
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise OSError(
-                "a worker process died (out of memory?); run again with fewer --workers"
+                "a worker process died (out of memory?); run again with fewer processes"
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

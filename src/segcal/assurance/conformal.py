@@ -1,0 +1,212 @@
+"""Guarantees from held-out cases: conformal quantiles, controlled risks, binomial bounds.
+
+Scans of one patient count once: `units` names the patient of each scan. None: each scan is one.
+The guarantees are for a scan of a new patient that is drawn like those of the fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import distance_transform_edt
+from scipy.special import betaincinv, stdtrit
+
+from segcal.assurance.histogram import Floats
+
+Units = Sequence[str] | None
+# Shares of cases that a referral rule may accept; few, since each is one more test.
+ACCEPTED_SHARES = (1.0, 0.9, 0.75, 0.5, 0.25)
+
+
+def unit_weights(units: Units, n: int) -> tuple[Floats, int]:
+    """Weights (n,) that sum to 1 within each patient, and the number of patients."""
+    if units is None:
+        return np.ones(n), n
+    _, index, size = np.unique(np.asarray(units), return_inverse=True, return_counts=True)
+    return 1 / size[index], len(size)
+
+
+def pick(units: Sequence[str], index: NDArray[np.integer]) -> list[str]:
+    """The patients of some scans."""
+    return [units[i] for i in index.tolist()]
+
+
+def cases_needed(coverage: float) -> int:
+    """Patients that a conformal promise needs, such as 9 for 90 %."""
+    return math.ceil(round(coverage / (1 - coverage), 6))
+
+
+def conformal_quantile(scores: ArrayLike, coverage: float, units: Units = None) -> float:
+    """The score that a new case does not exceed with probability `coverage`.
+
+    It is the ⌈(n + 1)·coverage⌉-th smallest score, infinite if n is too small. Each patient has
+    weight 1/(n + 1), shared by the scans of the patient (Lee, Barber and Willett 2023).
+
+    Example:
+        >>> conformal_quantile(range(1, 20), 0.9), conformal_quantile([1, 2, 3], 0.9)
+        (18.0, inf)
+    """
+    values = np.asarray(scores, dtype=np.float64)
+    weights, n = unit_weights(units, len(values))
+    order = np.argsort(values, kind="stable")
+    reached = np.flatnonzero(weights[order].cumsum() >= coverage * (n + 1) - 1e-9)
+    return float(values[order[reached[0]]]) if len(reached) else math.inf
+
+
+def risk_bounds(losses: Floats, units: Units = None) -> Floats:
+    """(n·R̂ + 1)/(n + 1) for each candidate, from losses (n cases, candidates) in [0, 1]."""
+    weights, n = unit_weights(units, len(losses))
+    return np.asarray((weights @ losses + 1) / (n + 1))
+
+
+def first_controlled(
+    candidates: Floats, losses: Floats, alpha: float, units: Units = None
+) -> float:
+    """The first candidate whose risk bound is at most `alpha`; NaN if there is none.
+
+    Its expected loss in a new case is at most `alpha` if losses fall from each candidate to the
+    next (conformal risk control, Angelopoulos et al. 2024); else the guarantee holds for many
+    cases, not exactly for few. For outer masks {p ≥ t} candidates are decreasing thresholds, and
+    losses the fraction of the structure that is missed; for inner masks increasing thresholds, and
+    the fraction of the mask that is wrong; for margins see `margin_losses`.
+    """
+    good = np.flatnonzero(risk_bounds(losses, units) <= alpha + 1e-12)
+    return float(candidates[good[0]]) if len(good) else math.nan
+
+
+def margin_losses(
+    mask: NDArray[np.bool_],
+    truth: NDArray[np.bool_],
+    spacing_mm: Sequence[float],
+    margins_mm: Sequence[float],
+    side: Literal["outer", "inner"] = "outer",
+) -> Floats:
+    """Losses of a mask that is widened (outer) or shrunk (inner) by each margin.
+
+    They are fractions of the truth that the wider mask misses (NaN if there is no truth), or of the
+    narrower mask outside the truth (0 if nothing is left). `first_controlled(margins, losses, α)`
+    is then the smallest margin that is enough, on either side.
+    """
+    if side == "outer":
+        distance = distance_transform_edt(~mask, sampling=spacing_mm)[truth]
+        if not len(distance):
+            return np.full(len(margins_mm), math.nan)
+        distance[:] = distance if mask.any() else math.inf
+        return np.array([(distance > margin).mean() for margin in margins_mm])
+    distance = distance_transform_edt(mask, sampling=spacing_mm)[mask]
+    wrong = ~truth[mask]
+    kept = [distance > margin for margin in margins_mm]
+    return np.array([wrong[one].mean() if one.any() else 0.0 for one in kept])
+
+
+def clopper_pearson(
+    successes: float, trials: float, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Exact two-sided interval of a proportion; (NaN, NaN) without trials.
+
+    Example:
+        >>> low, high = clopper_pearson(0, 29, 0.9)
+        >>> low, round(high, 3)
+        (0.0, 0.098)
+    """
+    if not trials:
+        return math.nan, math.nan
+    tail, k, n = (1 - confidence) / 2, successes, trials
+    low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
+    high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    return low, high
+
+
+class Estimate(NamedTuple):
+    """A mean, or an expected value, with its interval; NaN where undefined."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def mean_interval(values: ArrayLike, units: Units = None, confidence: float = 0.95) -> Estimate:
+    """Mean over patients and its Student interval; NaN values are left out."""
+    array = np.asarray(values, dtype=np.float64)
+    known = np.isfinite(array)
+    array = array[known]
+    if units is not None:
+        names, index = np.unique(np.asarray(units)[known], return_inverse=True)
+        array = np.bincount(index, array, len(names)) / np.bincount(index, minlength=len(names))
+    n = len(array)
+    mean = float(array.mean()) if n else math.nan
+    if n < 2:
+        return Estimate(mean, math.nan, math.nan)
+    half = float(stdtrit(n - 1, (1 + confidence) / 2) * array.std(ddof=1) / math.sqrt(n))
+    return Estimate(mean, mean - half, mean + half)
+
+
+class Referral(NamedTuple):
+    """Accept a case whose expected Dice is at least `limit`.
+
+    Among `accepted` patients of the fit `failures` had a worse Dice than asked for; the failure
+    rate is at most `bound` with the confidence asked for.
+    """
+
+    limit: float
+    accepted: int
+    failures: int
+    bound: float
+
+
+def referral_limit(
+    expected: ArrayLike,
+    failed: ArrayLike,
+    max_failures: float,
+    confidence: float = 0.9,
+    units: Units = None,
+) -> Referral | None:
+    """The rule that accepts most cases with a failure rate of at most `max_failures`; or None.
+
+    Rules that accept 100, 90, 75, 50 and 25 % of the cases are tested by the Clopper–Pearson bound
+    at a fifth of the error each (Bonferroni), so that choosing among them is allowed. A patient
+    fails if an accepted scan fails.
+    """
+    scores, bad = np.asarray(expected, np.float64), np.asarray(failed, np.bool_)
+    names = np.arange(len(scores)) if units is None else np.asarray(units)
+    error = (1 - confidence) / len(ACCEPTED_SHARES)
+    for share in ACCEPTED_SHARES:
+        limit = float(np.quantile(scores, 1 - share, method="lower"))
+        accepted = scores >= limit
+        n, k = len(np.unique(names[accepted])), len(np.unique(names[accepted & bad]))
+        bound = clopper_pearson(k, n, 1 - 2 * error)[1]
+        if bound <= max_failures:
+            return Referral(limit, n, k, bound)
+    return None
+
+
+def referral_cases_needed(max_failures: float, confidence: float = 0.9) -> int:
+    """Patients, all without failure, that the least demanding rule needs."""
+    error = (1 - confidence) / len(ACCEPTED_SHARES)
+    return math.ceil(math.log(error) / math.log(1 - max_failures))
+
+
+class RiskCoverage(NamedTuple):
+    """Mean risk of the most confident share of cases, for each share; and the mean over shares."""
+
+    coverage: Floats
+    risk: Floats
+    aurc: float
+
+
+def risk_coverage(confidence: ArrayLike, risk: ArrayLike) -> RiskCoverage:
+    """The risk–coverage curve, and the area under it (AURC; smaller is better).
+
+    Example:
+        >>> risk_coverage([0.9, 0.5], [0.0, 1.0]).aurc
+        0.25
+    """
+    order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
+    risks = np.asarray(risk, np.float64)[order]
+    number = np.arange(1, len(risks) + 1)
+    means = risks.cumsum() / number
+    return RiskCoverage(number / len(risks), means, float(means.mean()))

@@ -1,0 +1,319 @@
+"""Fit an `Assurance` on held-out, labeled scans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from segcal.assurance.conformal import (
+    Units,
+    cases_needed,
+    conformal_quantile,
+    first_controlled,
+    mean_interval,
+    pick,
+    referral_cases_needed,
+    referral_limit,
+    unit_weights,
+)
+from segcal.assurance.factor import best_rho, crps_curve, expected_dice
+from segcal.assurance.histogram import EDGES, Floats, bin_index
+from segcal.assurance.intervals import METHODS, Method, plain_interval, volume_bias
+from segcal.assurance.model import (
+    Assurance,
+    FittedCase,
+    IntervalFit,
+    OperatingPoint,
+    ScopeGroup,
+    StructureFit,
+    deviations,
+    dice_scale,
+    mean_dice,
+)
+from segcal.assurance.reading import read_labeled, run_all, units_of
+from segcal.assurance.summary import CaseSummary
+from segcal.core.errors import PathError
+from segcal.core.files import file_sha256
+from segcal.core.progress import ProgressCallback, no_progress
+from segcal.core.provenance import versions
+from segcal.posthoc import Calibrator, HeldOut, calibrator_content, make_calibrator
+from segcal.predictions import Pair, Pairs, name_file_in_errors
+from segcal.stats import make_folds
+
+_FOLDS = 10
+_THRESHOLDS = bin_index(np.array([0.01, 0.02, *np.arange(0.05, 0.96, 0.05), 0.98, 0.99]))
+# A deviation of fewer scales is never out of scope; and the smallest scale of a statistic.
+_SCOPE_LIMIT, _SMALLEST_SCALE = 3.5, 0.01
+
+
+def fit_assurance(
+    pairs: Pairs,
+    names: Sequence[str],
+    *,
+    calibrator: Calibrator | None = None,
+    coverage: float = 0.9,
+    risk: float = 0.1,
+    min_dice: float = 0.7,
+    max_failures: float = 0.1,
+    confidence: float = 0.9,
+    patient: str | None = None,
+    jobs: int = 1,
+    progress: ProgressCallback = no_progress,
+) -> Assurance:
+    """Fit on scans that the network was not trained on.
+
+    Scores of a scan are computed with the ρ of folds that do not contain it. Promises that the
+    number of patients cannot support are left out and listed in `refused`.
+
+    Args:
+        pairs: predictions with labels.
+        names: of the classes, background first.
+        calibrator: applied to all probabilities; see `fit_calibrator`.
+        coverage: of volume and Dice intervals.
+        risk: largest expected share that an outer mask misses, or of an inner mask that is wrong.
+        min_dice: a mean Dice below it is a failure.
+        max_failures: largest failure rate among accepted scans, with `confidence`.
+        patient: regular expression that finds the patient in a case name; scans of one patient
+            count once. None: each scan is one patient.
+        jobs: processes.
+        progress: called as (what, scans done, scans in total).
+    """
+    units = units_of(pairs, patient)
+    if len(set(units)) < 2:
+        problem, remedy = "holds predictions of one patient", "give at least 9 patients"
+        raise PathError(pairs.folder, problem, remedy)
+    if calibrator is not None and calibrator.check_fitted() != pairs.num_classes:
+        has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
+        raise ValueError(f"--calibrator was fitted on {has}")
+    if calibrator is not None:
+        _check_blockwise(calibrator)
+    read = run_all(
+        {pair.name: partial(_read, pair, calibrator) for pair in pairs}, jobs, "reading", progress
+    )
+    cases = [one.summary for one in read]
+    folds = make_folds(pairs.names, _FOLDS, patient)
+    refused: list[str] = []
+    fits, expected = [], []
+    for s, name in enumerate(names[1:]):
+        curves = np.stack([one.curves[s] for one in read])
+        rhos = _out_of_fold_rho(curves, units, folds)
+        data = _Structure(cases, s, units, folds, rhos, coverage)
+        fits.append(_fit_structure(data, name, curves, risk, refused))
+        expected.append(data.expected_dice())
+    predicted = np.array([mean_dice(list(row)) for row in np.array(expected).T])
+    true = np.array([mean_dice([c.dice(s) for s in range(len(fits))]) for c in cases])
+    known = ~np.isnan(predicted) & ~np.isnan(true)
+    predicted, true = predicted[known], true[known]
+    owners = pick(units, np.flatnonzero(known))
+    errors = np.abs(predicted - true) / dice_scale(predicted)
+    dice_factor = conformal_quantile(errors, coverage, owners)
+    if not np.isfinite(dice_factor):
+        has = f"needs {cases_needed(coverage)} patients, but there are {len(set(owners))}"
+        refused.append(f"Dice: an interval of {coverage:g} coverage {has}")
+    referral = None
+    if len(true):
+        failed = true < min_dice
+        referral = referral_limit(predicted, failed, max_failures, confidence, owners)
+    if referral is None:
+        need = referral_cases_needed(max_failures, confidence)
+        refused.append(
+            f"referral: a failure rate of at most {max_failures:g} needs {need} accepted patients "
+            f"without a failure; {_failures(true, min_dice, owners)}"
+        )
+    return Assurance(
+        coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
+        confidence=confidence, structures=tuple(fits), referral=referral, refused=tuple(refused),
+        calibrator=None if calibrator is None else calibrator_content(calibrator),
+        dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=_scope(cases),
+        cases=tuple(
+            FittedCase(case=one.summary.name, patient=unit, probs_sha256=one.probs_sha256,
+                       labels_sha256=one.labels_sha256)
+            for one, unit in zip(read, units, strict=True)
+        ),
+        versions=versions(),
+    )  # fmt: skip
+
+
+def _failures(true: Floats, min_dice: float, owners: Sequence[str]) -> str:
+    failed = int((true < min_dice).sum())
+    return f"{failed} of {len(true)} scans of {len(set(owners))} patients have Dice < {min_dice:g}"
+
+
+def fit_calibrator(
+    pairs: Pairs, method: str = "temperature", progress: ProgressCallback = no_progress
+) -> Calibrator:
+    """A calibrator fitted on the same scans, by negative log-likelihood of all voxels."""
+
+    def cases() -> Iterator[HeldOut]:
+        for number, pair in enumerate(pairs, start=1):
+            case = pair.load()
+            yield HeldOut(case.values, case.target)
+            progress("calibrating", number, len(pairs))
+
+    calibrator = make_calibrator(method)
+    _check_blockwise(calibrator)
+    with name_file_in_errors(pairs.folder):
+        return calibrator.fit(cases(), from_probs=True)
+
+
+def _check_blockwise(calibrator: Calibrator) -> None:
+    if calibrator.feature_map() is not None:
+        why = "needs whole scans, but scans are calibrated in blocks"
+        raise ValueError(f"--calibrator {calibrator.method} {why}; use temperature")
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the fit needs of a scan; `curves` has the CRPS of each structure and candidate of ρ."""
+
+    summary: CaseSummary
+    curves: Floats
+    probs_sha256: tuple[str, ...]
+    labels_sha256: str | None
+
+
+def _read(pair: Pair, calibrator: Calibrator | None) -> _Read:
+    case = read_labeled(pair, calibrator)
+    curves = [crps_curve(case.histogram(s), case.true_volume(s)) for s in range(len(case.count))]
+    hashes = tuple(map(file_sha256, pair.softmax.paths))
+    labels = file_sha256(pair.label) if pair.label.is_file() else None  # or a folder of slices
+    return _Read(case, np.stack(curves), hashes, labels)
+
+
+def _out_of_fold_rho(curves: Floats, units: Sequence[str], folds: list[list[int]]) -> Floats:
+    weights, _ = unit_weights(units, len(units))
+    out = np.empty(len(curves))
+    for part in folds:
+        others = np.setdiff1d(np.arange(len(curves)), part)
+        out[part] = best_rho(curves[others], weights[others])
+    return out
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """One structure in all scans of the fit."""
+
+    cases: Sequence[CaseSummary]
+    s: int
+    units: Sequence[str]
+    folds: list[list[int]]
+    rhos: Floats
+    coverage: float
+
+    def expected_dice(self) -> list[float]:
+        pairs = zip(self.cases, self.rhos, strict=True)
+        return [expected_dice(c.histogram(self.s), c.inside(self.s), r).mean for c, r in pairs]
+
+    def fit_interval(self, method: Method) -> IntervalFit | None:
+        """Bias and conformal factor, and their cross-validated coverage and width."""
+        raw = [
+            plain_interval(case, self.s, method, rho, self.coverage)
+            for case, rho in zip(self.cases, self.rhos, strict=True)
+        ]
+        volumes = [case.voxel_ml * case.true_volume(self.s) for case in self.cases]
+        plain = list(raw)
+        everyone = np.arange(len(raw))
+        for part in self.folds:
+            others = np.setdiff1d(everyone, part)
+            bias = volume_bias([raw[i] for i in others], [volumes[i] for i in others])
+            for i in part:
+                plain[i] = raw[i].scaled(bias)
+        scores = np.array([p.score(v) for p, v in zip(plain, volumes, strict=True)])
+        factor = conformal_quantile(scores, self.coverage, self.units)
+        if not np.isfinite(factor):
+            return None
+        covered, widths = np.zeros(len(plain)), np.zeros(len(plain))
+        for part in self.folds:
+            others = np.setdiff1d(everyone, part)
+            own = conformal_quantile(scores[others], self.coverage, pick(self.units, others))
+            own = own if np.isfinite(own) else factor  # too few scans to leave some out
+            for i in part:
+                interval = plain[i].widened(own)
+                covered[i], widths[i] = interval.contains(volumes[i]), interval.width
+        weights, _ = unit_weights(self.units, len(plain))
+        return IntervalFit(
+            bias=volume_bias(raw, volumes), factor=factor,
+            coverage=float(np.average(covered, weights=weights)),
+            width_ml=float(np.average(widths, weights=weights)),
+        )  # fmt: skip
+
+
+def _fit_structure(
+    data: _Structure, name: str, curves: Floats, risk: float, refused: list[str]
+) -> StructureFit:
+    s, cases, units = data.s, data.cases, data.units
+    found = {method: data.fit_interval(method) for method in METHODS}
+    intervals = {method: fit for method, fit in found.items() if fit is not None}
+    patients, need = len(set(units)), cases_needed(data.coverage)
+    if not intervals:
+        has = f"needs {need} patients, but there are {patients}"
+        refused.append(f"{name}: a volume interval of {data.coverage:g} coverage {has}")
+    size, hits = (np.stack(part) for part in zip(*(c.above(s) for c in cases), strict=True))
+    true = hits[:, 0]
+    present = true > 0
+    owners = pick(units, np.flatnonzero(present))
+    outer, inner, need = None, None, cases_needed(1 - risk)
+    if len(set(owners)) < need:
+        has = f"needs {need} patients with the structure, but there are {len(set(owners))}"
+        refused.append(f"{name}: masks with a risk of at most {risk:g}: {has}")
+    else:
+        missed = 1 - hits[present] / true[present, None]
+        outer = first_controlled(EDGES[::-1], missed[:, ::-1], risk, owners)
+        wrong = 1 - hits / np.maximum(size, 1)
+        inner = first_controlled(EDGES, np.where(size > 0, wrong, 0), risk, units)
+        if np.isnan(inner):
+            inner = None
+            refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
+    points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
+    best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
+    weights, _ = unit_weights(units, len(units))
+    return StructureFit(
+        name=name, label=s + 1, rho=best_rho(curves, weights),
+        method=min(intervals, key=lambda m: intervals[m].width_ml, default="factor"),
+        intervals=intervals, outer=outer, inner=inner,
+        threshold=best.threshold, operating_points=tuple(points),
+    )  # fmt: skip
+
+
+def operating_point(
+    threshold: float, size: Floats, hits: Floats, true: Floats, units: Units = None
+) -> OperatingPoint:
+    """Means over scans of the masks at a threshold, with 95 % intervals.
+
+    Args:
+        threshold: of the masks {p ≥ threshold}.
+        size, hits, true: for each scan the voxels of the mask, of mask and structure, and of the
+            structure.
+        units: the patient of each scan.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values: dict[str, Any] = {
+            "sensitivity": hits / true,
+            "precision": hits / size,
+            "dice": 2 * hits / (size + true),
+            "volume_error": np.where(true > 0, size / true - 1, np.nan),
+        }
+    return OperatingPoint(
+        threshold=threshold, **{k: mean_interval(v, units) for k, v in values.items()}
+    )
+
+
+def _scope(cases: Sequence[CaseSummary]) -> dict[str, ScopeGroup]:
+    """Medians and scales of the statistics that at least half of the scans have."""
+    out = {}
+    for group in cases[0].features:
+        rows = [case.features.get(group, {}) for case in cases]
+        center, scale = {}, {}
+        for key in sorted({key for row in rows for key in row}):
+            values = np.array([row[key] for row in rows if key in row])
+            if 2 * len(values) >= len(rows):
+                center[key] = float(np.median(values))
+                spread = 1.4826 * float(np.median(np.abs(values - center[key])))
+                scale[key] = max(spread, _SMALLEST_SCALE)
+        worst = [max(deviations(row, center, scale).values(), default=0.0) for row in rows]
+        out[group] = ScopeGroup(center=center, scale=scale, limit=max(_SCOPE_LIMIT, *worst))
+    return out

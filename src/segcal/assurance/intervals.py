@@ -1,0 +1,73 @@
+"""Volume intervals of several kinds, each widened by a conformal factor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from segcal.assurance.factor import volume_quantiles
+from segcal.assurance.summary import CaseSummary
+
+Method: TypeAlias = Literal["factor", "share", "constant", "hard"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+class Interval(NamedTuple):
+    """A volume with its interval, in ml."""
+
+    center: float
+    low: float
+    high: float
+
+    @property
+    def width(self) -> float:
+        """Of the interval, in ml."""
+        return self.high - self.low
+
+    def widened(self, factor: float) -> Interval:
+        """Both sides times `factor`; a volume is not negative."""
+        center, low, high = self
+        return Interval(center, max(center - factor * (center - low), 0.0),
+                        center + factor * (high - center))  # fmt: skip
+
+    def scaled(self, bias: float) -> Interval:
+        """All three numbers times `bias`."""
+        return Interval(*(bias * part for part in self))
+
+    def score(self, volume: float) -> float:
+        """The factor at which the interval just contains `volume`."""
+        side = self.center - self.low if volume < self.center else self.high - self.center
+        return abs(volume - self.center) / side
+
+    def contains(self, volume: float) -> bool:
+        """Whether `volume` is inside."""
+        return self.low <= volume <= self.high
+
+
+def volume_bias(intervals: Sequence[Interval], volumes: Sequence[float]) -> float:
+    """Median ratio of true volumes to centers where the structure is present; 1 for few scans."""
+    pairs = zip(intervals, volumes, strict=True)
+    ratios = [v / one.center for one, v in pairs if v > 0 and one.center > 0]
+    return float(np.median(ratios)) if len(ratios) >= 5 else 1.0
+
+
+def plain_interval(
+    case: CaseSummary, s: int, method: Method, rho: float, coverage: float
+) -> Interval:
+    """The interval of structure `s` before the conformal factor.
+
+    "factor" is that of the one-factor model, around its median. The simple ones are ± 100 % of
+    the expected volume ("share"), ± 1 ml around it ("constant"), and ± 100 % of the volume of the
+    argmax mask ("hard"). Each side is at least half a voxel.
+    """
+    ml, hist = case.voxel_ml, case.histogram(s)
+    if method == "factor":
+        low, center, high = volume_quantiles(
+            hist, rho, [(1 - coverage) / 2, 0.5, (1 + coverage) / 2], ml
+        ).tolist()
+        return Interval(center, min(low, center - ml / 2), max(high, center + ml / 2))
+    center = ml * (case.hard_volume(s) if method == "hard" else hist.expected)
+    side = 1.0 if method == "constant" else max(center, ml / 2)
+    return Interval(center, center - side, center + side)

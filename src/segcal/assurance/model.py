@@ -1,0 +1,192 @@
+"""The file assurance.json: what was fitted, on what, and which promises it makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from segcal.assurance.conformal import Estimate, Referral
+from segcal.assurance.factor import expected_dice
+from segcal.assurance.intervals import Interval, Method, plain_interval
+from segcal.assurance.summary import CaseSummary, Features
+from segcal.core.documents import read_json
+from segcal.core.errors import PathError
+from segcal.core.files import write_text
+from segcal.posthoc import Calibrator, calibrator_from
+
+_REMEDY = "give a file that `segcal assure fit` wrote"
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Part(BaseModel):
+    """A part of the file; immutable, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+
+class OperatingPoint(Part):
+    """Means over held-out scans of the masks {p ≥ threshold}, with 95 % intervals."""
+
+    threshold: float
+    sensitivity: Estimate
+    precision: Estimate
+    dice: Estimate
+    volume_error: Estimate
+
+
+class IntervalFit(Part):
+    """A kind of volume interval: correction of its center, conformal factor of its width, and
+    cross-validated coverage and width in ml.
+    """
+
+    bias: float
+    factor: float
+    coverage: float
+    width_ml: float
+
+
+class StructureFit(Part):
+    """One structure. None: the cases do not support the promise, or no threshold keeps it.
+
+    Attributes:
+        name, label: of the class.
+        rho: correlation of the one-factor model.
+        method: the kind of volume interval that is used, the narrowest of `intervals`.
+        outer, inner: thresholds of the conformal masks.
+        threshold: that of the largest mean Dice, one of `operating_points`.
+    """
+
+    name: str
+    label: int
+    rho: float
+    method: Method
+    intervals: dict[Method, IntervalFit]
+    outer: float | None
+    inner: float | None
+    threshold: float
+    operating_points: tuple[OperatingPoint, ...]
+
+
+class ScopeGroup(Part):
+    """Center and scale of each statistic, and the largest deviation among the scans of the fit."""
+
+    center: dict[str, float]
+    scale: dict[str, float]
+    limit: float
+
+
+class FittedCase(Part):
+    """A scan of the fit. The hash of labels is None for a folder of slices."""
+
+    case: str
+    patient: str
+    probs_sha256: tuple[str, ...]
+    labels_sha256: str | None
+
+
+class Assurance(Part):
+    """Everything that `apply` and `check` need; see `fit_assurance`.
+
+    Attributes:
+        coverage: of volume and Dice intervals.
+        risk: largest expected share that outer masks miss and of inner masks that is wrong.
+        min_dice, max_failures, confidence: the promise of the referral rule.
+        dice_factor: half width of a Dice interval is this times 1.01 − expected Dice.
+        referral: the rule; None if the cases do not support it.
+        refused: promises that the cases do not support, with what they need.
+    """
+
+    format: Literal["segcal-assurance"] = "segcal-assurance"
+    version: Literal[1] = 1
+    coverage: Share
+    risk: Share
+    min_dice: Share
+    max_failures: Share
+    confidence: Share
+    calibrator: dict[str, Any] | None
+    structures: tuple[StructureFit, ...]
+    dice_factor: float | None
+    referral: Referral | None
+    scope: dict[str, ScopeGroup]
+    refused: tuple[str, ...]
+    cases: tuple[FittedCase, ...]
+    versions: dict[str, str]
+
+    def save(self, path: Path) -> None:
+        """Write the file, completely or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, self.model_dump_json(indent=1) + "\n")
+
+    def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval | None:
+        """The volume interval of structure `s`; None if the fit does not support one."""
+        structure = self.structures[s]
+        method = method or structure.method
+        if method not in structure.intervals:
+            return None
+        plain = plain_interval(case, s, method, structure.rho, self.coverage)
+        fitted = structure.intervals[method]
+        return plain.scaled(fitted.bias).widened(fitted.factor)
+
+    def dice(self, case: CaseSummary) -> Estimate:
+        """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
+        mean = mean_dice([self.structure_dice(case, s) for s in range(len(self.structures))])
+        if self.dice_factor is None:
+            return Estimate(mean, np.nan, np.nan)
+        half = self.dice_factor * dice_scale(mean)
+        return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
+
+    def structure_dice(self, case: CaseSummary, s: int) -> float:
+        """Expected Dice of the argmax mask of structure `s`."""
+        return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho).mean
+
+    def out_of_scope(self, features: Features) -> str:
+        """Why a scan is unlike those of the fit; empty if it is not."""
+        reasons = []
+        for name, group in self.scope.items():
+            found = deviations(features.get(name, {}), group.center, group.scale)
+            worst = max(found, key=lambda key: found[key], default=None)
+            if worst is not None and found[worst] > group.limit:
+                seen, value = group.center[worst], features[name][worst]
+                reasons.append(f"{name}: {worst} is {value:.3g}, in the fit about {seen:.3g}")
+        return "; ".join(reasons)
+
+
+def mean_dice(values: list[float]) -> float:
+    """The mean over structures that have a Dice; NaN if none has."""
+    known = [value for value in values if not np.isnan(value)]
+    return float(np.mean(known)) if known else np.nan
+
+
+def dice_scale(expected: float) -> float:
+    """Errors of expected Dice grow about in proportion to what is missing to 1."""
+    return 1.01 - expected
+
+
+def deviations(
+    features: dict[str, float], center: dict[str, float], scale: dict[str, float]
+) -> dict[str, float]:
+    """How far each statistic is from its center, in units of its scale."""
+    return {k: abs(features[k] - center[k]) / scale[k] for k in center if k in features}
+
+
+def load_assurance(path: Path) -> Assurance:
+    """Read a file that `segcal assure fit` wrote, or raise a PathError."""
+    try:
+        return Assurance.model_validate(read_json(path))
+    except FileNotFoundError as error:
+        raise PathError(path, "does not exist", _REMEDY) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PathError(path, f"is not valid ({where}: {first['msg']})", _REMEDY) from error
+    except (OSError, ValueError) as error:
+        raise PathError(path, "is damaged or not an assurance file", _REMEDY) from error
+
+
+def load_own_calibrator(assurance: Assurance, path: Path) -> Calibrator | None:
+    """The calibrator inside the file."""
+    content = assurance.calibrator
+    return None if content is None else calibrator_from(content, path)

@@ -1,0 +1,181 @@
+"""One scan as histograms of its structures: everything that fit, apply and check need of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segcal.assurance.histogram import BINS, Floats, Ints, ProbHistogram, bin_index
+from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
+from segcal.posthoc import BlockReader, Calibrator
+from segcal.predictions import IGNORED
+
+# A statistic of a scan by group ("confidence", "shape", "intensity") and name.
+Features = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class CaseSummary:
+    """Counts of one scan; rows are structures (class 1 first), columns are bins of probability.
+
+    Attributes:
+        name: name of the case.
+        voxel_ml: volume of a voxel.
+        count, sums: voxels, and the sum of their probabilities.
+        inside_count, inside_sums: the same for voxels of the argmax mask.
+        truth: voxels that belong to the structure; None without labels.
+        overlap: voxels in both the argmax mask and the structure.
+        features: statistics that tell whether the scan resembles those of a fit.
+    """
+
+    name: str
+    voxel_ml: float
+    count: Ints
+    sums: Floats
+    inside_count: Ints
+    inside_sums: Floats
+    truth: Ints | None
+    overlap: Ints | None
+    features: Features = field(default_factory=dict)
+
+    def histogram(self, s: int) -> ProbHistogram:
+        """Probabilities of structure `s` in all voxels."""
+        return ProbHistogram.from_bins(self.count[s], self.sums[s])
+
+    def inside(self, s: int) -> ProbHistogram:
+        """Probabilities of structure `s` in its argmax mask."""
+        return ProbHistogram.from_bins(self.inside_count[s], self.inside_sums[s])
+
+    def hard_volume(self, s: int) -> int:
+        """Voxels of the argmax mask."""
+        return int(self.inside_count[s].sum())
+
+    def true_volume(self, s: int) -> int:
+        """Voxels of the structure in the labels."""
+        return int(self._truth[s].sum())
+
+    @property
+    def _truth(self) -> Ints:
+        if self.truth is None:
+            raise ValueError(f"Expected labels of case {self.name}, but it was read without.")
+        return self.truth
+
+    def dice(self, s: int) -> float:
+        """Dice of the argmax mask; NaN if it and the structure are both empty."""
+        size = self.hard_volume(s) + self.true_volume(s)
+        return float(2 * self.overlap[s] / size) if size and self.overlap is not None else np.nan
+
+    def above(self, s: int) -> tuple[Floats, Floats]:
+        """(voxels, voxels of the structure) of the mask {p ≥ edge}, for each edge of `EDGES`."""
+        return _above(self.count[s]), _above(self._truth[s])
+
+
+def _above(counts: Ints) -> Floats:
+    return np.asarray(counts[::-1].cumsum()[::-1], np.float64)
+
+
+def calibrated(
+    values: NDArray[Any], calibrator: Calibrator | None, reader: BlockReader
+) -> NDArray[np.float32]:
+    """Checked and calibrated probabilities (K, n) of a block."""
+    if calibrator is not None:
+        values = calibrator.transform(values, from_probs=True)
+    else:
+        reader.check(values)
+    return values.astype(np.float32, copy=False)
+
+
+def summarize(
+    probs: NDArray[Any],
+    target: NDArray[Any] | None = None,
+    spacing_mm: tuple[float, ...] = (1.0, 1.0, 1.0),
+    *,
+    calibrator: Calibrator | None = None,
+    image: NDArray[Any] | None = None,
+    name: str = "",
+) -> CaseSummary:
+    """Count one scan, a block at a time.
+
+    Args:
+        probs: (K, *S) probabilities, background first.
+        target: (*S) labels; voxels with -100 are ignored.
+        spacing_mm: voxel size; two numbers are a slice of 1 mm.
+        calibrator: applied to the probabilities.
+        image: (C, *S), for statistics of intensity.
+        name: name of the case.
+    """
+    k, axes = len(probs), probs.ndim - 1
+    size = (k - 1) * BINS
+    rows = np.arange(k - 1, dtype=np.int32)[:, None] * BINS
+    count, inside, truth = (np.zeros(size, np.int64) for _ in range(3))
+    sums, inside_sums = np.zeros(size), np.zeros(size)
+    overlap = np.zeros(k, np.int64)
+    moments = [] if image is None else [np.zeros((3, len(image))), np.zeros((3, len(image)))]
+    reader = BlockReader(from_probs=True)
+    for where in iter_blocks(probs.shape[1:], max(BLOCK_VALUES // k, 1)):
+        block = calibrated(take_block(probs, where, axes), calibrator, reader)
+        if image is not None:
+            voxels = take_block(image, where, axes).astype(np.float64)
+            inner = voxels[:, block.argmax(0) > 0]
+            for moment, part in zip(moments, (voxels, inner), strict=True):
+                moment += [np.full(len(part), part.shape[1]), part.sum(1), (part**2).sum(1)]
+        labels = None if target is None else take_block(target, where, axes)
+        if labels is not None and (labels == IGNORED).any():
+            block, labels = block[:, labels != IGNORED], labels[labels != IGNORED]
+        index = bin_index(block[1:]) + rows
+        count += np.bincount(index.reshape(-1), minlength=size)
+        sums += np.bincount(index.reshape(-1), block[1:].reshape(-1), size)
+        winner = block.argmax(0)
+        chosen = np.flatnonzero(winner)
+        own = index[winner[chosen] - 1, chosen]
+        inside += np.bincount(own, minlength=size)
+        inside_sums += np.bincount(own, block[winner[chosen], chosen], size)
+        if labels is not None:
+            positive = np.flatnonzero(labels)
+            truth += np.bincount(index[labels[positive] - 1, positive], minlength=size)
+            overlap += np.bincount(labels[labels == winner], minlength=k)
+    shape = (k - 1, BINS)
+    spacing = (1.0,) * (3 - len(spacing_mm)) + tuple(spacing_mm)
+    summary = CaseSummary(
+        name, float(np.prod(spacing)) / 1000, count.reshape(shape), sums.reshape(shape),
+        inside.reshape(shape), inside_sums.reshape(shape),
+        None if target is None else truth.reshape(shape), None if target is None else overlap[1:],
+    )  # fmt: skip
+    summary.features.update(_features(summary, probs.shape[1:], spacing, moments))
+    return summary
+
+
+def _features(
+    summary: CaseSummary, shape: tuple[int, ...], spacing: tuple[float, ...], moments: list[Floats]
+) -> Features:
+    """Statistics on scales on which a difference of 0.01 is small."""
+    confidence, sizes = {}, {}
+    for s in range(len(summary.count)):
+        hist = summary.histogram(s)
+        sizes[f"log volume of class {s + 1}"] = float(
+            np.log(summary.voxel_ml * max(hist.expected, 1.0))
+        )
+        if hist.expected >= 1:
+            doubt = hist.count @ (hist.prob * (1 - hist.prob)) / hist.expected
+            confidence[f"doubt of class {s + 1}"] = float(doubt)
+    extent = np.array((1,) * (3 - len(shape)) + shape) * spacing
+    for axis, length, step in zip("zyx", extent, spacing, strict=True):
+        sizes[f"log extent {axis}"], sizes[f"log spacing {axis}"] = (
+            float(np.log(length)), float(np.log(step)),
+        )  # fmt: skip
+    out = {"confidence": confidence, "shape": sizes}
+    if moments:
+        (n, total, squares), (inner_n, inner_total, _) = moments
+        mean = total / n
+        spread = np.sqrt(np.maximum(squares / n - mean**2, 1e-12))
+        out["intensity"] = {}
+        for c in range(len(n)):
+            out["intensity"][f"asinh mean of channel {c}"] = float(np.arcsinh(mean[c]))
+            out["intensity"][f"asinh deviation of channel {c}"] = float(np.arcsinh(spread[c]))
+            if inner_n[c]:
+                contrast = (inner_total[c] / inner_n[c] - mean[c]) / spread[c]
+                out["intensity"][f"contrast of channel {c}"] = float(contrast)
+    return out

@@ -1,0 +1,288 @@
+"""`segcal assure fit | apply | check` on real files in every format."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from helpers.assurance_phantoms import write_phantoms
+from helpers.softmax_files import FORMS, SPACING_ZYX, write_nifti, write_predictions
+from segcal.assurance import Assurance, load_assurance
+from segcal.cli import app
+from segcal.core.errors import PathError
+from segcal.posthoc import TemperatureScaling
+
+OPTIONS = ("--min-dice", 0.5, "--max-failures", 0.2)
+
+
+def segcal(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["assure", *map(str, arguments)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def fit(data: Path, out: Path, *more: object) -> Assurance:
+    segcal("fit", "--probs", data / "probs", "--labels", data / "labels", "--out", out, *more)
+    return load_assurance(out)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("assure")
+    write_phantoms(folder / "fit", range(40))
+    write_phantoms(folder / "test", range(40, 64))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(data: Path) -> Path:
+    fit(data / "fit", data / "a.json", *OPTIONS, "--images", data / "fit" / "images")
+    return data / "a.json"
+
+
+def test_fit_holds_what_it_promises(file: Path, data: Path) -> None:
+    found = load_assurance(file)
+    assert len(found.cases) == 40
+    assert found.calibrator["method"] == "temperature"
+    assert found.refused == ()
+    assert found.referral.accepted <= 40
+    for structure in found.structures:
+        assert 0.01 < structure.rho < 0.4
+        assert structure.intervals["share"].bias == pytest.approx(1, abs=0.15)  # calibrated
+        used = structure.intervals[structure.method]
+        assert used.width_ml == min(one.width_ml for one in structure.intervals.values())
+        assert 0.8 <= used.coverage <= 1
+        assert structure.outer < structure.threshold < structure.inner
+        best = max(structure.operating_points, key=lambda point: point.dice.mean)
+        assert best.threshold == structure.threshold
+        recall = [point.sensitivity.mean for point in structure.operating_points]
+        assert recall == sorted(recall, reverse=True)
+
+
+def test_apply_writes_tables_masks_and_a_page(file: Path, data: Path) -> None:
+    out = data / "applied"
+    test = data / "test"
+    segcal("apply", file, "--probs", test / "probs", "--images", test / "images", "--out", out,
+           "--masks", "argmax,dice,threshold,inner,outer")  # fmt: skip
+    volumes, cases = rows(out / "volumes.csv"), rows(out / "cases.csv")
+    assert (len(volumes), len(cases)) == (48, 24)
+    first = volumes[0]
+    probs = nib.load(test / "probs" / f"{first['case']}.nii.gz")
+    mask = nib.load(out / "masks" / f"{first['case']}_argmax.nii.gz")
+    np.testing.assert_allclose(mask.affine, probs.affine)
+    labels = np.asarray(mask.dataobj)
+    np.testing.assert_array_equal(labels, np.asarray(probs.dataobj).argmax(-1))
+    ml = np.prod(SPACING_ZYX) / 1000
+    assert float(first["ml"]) == pytest.approx((labels == 1).sum() * ml, abs=1e-5)
+    inner, outer = (
+        np.asarray(nib.load(out / "masks" / f"{first['case']}_{side}_class-1.nii.gz").dataobj) > 0
+        for side in ("inner", "outer")
+    )
+    assert 0 < inner.sum() < outer.sum()
+    assert not (inner & ~outer).any()
+    for row in volumes:
+        assert float(row["lower"]) < float(row["median"]) < float(row["upper"])
+    assert {row["status"] for row in cases} <= {"accept", "refer"}
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert page.count("data:image/webp") == 24
+    again = ("apply", file, "--probs", test / "probs", "--out", out)
+    assert "--overwrite" in segcal(*again, code=1).exception.__str__()
+    segcal(*again, "--overwrite")
+    assert not (out / "masks").exists()
+    with pytest.raises(PathError, match="not a result"):
+        CliRunner().invoke(
+            app, ["assure", *map(str, again[:-1]), str(test)], catch_exceptions=False
+        )
+
+
+def test_check_confirms_the_promises(file: Path, data: Path) -> None:
+    test, out = data / "test", data / "checked"
+    args = ("--probs", test / "probs", "--labels", test / "labels", "--out", out)
+    segcal("check", file, *args)
+    content = json.loads((out / "check.json").read_text())
+    assert content["cases"] == 24
+    assert not any(promise["broken"] for promise in content["promises"])
+    value = {(m["structure"], m["method"], m["what"]): m["value"] for m in content["measures"]}
+    assert value["class 1", "independent", "coverage"] < 0.8
+    assert value["class 1", "nested", "coverage"] == 1
+    crps = [value["class 1", name, "CRPS ml"] for name in ("factor", "independent", "nested")]
+    assert crps[0] == min(crps)
+    assert value["all", "expected Dice", "absolute error"] < 0.05
+    assert value["all", "expected Dice", "AURC"] <= value["all", "mean confidence", "AURC"] + 0.02
+    one = rows(out / "volumes.csv")[0]
+    inside = float(one["lower"]) <= float(one["true_ml"]) <= float(one["upper"])
+    assert float(one["covered"]) == inside
+    by_patient = data / "by_patient"
+    segcal("check", file, *args[:-1], by_patient, "--patient", r"p\d+")
+    promises = json.loads((by_patient / "check.json").read_text())["promises"]
+    assert promises[0]["patients"] == 12
+    wide = promises[0]["high"] - promises[0]["low"]
+    assert wide > content["promises"][0]["high"] - content["promises"][0]["low"]
+
+
+def test_a_broken_promise_is_exit_code_1(file: Path, data: Path, tmp_path: Path) -> None:
+    for path in (data / "test" / "labels").iterdir():
+        image = nib.load(path)
+        labels = np.asarray(image.dataobj)
+        write_nifti(tmp_path / "labels" / path.name, np.roll(labels, 3, axis=1).T * (labels.T > 0))
+    result = segcal("check", file, "--probs", data / "test" / "probs", "--labels",
+                    tmp_path / "labels", "--out", tmp_path / "out", code=1)  # fmt: skip
+    assert "BROKEN" in result.output
+    promises = json.loads((tmp_path / "out" / "check.json").read_text())["promises"]
+    assert any(promise["broken"] for promise in promises)
+
+
+def test_scans_of_the_fit_are_no_check(file: Path, data: Path, tmp_path: Path) -> None:
+    result = segcal("check", file, "--probs", data / "fit" / "probs", "--labels",
+                    data / "fit" / "labels", "--out", tmp_path / "out", code=1)  # fmt: skip
+    assert isinstance(result.exception, PathError)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    for part in ("probs", "images"):
+        (new / part).mkdir(parents=True)
+    names = ["p020_0", "p020_1", "p021_0"]
+    for name in names:
+        shutil.copy(data / "test" / "probs" / f"{name}.nii.gz", new / "probs")
+        shutil.copy(data / "test" / "images" / f"{name}_0000.nii.gz", new / "images")
+    bright = nib.load(new / "images" / "p020_0_0000.nii.gz")
+    write_nifti(new / "images" / "p020_0_0000.nii.gz", np.asarray(bright.dataobj).T * 30)
+    vague = np.asarray(nib.load(new / "probs" / "p020_1.nii.gz").dataobj).T
+    write_nifti(new / "probs" / "p020_1.nii.gz", (0.5 * vague + 0.5 / 3).astype(np.float32))
+    segcal("apply", file, "--probs", new / "probs", "--images", new / "images",
+           "--out", tmp_path / "out")  # fmt: skip
+    found = {row["case"]: row for row in rows(tmp_path / "out" / "cases.csv")}
+    assert [found[name]["in_scope"] for name in names] == ["no", "no", "yes"]
+    assert "intensity" in found["p020_0"]["reason"]
+    assert "shape" in found["p020_1"]["reason"]
+    assert found["p020_0"]["status"] == "refer"
+
+
+def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    for part in ("probs", "labels"):
+        (few / part).mkdir(parents=True)
+        for path in sorted((data / "fit" / part).iterdir())[:8]:
+            shutil.copy(path, few / part)
+    found = fit(few, tmp_path / "a.json", "--calibrator", "none")
+    assert found.calibrator is None
+    assert [s.intervals for s in found.structures] == [{}, {}]
+    assert len(found.refused) == 6
+    assert "needs 9 patients, but there are 8" in found.refused[0]
+    out = tmp_path / "out"
+    segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out", out)
+    assert {row["status"] for row in rows(out / "cases.csv")} == {"no rule"}
+    assert rows(out / "volumes.csv")[0]["lower"] == ""
+    result = segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out",
+                    tmp_path / "masks", "--masks", "outer", code=1)  # fmt: skip
+    assert "--masks outer" in str(result.exception)
+    # 40 scans of 20 patients are enough for intervals, not for the referral rule.
+    patients = fit(data / "fit", tmp_path / "b.json", "--patient", r"p\d+")
+    assert len({case.patient for case in patients.cases}) == 20
+    assert patients.structures[0].intervals
+    assert patients.referral is None
+
+
+def test_options_change_the_result(file: Path, data: Path, tmp_path: Path) -> None:
+    base = load_assurance(file).structures[0]
+    other = fit(data / "fit", tmp_path / "a.json", "--coverage", 0.8, "--risk", 0.2,
+                "--min-dice", 0.9, "--max-failures", 0.3, "--calibrator", "vector",
+                "--classes", "nothing,left,right")  # fmt: skip
+    one = other.structures[0]
+    assert one.name == "left"
+    assert one.intervals["factor"].width_ml < base.intervals["factor"].width_ml
+    assert one.outer > base.outer
+    assert one.inner < base.inner
+    assert other.calibrator["method"] == "vector"
+    assert other.referral != load_assurance(file).referral
+
+
+def test_every_format_gives_the_same_volumes(data: Path, tmp_path: Path) -> None:
+    results = {}
+    for form in FORMS:
+        folder = write_phantoms(tmp_path / form, range(10), form)
+        out = tmp_path / f"{form}.json"
+        fit(folder, out, "--calibrator", "none")
+        segcal("apply", out, "--probs", folder / "probs", "--images", folder / "images", "--out",
+               tmp_path / f"{form}_out", "--masks", "dice")  # fmt: skip
+        results[form] = sorted(
+            (r["case"], r["structure"], float(r["median"]), float(r["upper"]))
+            for r in rows(tmp_path / f"{form}_out" / "volumes.csv")
+        )
+        mask = nib.load(tmp_path / f"{form}_out" / "masks" / "p000_0_dice.nii.gz")
+        label = nib.load(folder / "labels" / "p000_0.nii.gz")
+        np.testing.assert_allclose(mask.affine, label.affine, atol=1e-4)
+        assert mask.shape == label.shape
+    for form in FORMS[1:]:
+        for a, b in zip(results[form], results["nnunet"], strict=True):
+            assert a[:2] == b[:2]
+            np.testing.assert_allclose(a[2:], b[2:], rtol=1e-4)
+
+
+def test_processes_do_not_change_the_result(file: Path, data: Path, tmp_path: Path) -> None:
+    images = (*OPTIONS, "--images", data / "fit" / "images")
+    fit(data / "fit", tmp_path / "a.json", *images, "--jobs", 2)
+    assert (tmp_path / "a.json").read_bytes() == file.read_bytes()
+
+
+def test_invalid_fits_are_refused(data: Path, tmp_path: Path) -> None:
+    given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator", "temp", code=1)
+    assert "--calibrator temp" in str(result.exception)
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--patient", "p", code=1)
+    assert "one patient" in str(result.exception)
+    other = TemperatureScaling()
+    other.num_classes = 5
+    other.set_params({"temperature": 1.0})
+    other.save(tmp_path / "t.json")
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator",
+                    tmp_path / "t.json", code=1)  # fmt: skip
+    assert "fitted on 5 classes" in str(result.exception)
+    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator", "distance", code=1)
+    assert "needs whole scans" in str(result.exception)
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_an_empty_prediction_is_referred(file: Path, tmp_path: Path) -> None:
+    empty = np.zeros((3, 14, 18, 16), np.float32)
+    empty[0] = 1
+    (tmp_path / "probs").mkdir()
+    np.save(tmp_path / "probs" / "empty.npy", empty)
+    segcal("apply", file, "--probs", tmp_path / "probs", "--out", tmp_path / "out")
+    (row,) = rows(tmp_path / "out" / "cases.csv")
+    assert (row["expected_dice"], row["status"]) == ("", "refer")
+    assert [float(r["ml"]) for r in rows(tmp_path / "out" / "volumes.csv")] == [0, 0]
+
+
+def test_invalid_input_is_one_line(file: Path, data: Path, tmp_path: Path) -> None:
+    probs = data / "test" / "probs"
+    (tmp_path / "bad.json").write_text('{"format": "segcal-assurance"}')
+    for path in (tmp_path / "no.json", tmp_path / "bad.json"):
+        result = segcal("apply", path, "--probs", probs, "--out", tmp_path / "out", code=1)
+        assert str(result.exception).startswith(str(path))
+        assert "\n" not in str(result.exception)
+    result = segcal("apply", file, "--probs", probs, "--out", tmp_path / "out", "--masks", "inn",
+                    code=1)  # fmt: skip
+    assert "--masks" in str(result.exception)
+    two = write_predictions(tmp_path / "two", "npy", cases=1)
+    np.save(two / "case_000.npy", np.full((2, 4, 5, 6), 0.5, np.float32))
+    result = segcal("apply", file, "--probs", two, "--out", tmp_path / "out", code=1)
+    assert "has 2 classes" in str(result.exception)
+    np.save(two / "case_000.npy", np.full((3, 4, 5, 6), 2.0, np.float32))
+    result = segcal("apply", file, "--probs", two, "--out", tmp_path / "out", code=1)
+    assert str(two / "case_000.npy") in str(result.exception)
+    assert not (tmp_path / "out").exists()

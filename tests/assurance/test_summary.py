@@ -1,0 +1,112 @@
+"""One scan as histograms: equal to counting voxels; and phantoms with a known correlation."""
+
+import numpy as np
+import pytest
+
+from helpers.assurance_phantoms import RHO, phantom
+from segcal.assurance import (
+    CaseSummary,
+    Interval,
+    clopper_pearson,
+    conformal_quantile,
+    fit_rho,
+    summarize,
+)
+from segcal.assurance.histogram import BINS, EDGES
+from segcal.assurance.intervals import plain_interval, volume_bias
+from segcal.posthoc import TemperatureScaling
+
+
+def test_counts_are_those_of_the_voxels() -> None:
+    probs, target = phantom(0)
+    case = summarize(probs, target, (2.0, 1.0, 0.5), name="a")
+    assert case.voxel_ml == pytest.approx(0.001)
+    labels = probs.argmax(0)
+    for s in (0, 1):
+        mask, truth = labels == s + 1, target == s + 1
+        assert case.hard_volume(s) == mask.sum()
+        assert case.true_volume(s) == truth.sum()
+        assert case.dice(s) == pytest.approx(2 * (mask & truth).sum() / (mask.sum() + truth.sum()))
+        assert case.histogram(s).expected == pytest.approx(probs[s + 1].sum(dtype=float), rel=1e-6)
+        assert case.inside(s).expected == pytest.approx(
+            probs[s + 1][mask].sum(dtype=float), rel=1e-6
+        )
+        size, hits = case.above(s)
+        for b in (1, 300, 740, BINS - 200):
+            above = probs[s + 1] >= np.float32(EDGES[b])
+            assert (size[b], hits[b]) == (above.sum(), (above & truth).sum())
+
+
+def test_ignored_voxels_count_nowhere() -> None:
+    probs, target = phantom(1)
+    ignored = target.astype(np.int32)
+    ignored[:5] = -100
+    got, cut = summarize(probs, ignored), summarize(probs[:, 5:], target[5:])
+    for name in ("count", "sums", "inside_count", "inside_sums", "truth", "overlap"):
+        np.testing.assert_allclose(getattr(got, name), getattr(cut, name))
+
+
+def test_half_precision_slices_and_a_calibrator() -> None:
+    probs, _ = phantom(2)
+    half = summarize(probs.astype(np.float16))
+    assert half.histogram(0).expected == pytest.approx(probs[1].sum(dtype=float), rel=1e-3)
+    assert summarize(probs[:, 7], None, (0.5, 0.5)).voxel_ml == pytest.approx(0.25e-3)
+    model = TemperatureScaling()
+    model.num_classes = 3
+    model.set_params({"temperature": 2.0})
+    warm = summarize(probs, calibrator=model)
+    expected = model.transform(probs, from_probs=True)[1].sum(dtype=float)
+    assert warm.histogram(0).expected == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="sum to 1"):
+        summarize(probs[:2])
+
+
+def test_intervals_by_hand() -> None:
+    interval = Interval(10.0, 8.0, 14.0)
+    assert interval.scaled(0.5).widened(2.0) == (5.0, 3.0, 9.0)
+    assert interval.widened(9.0).low == 0.0
+    assert (interval.score(7.0), interval.score(12.0)) == (1.5, 0.5)
+    assert [interval.contains(v) for v in (7.9, 8.0, 14.1)] == [False, True, False]
+    cases = [interval] * 6
+    assert volume_bias(cases, [11, 12, 9, 0, 12, 15]) == 1.2  # the absent one does not count
+    assert volume_bias(cases[:4], [11, 12, 9, 15]) == 1.0
+    case = summarize(*phantom(3))
+    share, hard, constant = (
+        plain_interval(case, 0, kind, 0.1, 0.9) for kind in ("share", "hard", "constant")
+    )
+    expected = case.voxel_ml * case.histogram(0).expected
+    np.testing.assert_allclose(share, (expected, 0, 2 * expected), atol=1e-12)
+    assert hard.center == case.voxel_ml * case.hard_volume(0)
+    np.testing.assert_allclose(constant, (expected, expected - 1, expected + 1))
+
+
+@pytest.fixture(scope="module")
+def phantoms() -> list[CaseSummary]:
+    return [summarize(*phantom(seed), name=str(seed)) for seed in range(1000, 1300)]
+
+
+def covered(cases: list[CaseSummary], rho: float, factor: float = 1.0) -> list[bool]:
+    intervals = [plain_interval(c, 0, "factor", rho, 0.9).widened(factor) for c in cases]
+    return [
+        i.contains(c.voxel_ml * c.true_volume(0)) for i, c in zip(intervals, cases, strict=True)
+    ]
+
+
+def test_nominal_coverage_over_300_phantoms(phantoms: list[CaseSummary]) -> None:
+    low, high = clopper_pearson(sum(covered(phantoms, RHO)), 300, 0.99)
+    assert low < 0.9 < high
+    assert np.mean(covered(phantoms, 0.0)) < 0.7
+    assert np.mean(covered(phantoms, 1.0)) > 0.97
+
+
+def test_fitted_coverage_of_phantoms(phantoms: list[CaseSummary]) -> None:
+    fit, test = phantoms[:100], phantoms[100:]
+    rho = fit_rho([c.histogram(0) for c in fit], [c.true_volume(0) for c in fit])
+    assert rho == pytest.approx(RHO, rel=0.4)
+    scores = [
+        plain_interval(c, 0, "factor", rho, 0.9).score(c.voxel_ml * c.true_volume(0)) for c in fit
+    ]
+    factor = conformal_quantile(scores, 0.9)
+    assert factor == pytest.approx(1, abs=0.25)  # the model is right, so there is little to correct
+    low, high = clopper_pearson(sum(covered(test, rho, factor)), 200, 0.99)
+    assert low < 0.9 < high
