@@ -263,3 +263,19 @@ def test_the_dry_run(
     assert run_cli(monkeypatch, "benchmark", plan, *where, "--data", "c") == 2
     assert "NAME=DIR" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_dice_form_and_schedule_reach_the_loss() -> None:
+    content = {
+        "datasets": {"toy": {"path": "x"}},
+        "methods": {
+            "ours": {
+                "loss": "nacl", "dice_weight": 0.5, "dice_form": "proper",
+                "schedule": {"name": "error_driven"},
+            }
+        },
+    }  # fmt: skip
+    loss = Plan.model_validate(content).config("toy", "ours", {}, 0).loss
+    assert (loss.dice_weight, loss.dice_form) == (0.5, "proper")
+    assert loss.schedule is not None
+    assert loss.schedule.name == "error_driven"

@@ -13,7 +13,7 @@ from helpers.runs import phantom, same, settings, weights
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.evaluation import evaluate_run
-from segcal.metrics import evaluate_case
+from segcal.metrics import REGIONS, evaluate_case
 from segcal.training import Interrupted, train
 from segcal.training.state import TrainingState
 
@@ -101,7 +101,7 @@ def test_evaluation_has_the_rows_of_the_metrics(data: Path, runs: Path) -> None:
         for reader in case.readers
     }
     pooled = table[(table["case"] == "pooled") & (table["metric"] == "reader_ece")]
-    assert set(pooled["region"]) == {"all", "foreground", "union", "boundary"}
+    assert set(pooled["region"]) == set(REGIONS)
     # The true probabilities, evaluated like a prediction, are closer to the readers.
     truth = case.truth()
     assert truth is not None

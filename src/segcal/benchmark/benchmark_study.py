@@ -141,7 +141,9 @@ class BenchmarkStudy:
         method = self.plan.methods[name]
         options = {"loss": method.loss, **self.options.get(name, method.options)}
         if method.dice_weight:
-            options["dice_weight"] = method.dice_weight
+            options |= {"dice_weight": method.dice_weight, "dice_form": method.dice_form}
+        if method.schedule is not None:
+            options["schedule"] = method.schedule.name
         return Method(
             name=name,
             title=method.title or name,

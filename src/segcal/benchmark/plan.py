@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from segcal.config import (
     ConfigError,
     EvaluationConfig,
+    Named,
     RegionName,
     Section,
     TrainConfig,
@@ -50,8 +51,9 @@ class DatasetPlan(Section):
 class MethodPlan(Section):
     """A loss with its options, or with a `grid` of options to choose from.
 
-    `paper` names its row in the tables of the paper, `group` the table of the report, and `train`
-    holds settings of `segcal train` for this method alone.
+    `dice_weight`, `dice_form` and `schedule` are those of the section `loss` of a config. `paper`
+    names its row in the tables of the paper, `group` the table of the report, and `train` holds
+    settings of `segcal train` for this method alone.
     """
 
     loss: str
@@ -60,6 +62,8 @@ class MethodPlan(Section):
     group: Literal["main", "ablation", "prior", "posthoc"] = "main"
     options: dict[str, Any] = Field(default_factory=dict)
     dice_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    dice_form: Literal["linear", "squared", "proper"] = "linear"
+    schedule: Named | None = None
     train: Settings = Field(default_factory=dict)
     grid: dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
@@ -193,7 +197,8 @@ class Plan(Section):
                 raise ConfigError(f"`{source}` {problem}")
             content = merge(content, part)
         content = merge(content, {"data": {"path": where.path}})
-        content["loss"] = {"name": how.loss, "options": options, "dice_weight": how.dice_weight}
+        further = how.model_dump(include={"dice_weight", "dice_form", "schedule"})
+        content["loss"] = {"name": how.loss, "options": options, **further}
         content["seed"] = seed
         return check_config(content, f"train settings of `{method}` on `{dataset}`")
 

@@ -120,3 +120,4 @@ class CEDiceACELoss(WeightedSum):
             ACELoss(num_bins, binning, ignore_index=ignore_index, activation=activation),
             weights=[1 / 3, 1 / 3, check_number("ace_weight", ace_weight, low=0)],
         )
+        self.ignore_index = ignore_index
