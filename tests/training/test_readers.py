@@ -24,7 +24,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return phantom(out, dims=2, cases=12, size=32, raters=3)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Any:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
