@@ -36,8 +36,22 @@ def to_numpy(array: Array, *, widen_half: bool = True) -> np.ndarray[Any, Any]:
         return np.asarray(tensor.cpu().numpy())
     out = np.asarray(array)
     if widen_half and out.dtype == np.float16:
-        return out.astype(np.float32)
+        return _widened(out)
     return out if out.dtype.isnative else out.astype(out.dtype.newbyteorder("="))
+
+
+def _widened(half: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """float16 as float32, exactly; several times faster than `astype`."""
+    # Sign, exponent and mantissa are moved to their places in a float32. The product corrects the
+    # bias of the exponent, also for subnormal numbers.
+    bits = half.view(np.int16).astype(np.int32)
+    bits <<= 13
+    bits &= np.int32(~0x70000000)
+    out = bits.view(np.float32)
+    out *= np.float32(2.0**112)
+    if out.size and max(out.max(), -out.min()) >= 2**16:  # infinite or NaN
+        return half.astype(np.float32)
+    return out
 
 
 def label_shares(labels: Array, num_classes: int, axis: int = 0) -> Array:

@@ -120,7 +120,7 @@ def _check_kind(name: str, array: Array, kinds: str | tuple[str, ...], expected:
         raise TypeError(f"Expected argument `{name}` to {expected}, but got {dtype}.")
 
 
-def _in_memory_order(probs: Array) -> list[int]:
+def in_memory_order(probs: Array) -> list[int]:
     """The spatial axes of (K, *S) from the largest stride to the smallest.
 
     In this order an image in Fortran order, as nibabel loads it, is read contiguously.
@@ -129,7 +129,7 @@ def _in_memory_order(probs: Array) -> list[int]:
     return sorted(range(probs.ndim - 1), key=lambda axis: -abs(strides[1 + axis]))
 
 
-def _permute(array: Array, order: list[int]) -> Array:
+def permute(array: Array, order: list[int]) -> Array:
     """Permute the trailing spatial axes."""
     first = array.ndim - len(order)
     axes = [*range(first), *(first + axis for axis in order)]
@@ -185,8 +185,8 @@ def iter_chunks(
     if batch:
         volumes = [{n: array[i] for n, array in arrays.items()} for i in range(len(probs))]
     for volume in volumes:
-        order = _in_memory_order(volume["probs"])
-        volume = {name: _permute(array, order) for name, array in volume.items()}
+        order = in_memory_order(volume["probs"])
+        volume = {name: permute(array, order) for name, array in volume.items()}
         for cut in iter_blocks(tuple(volume["probs"].shape[1:]), step):
             block = {name: take_block(array, cut, len(order)) for name, array in volume.items()}
             block = (_on_gpu if on_gpu else _on_cpu)(block)

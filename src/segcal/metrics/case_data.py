@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, to_numpy
+from segcal.core.blocks import BLOCK_VALUES, iter_blocks
 from segcal.metrics._binning import Tables, add_tables
-from segcal.metrics._chunks import iter_chunks, top_label
+from segcal.metrics._chunks import in_memory_order, iter_chunks, permute, top_label
 from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
@@ -131,10 +132,8 @@ class CaseData:
         if not confidence:
             nothing = (np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
             return RegionCounts(statistics, levels, *nothing)
-        everything = np.concatenate(confidence)
-        order = np.argsort(everything)
-        parts = (everything, np.concatenate(correct), np.concatenate(bits))
-        return RegionCounts(statistics, levels, *(part[order] for part in parts))
+        parts = (np.concatenate(confidence), np.concatenate(correct), np.concatenate(bits))
+        return RegionCounts(statistics, levels, *_by_confidence(*parts))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
@@ -160,6 +159,27 @@ class CaseData:
         """`true_probs` with the sum 1 in every voxel; stored half precision loses it."""
         true = np.asarray(to_numpy(self.true_probs), dtype=np.float32)
         return np.asarray(true / true.sum(0, keepdims=True))
+
+
+def _by_confidence(
+    confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_], bits: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+    """The voxels sorted by confidence."""
+    if confidence.dtype != np.float32:
+        order = np.argsort(confidence)
+        return confidence[order], correct[order], bits[order]
+    # The bits of positive numbers sort like the numbers, so all three are sorted as one integer:
+    # several times faster than sorting indices.
+    packed = confidence.view(np.uint32).astype(np.uint64)
+    packed <<= np.uint64(16)
+    packed |= bits.astype(np.uint16) << np.uint16(8)
+    packed |= correct
+    packed.sort()
+    return (
+        (packed >> np.uint64(16)).astype(np.uint32).view(np.float32),
+        (packed & np.uint64(1)).astype(bool),
+        (packed >> np.uint64(8)).astype(np.uint8),
+    )
 
 
 @dataclass(frozen=True)
@@ -233,4 +253,12 @@ def predicted_labels(probs: Array) -> npt.NDArray[Any]:
     """The class with the largest probability, (K, *S) -> (*S); ties go to the smaller class."""
     if getattr(probs, "is_cuda", False):
         return to_numpy(probs.max(dim=0)[1])
-    return top_label(to_numpy(probs))[1]
+    array = to_numpy(probs, widen_half=False)
+    if array.dtype != np.float16:
+        return top_label(array)[1]
+    out = np.empty_like(array[0], dtype=np.uint8 if len(array) <= 256 else np.int64)
+    order = in_memory_order(array)
+    labels, array = permute(out, order), permute(array, order)
+    for block in iter_blocks(labels.shape, max(BLOCK_VALUES // len(array), 1)):
+        labels[block] = top_label(to_numpy(array[(slice(None), *block)]))[1]
+    return out

@@ -171,7 +171,9 @@ def _near_other_label(labels: Array, valid: Mask, width: float, spacing: tuple[f
 
     band = np.zeros(labels.shape, dtype=bool)
     values = np.unique(labels[valid])
-    number = np.where(valid, np.searchsorted(values, labels) + 1, 0)  # from 1; ignored voxels 0
+    number = np.searchsorted(values, labels)
+    number += 1
+    number[~valid] = 0
     for i, own_box in enumerate(find_objects(number), start=1):
         box = grow(own_box, [int(width / s + 1e-9) for s in spacing], labels.shape)
         own = number[box] == i
