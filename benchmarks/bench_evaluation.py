@@ -49,7 +49,7 @@ def bench_many(workers: int, cases: int, device: str, repeats: int) -> dict[str,
     def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_evaluation(
-                stream(), folder, **WHO, labels=["background", "RV", "MYO", "LV"], workers=workers
+                stream(), folder, **WHO, labels=["background", "RV", "MYO", "LV"], jobs=workers
             )
 
     times = time_median(run, repeats)

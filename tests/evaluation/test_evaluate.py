@@ -237,7 +237,7 @@ def test_validation_cases_that_were_trained_on_are_refused(copied: Path, data: P
 
 def test_threads_change_nothing(copied: Path) -> None:
     tables = [
-        evaluate_run(copied, workers=workers, overwrite=True).path("cases.csv").read_text()
+        evaluate_run(copied, jobs=workers, overwrite=True).path("cases.csv").read_text()
         for workers in (1, 3)
     ]
     assert tables[0] == tables[1]

@@ -16,11 +16,11 @@ from segcal.assurance.conformal import Estimate
 from segcal.assurance.factor import dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
-from segcal.assurance.reading import run_all
 from segcal.assurance.summary import CaseSummary, calibrated, summarize
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
+from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import Grid, Header, read_image, write_nifti
 from segcal.posthoc import BlockReader, Calibrator

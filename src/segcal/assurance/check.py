@@ -24,10 +24,11 @@ from segcal.assurance.factor import CRPS_LEVELS, crps, volume_pit, volume_quanti
 from segcal.assurance.histogram import BINS, EDGES, Floats, Ints
 from segcal.assurance.intervals import METHODS, Interval, plain_interval
 from segcal.assurance.model import Assurance, mean_dice
-from segcal.assurance.reading import read_labeled, run_all, units_of
+from segcal.assurance.reading import read_labeled, units_of
 from segcal.assurance.summary import CaseSummary
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_json
+from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.posthoc import Calibrator
 from segcal.predictions import Pairs

@@ -34,10 +34,11 @@ from segcal.assurance.model import (
     dice_scale,
     mean_dice,
 )
-from segcal.assurance.reading import read_labeled, run_all, units_of
+from segcal.assurance.reading import read_labeled, units_of
 from segcal.assurance.summary import CaseSummary
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
+from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
 from segcal.posthoc import Calibrator, HeldOut, calibrator_content, make_calibrator

@@ -1,20 +1,11 @@
-"""Scans from files, one job each, in this process or in several."""
+"""Scans with labels from files, and their patients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from typing import TypeVar
-
 from segcal.assurance.summary import CaseSummary, summarize
-from segcal.core.errors import PathError
-from segcal.core.jobs import run_jobs
-from segcal.core.progress import ProgressCallback
 from segcal.posthoc import Calibrator
 from segcal.predictions import Pair, Pairs, name_file_in_errors
 from segcal.stats import patients_of
-
-R = TypeVar("R")
 
 
 def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
@@ -30,17 +21,3 @@ def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
 def units_of(pairs: Pairs, patient: str | None) -> list[str]:
     """The patient of each scan; without a pattern, each scan is one patient."""
     return pairs.names if patient is None else list(patients_of(pairs.names, patient).values())
-
-
-def run_all(
-    jobs: Mapping[str, Callable[[], R]], processes: int, what: str, progress: ProgressCallback
-) -> list[R]:
-    """The results in the order of `jobs`, whatever the number of processes."""
-    found: dict[str, R] = {}
-    with closing(run_jobs(jobs, processes)) as outcomes:
-        for name, outcome in outcomes:
-            if isinstance(outcome, PathError):
-                raise outcome
-            found[name] = outcome
-            progress(what, len(found), len(jobs))
-    return [found[name] for name in jobs]

@@ -25,6 +25,11 @@ Seed = Annotated[int, typer.Option(help="Seed of the sampled voxels and the fold
 Patient = Annotated[
     str | None, typer.Option(help="Regular expression that finds the patient in a case name.")
 ]
+To = Annotated[
+    Literal["nifti", "npz", "both"] | None,
+    typer.Option(help="Format of probabilities: NIfTI, nnU-Net's .npz with .pkl, or both."),
+]
+Jobs = Annotated[int, typer.Option(help="Processes; the result does not depend on it.", min=1)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")]
 Checkpoint = Annotated[str, typer.Option(help="best (by validation DSC) or last.")]

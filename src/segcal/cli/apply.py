@@ -14,9 +14,11 @@ def apply(
     out: Annotated[Path, typer.Option(help="Folder for the calibrated probabilities.")],
     logits: opt.Logits = None,
     probs: opt.Probs = None,
+    to: opt.To = None,
+    jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Calibrate a folder of predictions; files keep their format and their names."""
+    """Calibrate a folder of predictions; without --to, files keep their format and names."""
     from segcal.evaluation import apply_folder
     from segcal.posthoc import load_calibrator
 
@@ -24,6 +26,6 @@ def apply(
     with show_progress() as progress:
         done = apply_folder(
             load_calibrator(calibrator), folder, out,
-            from_probs=from_probs, overwrite=overwrite, progress=progress,
+            from_probs=from_probs, to=to, jobs=jobs, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     typer.echo(f"{out}: {done}")

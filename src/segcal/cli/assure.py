@@ -20,7 +20,6 @@ app = typer.Typer(
 
 Probs = Annotated[Path, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
 File = Annotated[Path, typer.Argument(help="A file that `segcal assure fit` wrote.")]
-Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
 
 
 @app.command()
@@ -55,7 +54,7 @@ def fit(
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
-    jobs: Jobs = 1,
+    jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Learn from labeled scans, which the network was not trained on, what can be promised."""
@@ -132,7 +131,7 @@ def apply(
         str, typer.Option(help="Masks to write: argmax,dice,threshold,inner,outer.")
     ] = "",
     axes: opt.Axes = "auto",
-    jobs: Jobs = 1,
+    jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Volumes with intervals, expected Dice, masks, and which scans to review."""
@@ -166,7 +165,7 @@ def check(
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
-    jobs: Jobs = 1,
+    jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Measure on other labeled scans whether the promises hold; exit with 1 if one is broken."""

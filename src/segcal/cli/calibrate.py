@@ -36,6 +36,7 @@ def calibrate(
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
     seed: opt.Seed = 0,
+    jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Fit a calibrator on held-out cases, and report by cross-validation whether it helps."""
@@ -55,7 +56,7 @@ def calibrate(
             pairs, method,
             from_probs=from_probs, region=region, balance=balance,
             folds=folds, patient=patient, max_voxels=max_voxels, seed=seed, options=options,
-            progress=progress,
+            jobs=jobs, progress=progress,
         )  # fmt: skip
     fitted.calibrator.save(out)
     print_fit(fitted, out)

@@ -38,6 +38,10 @@ def evaluate(
     flips: opt.Flips = "",
     average: opt.Average = "probs",
     device: opt.Device = "auto",
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Threads that measure; the result does not depend on it.", min=1),
+    ] = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Evaluate a run on a split of its data, or on an external set (in RUN/external/NAME).
@@ -59,7 +63,7 @@ def evaluate(
     with show_progress() as step:
         evaluation = evaluate_run(
             run, split=split, config=config, data=data, calibrator=calibrator, device=device,
-            overwrite=overwrite, progress=step,
+            jobs=jobs, overwrite=overwrite, progress=step,
             say=lambda text: typer.echo(f"segcal: {text}", err=True),
         )  # fmt: skip
     if evaluation.reused:

@@ -17,6 +17,7 @@ def predict(
         list[str] | None,
         typer.Option(help="labels, probs, confidence or entropy; repeat. Default: all four."),
     ] = None,
+    to: opt.To = None,
     checkpoint: opt.Checkpoint = "best",
     flips: opt.Flips = "",
     average: opt.Average = "probs",
@@ -28,7 +29,7 @@ def predict(
 
     with show_progress() as step:
         report = predict_volumes(
-            run, source, out, outputs=output or OUTPUTS, checkpoint=checkpoint,
+            run, source, out, outputs=output or OUTPUTS, to=to, checkpoint=checkpoint,
             flips=list(flips), average=average, device=device, overwrite=overwrite, progress=step,
             warn=lambda line: typer.echo(f"segcal: {line}", err=True),
         )  # fmt: skip

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
 from segcal.core.errors import PathError
+from segcal.core.progress import ProgressCallback, no_progress
 
 R = TypeVar("R")
 # One thread per process: the processes already use all cores.
@@ -39,6 +40,23 @@ def run_jobs(
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_all(
+    jobs: Mapping[str, Callable[[], R]],
+    workers: int,
+    what: str = "",
+    progress: ProgressCallback = no_progress,
+) -> list[R]:
+    """The results in the order of `jobs`, whatever the number of processes."""
+    found: dict[str, R] = {}
+    with closing(run_jobs(jobs, workers)) as outcomes:
+        for name, outcome in outcomes:
+            if isinstance(outcome, PathError):
+                raise outcome
+            found[name] = outcome
+            progress(what, len(found), len(jobs))
+    return [found[name] for name in jobs]
 
 
 def _attempt(job: Callable[[], R]) -> R | PathError:

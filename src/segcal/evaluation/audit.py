@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
@@ -18,7 +18,7 @@ from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.predict_manifest import seen_maps
 from segcal.metrics import REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
-from segcal.predictions import Axes, Pairs, class_names, find_pairs
+from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
 from segcal.stats import patients_of
 from segcal.study import (
     FORMAT,
@@ -107,6 +107,7 @@ def audit_predictions(
     axes: Axes = "auto",
     ignore_label: int | None = None,
     patient: str | None = None,
+    jobs: int = 1,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Audited:
@@ -121,6 +122,7 @@ def audit_predictions(
         region: where the report reads calibration; all regions are measured.
         patient: a regular expression that finds the patient in a case name, if some patients have
             several cases.
+        jobs: processes, each with one case at a time; the result does not depend on it.
         overwrite: whether an audit in `out` may be replaced.
         progress: called as (network, cases done, cases in total).
     """
@@ -140,15 +142,17 @@ def audit_predictions(
     runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
         remove_drafts(out.parent)
-    with atomic_path(out) as partial:
-        partial.mkdir(parents=True)
+    with atomic_path(out) as draft:
+        draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
             maps = seen_maps(pairs.folder)
             known = [pair.name for pair in pairs if pair.softmax.path.name in maps]
             seen |= dict.fromkeys(known)
-            evaluation = _evaluate(
-                pairs, partial / "runs" / run, logits, title, progress,
+            evaluation = write_evaluation(
+                {pair.name: partial(_read, pair, logits) for pair in pairs},
+                draft / "runs" / run, jobs=jobs,
+                progress=partial(_report, progress, title, len(pairs)),
                 run=run, method=slugs[title], seed=0, dataset=described.name,
                 labels=described.labels,
                 about={
@@ -160,9 +164,9 @@ def audit_predictions(
             facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
             runs.append(Run(**facts, folder=f"runs/{run}"))
         content = _study_file(slugs, described, runs, region, len(first.unused))
-        StudyWriter(partial).write(content, complete=True)
+        StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
-        rank_study(partial, table, list(slugs.values()), METRICS, region)
+        rank_study(draft, table, list(slugs.values()), METRICS, region)
         _check_out(out, overwrite, [])  # another audit may have written it in the meantime
     has_spacing = all(pair.has_spacing for pair in first)
     return Audited(out, region, done, first.unused, has_spacing, tuple(seen))
@@ -224,32 +228,19 @@ def _slugs(titles: Mapping[str, object]) -> dict[str, str]:
     return out
 
 
-def _evaluate(
-    pairs: Pairs, folder: Path, logits: bool, title: str, progress: ProgressCallback, **options: Any
-) -> Evaluation:
-    current = pairs.pairs[0]
+def _report(progress: ProgressCallback, title: str, total: int, done: int) -> None:
+    progress(title, done, total)
 
-    def cases() -> Iterator[PredictedCase]:
-        nonlocal current
-        for pair in pairs:
-            current = pair
-            loaded = pair.load()
-            probs = to_probs(loaded.values, from_probs=not logits)
-            yield PredictedCase(
-                pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
-                logits=loaded.values if logits else None,
-            )  # fmt: skip
 
-    try:
-        return write_evaluation(
-            cases(), folder, progress=lambda done: progress(title, done, len(pairs.names)),
-            **options,
-        )  # fmt: skip
-    except PathError:
-        raise
-    except (ValueError, TypeError) as error:
-        # Cases are measured as they are drawn, so the last one is at fault.
-        raise ValueError(f"{current.softmax.path}: {error}") from error
+def _read(pair: Pair, logits: bool) -> PredictedCase:
+    path = pair.softmax.path
+    loaded = pair.load()
+    with name_file_in_errors(path):
+        probs = to_probs(loaded.values, from_probs=not logits)
+    return PredictedCase(
+        pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
+        logits=loaded.values if logits else None, path=path,
+    )  # fmt: skip
 
 
 def _study_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class PredictedCase:
         raters: labels (*S) of several readers by name; labels without a class are ignored.
         annotated: the classes that the labels show; None for all. Values of other classes, and of
             structures with other classes, are NaN.
+        path: the file that messages about the case name.
     """
 
     name: str
@@ -43,6 +45,7 @@ class PredictedCase:
     true_probs: NDArray[Any] | None = None
     raters: Mapping[str, NDArray[Any]] | None = None
     annotated: tuple[int, ...] | None = None
+    path: Path | None = None
 
 
 def evaluate_predicted_case(

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from segcal.core.errors import PathError
+from segcal.core.jobs import run_all
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase, evaluate_predicted_case
 from segcal.metrics import POOLED, CaseOptions, CaseResult, pool_cases
+from segcal.predictions import name_file_in_errors
 from segcal.study import Evaluation, EvaluationInfo, file_of_split, write_evaluation_files
 
 T = TypeVar("T")
@@ -25,7 +28,7 @@ U = TypeVar("U")
 
 
 def write_evaluation(
-    cases: Iterable[PredictedCase],
+    cases: Iterable[PredictedCase] | Mapping[str, Callable[[], PredictedCase]],
     out: Path | str,
     *,
     run: str,
@@ -36,7 +39,7 @@ def write_evaluation(
     split: str = "test",
     groups: Mapping[str, Sequence[int]] | None = None,
     options: CaseOptions | None = None,
-    workers: int = 1,
+    jobs: int = 1,
     about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -47,14 +50,16 @@ def write_evaluation(
     and one slice.
 
     Args:
-        cases: predicted cases; the next ones are drawn while earlier ones are being measured.
+        cases: predicted cases; the next ones are drawn while earlier ones are being measured. Or a
+            function that reads the case, by name.
         out: folder; created if it does not exist.
         run, method, seed, dataset: columns of the rows.
         labels: names of the classes, background first.
         split: "test", or the suffix of the file names.
         groups: structures of the segmentation metrics, name → labels; None is each class but 0.
         options: how the metrics are computed; None for the defaults.
-        workers: threads that measure.
+        jobs: threads that measure; with functions, processes that read and measure. The result
+            does not depend on it.
         about: further entries of evaluation.json.
         overwrite: whether an evaluation of this split may be replaced.
         progress: called with the number of finished cases.
@@ -71,11 +76,20 @@ def write_evaluation(
     names: list[str] = []
     results: list[CaseResult] = []
     slices: dict[str, Any] = {}
-    for result, picture in map_in_order(measure, _checked(cases, labels, names), workers):
+    report = progress or (lambda done: None)
+    measured: Iterable[tuple[CaseResult, dict[str, Any]]]
+    if isinstance(cases, Mapping):
+        work = {name: partial(_read_and_measure, read, measure) for name, read in cases.items()}
+        measured = run_all(work, jobs, "", lambda what, done, total: report(done))
+        names, report = [*cases], lambda done: None
+        if POOLED in names:
+            raise ValueError(f"Expected no case to be called {POOLED!r}; rename it.")
+    else:
+        measured = map_in_order(measure, _checked(cases, labels, names), jobs)
+    for result, picture in measured:
         slices |= {f"{key}_{len(results)}": array for key, array in picture.items()}
         results.append(result)
-        if progress is not None:
-            progress(len(results))
+        report(len(results))
     if not results:
         raise ValueError(f"Expected split {split} of {dataset} to have cases, but got none.")
     rows = [row for result in results for row in result.rows]
@@ -98,6 +112,14 @@ def write_evaluation(
     bins = {"labels": np.array(labels), **_stack_bins(names, options.regions, results)}
     slices = {"cases": np.array(names), **slices}
     return write_evaluation_files(out, info, rows + pool_cases(results), bins, slices)
+
+
+def _read_and_measure(
+    read: Callable[[], PredictedCase], measure: Callable[[PredictedCase], U]
+) -> U:
+    case = read()
+    with name_file_in_errors(case.path) if case.path is not None else nullcontext():
+        return measure(case)
 
 
 def _checked(

@@ -145,7 +145,7 @@ def evaluate_run(
     calibrator: Path | str | None = None,
     out: Path | str | None = None,
     device: str = "auto",
-    workers: int | None = None,
+    jobs: int | None = None,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
     say: Callable[[str], None] = warnings.warn,
@@ -173,7 +173,7 @@ def evaluate_run(
             fitted on the validation cases of the run and saved in it as calibrator_NAME.json.
         out: where results are written; by default the run, or its folder calibrated/NAME.
         device: "auto", "cpu", "cuda", "cuda:1", "mps", …
-        workers: threads that measure while the network predicts; by default by the cores.
+        jobs: threads that measure while the network predicts; by default by the cores.
         overwrite: whether an existing evaluation is replaced.
         progress: called as (what, cases done, cases in total).
         say: called with one line about scans that the run was trained on, and with the reason why
@@ -219,7 +219,7 @@ def evaluate_run(
         say(f"{reason}; evaluating again")
     return _measure(
         opened, other or opened.open_data(data), folder, part, config, names, fitted=fitted,
-        device=device, workers=workers, overwrite=overwrite or existing is not None,
+        device=device, jobs=jobs, overwrite=overwrite or existing is not None,
         progress=progress, say=say,
     )  # fmt: skip
 
@@ -280,7 +280,7 @@ def _measure(
     *,
     fitted: Calibrator | None,
     device: str,
-    workers: int | None,
+    jobs: int | None,
     overwrite: bool,
     progress: ProgressCallback,
     say: Callable[[str], None],
@@ -315,7 +315,7 @@ def _measure(
             groups=run.data_info.regions or None,
             options=CaseOptions(**config.metric_options()),
             # This process's share of the cores; more than four threads do not help.
-            workers=max(1, min(4, torch.get_num_threads())) if workers is None else workers,
+            jobs=max(1, min(4, torch.get_num_threads())) if jobs is None else jobs,
             about={
                 **identity(run, config),
                 "external": external,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.files import staged_files
+from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
+from segcal.metrics import predicted_labels
 from segcal.posthoc import Calibrator
 from segcal.predictions import (
+    Form,
     SoftmaxFile,
     check_not_existing,
     find_softmax,
@@ -34,7 +38,7 @@ class Applied:
         """Add a case: its logits or probabilities (K, *S) before and after calibration."""
         self.cases += 1
         self.voxels += before[0].size
-        self.changed_labels += int((before.argmax(0) != after.argmax(0)).sum())
+        self.changed_labels += int((predicted_labels(before) != predicted_labels(after)).sum())
 
     def __str__(self) -> str:
         labels = f"{self.changed_labels:,} of {self.voxels:,} voxels changed their label"
@@ -47,30 +51,40 @@ def apply_folder(
     out: Path,
     *,
     from_probs: bool,
+    to: Form | None = None,
+    jobs: int = 1,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> Applied:
-    """Calibrate every case of `folder` into `out`, in the same format; one case at a time.
+    """Calibrate every case of `folder` into `out`; each of `jobs` processes holds one case.
 
-    The files appear in `out` after the last case, so either all are written or none.
+    `to` is the format of the files, see `write_like`; None keeps that of the input. The files
+    appear in `out` after the last case, so either all are written or none.
     """
     found = find_softmax(folder)
     if out.resolve() == folder.resolve():
         raise PathError(out, "is the input folder", "choose another --out")
-    check_not_existing([p for file in found.values() for p in outputs_of(file, out)], overwrite)
+    check_not_existing([p for file in found.values() for p in outputs_of(file, out, to)], overwrite)
     for file in found.values():
         check_num_classes(file, calibrator.check_fitted())
-    done = Applied()
     with staged_files(out) as draft:
-        for file in found.values():
-            values = file.read()
-            with name_file_in_errors(file.path):
-                probs = calibrator.transform(
-                    values, from_probs=from_probs, spacing_mm=file.spacing_mm
-                )
-            write_like(file, probs, draft)
-            done.count(values, probs)
-            progress("calibrating", done.cases, len(found))
+        work = {
+            name: partial(_apply, calibrator, file, draft, from_probs, to)
+            for name, file in found.items()
+        }
+        parts = run_all(work, jobs, "calibrating", progress)
+    changed = sum(part.changed_labels for part in parts)
+    return Applied(len(parts), sum(part.voxels for part in parts), changed)
+
+
+def _apply(
+    calibrator: Calibrator, file: SoftmaxFile, folder: Path, from_probs: bool, to: Form | None
+) -> Applied:
+    values, done = file.read(), Applied()
+    with name_file_in_errors(file.path):
+        probs = calibrator.transform(values, from_probs=from_probs, spacing_mm=file.spacing_mm)
+    write_like(file, probs, folder, to)
+    done.count(values, probs)
     return done
 
 

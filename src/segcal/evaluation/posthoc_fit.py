@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
+from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.posthoc_choice import AUTO, CANDIDATES, JUDGED, NONE, Choice, choose
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
 from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
-from segcal.predictions import IGNORED, LoadedCase, Pairs, name_file_in_errors
+from segcal.predictions import IGNORED, LoadedCase, Pair, Pairs, name_file_in_errors
 from segcal.stats import make_folds, patients_of
 
 
@@ -45,6 +46,7 @@ def fit_pairs(
     max_voxels: int = 1_000_000,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    jobs: int = 1,
     progress: ProgressCallback = no_progress,
 ) -> Fitted:
     """Fit `method` on all cases, and cross-validate it over cases.
@@ -62,6 +64,7 @@ def fit_pairs(
         patient: a regular expression. Cases in which it finds the same text (its first group, if
             it has one) belong to one patient: they stay in one fold and count once in the
             intervals. None: each case is one patient.
+        jobs: processes that score cases; the result does not depend on it.
         progress: called as (what, cases done, cases in total).
     """
     check_choice("region", region, REGIONS)
@@ -91,7 +94,7 @@ def fit_pairs(
                 models[name] |= dict.fromkeys(part, new().fit_voxels(voxels))
         choice = None
         if method == AUTO:
-            choice = _choose(pairs, models, from_probs, units, progress)
+            choice = _choose(pairs, models, from_probs, units, jobs, progress)
             make[NONE] = partial(make_calibrator, "temperature", bounds=(1.0, 1.0))
             method = choice.method
         voxels = sample.select(balance=balance)
@@ -100,7 +103,9 @@ def fit_pairs(
         if method == NONE and final.report is not None:
             final.report.at_bound = []
         elif parts:
-            verdict = _cross_validate(pairs, models[method], from_probs, region, units, progress)
+            verdict = _cross_validate(
+                pairs, models[method], from_probs, region, units, jobs, progress
+            )
     final.about = {
         "region": region,
         "seed": seed,
@@ -126,24 +131,35 @@ def _choose(
     models: Mapping[str, Mapping[int, Calibrator]],
     from_probs: bool,
     units: Sequence[str] | None,
+    jobs: int,
     progress: ProgressCallback,
 ) -> Choice:
     """Score each case with the calibrators that did not see it, and choose the best method."""
-    nll: dict[str, list[list[float]]] = {name: [] for name in (NONE, *models)}
-    for i, pair in enumerate(pairs):
-        case = pair.load()
-        with name_file_in_errors(pair.softmax.path):
-            masks = [region_mask(case, name) for name in JUDGED]
-            for name, rows in nll.items():
-                if name == NONE:
-                    probs = to_probs(case.values, from_probs=from_probs)
-                else:
-                    probs = models[name][i].transform(
-                        case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
-                    )
-                rows.append([_scores(probs, case.target, mask)["nll"] for mask in masks])
-        progress("comparing methods", i + 1, len(pairs))
-    return choose({name: np.array(rows) for name, rows in nll.items()}, units)
+    work = {
+        pair.name: partial(_compare, pair, {n: m[i] for n, m in models.items()}, from_probs)
+        for i, pair in enumerate(pairs)
+    }
+    rows = run_all(work, jobs, "comparing methods", progress)
+    return choose({name: np.array([row[name] for row in rows]) for name in rows[0]}, units)
+
+
+def _compare(
+    pair: Pair, models: Mapping[str, Calibrator], from_probs: bool
+) -> dict[str, list[float]]:
+    """The NLL of a case in each judged region, before and after each calibrator."""
+    case = pair.load()
+    out = {}
+    with name_file_in_errors(pair.softmax.path):
+        masks = [region_mask(case, name) for name in JUDGED]
+        for name in (NONE, *models):
+            if name == NONE:
+                probs = to_probs(case.values, from_probs=from_probs)
+            else:
+                probs = models[name].transform(
+                    case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
+                )
+            out[name] = [_scores(probs, case.target, mask)["nll"] for mask in masks]
+    return out
 
 
 def _cross_validate(
@@ -152,38 +168,51 @@ def _cross_validate(
     from_probs: bool,
     region: str,
     units: Sequence[str] | None,
+    jobs: int,
     progress: ProgressCallback,
 ) -> Verdict:
     """Compare the scores of each case before and after the calibrator that did not see it."""
-    scores: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    changed = voxels = 0
-    for i, pair in enumerate(pairs):
-        case = pair.load()
-        with name_file_in_errors(pair.softmax.path):
-            before = to_probs(case.values, from_probs=from_probs)
-            after = models[i].transform(
-                case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
-            )
-            changed += int((before.argmax(0) != after.argmax(0)).sum())
-            voxels += case.target.size
-            for name in REGIONS:
-                mask = region_mask(case, name)
-                old, new = (_scores(probs, case.target, mask) for probs in (before, after))
-                for metric in METRICS:
-                    scores[name, metric].append((old[metric], new[metric]))
-        progress("cross-validating", i + 1, len(pairs))
+    work = {
+        pair.name: partial(_before_and_after, pair, models[i], from_probs)
+        for i, pair in enumerate(pairs)
+    }
+    found = run_all(work, jobs, "cross-validating", progress)
+    changed, voxels = (sum(each) for each in zip(*(counts for _, counts in found), strict=True))
     ordered = [region, *(name for name in REGIONS if name != region)]
     changes = [
-        paired_change(name, metric, *zip(*scores[name, metric], strict=True), units=units)
+        paired_change(
+            name,
+            metric,
+            *zip(*(scores[name, metric] for scores, _ in found), strict=True),
+            units=units,
+        )
         for name in ordered
         for metric in METRICS
     ]
     folds = list({id(model): model for model in models.values()}.values())
-    found = Counter(line for m in folds if m.report is not None for line in m.report.warnings())
-    warnings = tuple(f"in {n} of {len(folds)} folds: {line}" for line, n in found.items())
+    messages = Counter(line for m in folds if m.report is not None for line in m.report.warnings())
+    warnings = tuple(f"in {n} of {len(folds)} folds: {line}" for line, n in messages.items())
     return Verdict(
         region, tuple(changes), changed, voxels, "cases" if units is None else "patients", warnings
     )
+
+
+def _before_and_after(
+    pair: Pair, model: Calibrator, from_probs: bool
+) -> tuple[dict[tuple[str, str], tuple[float, float]], tuple[int, int]]:
+    """Scores by region and metric, and the number of changed labels and of voxels."""
+    case = pair.load()
+    scores = {}
+    with name_file_in_errors(pair.softmax.path):
+        before = to_probs(case.values, from_probs=from_probs)
+        after = model.transform(case.values, from_probs=from_probs, spacing_mm=case.spacing_mm)
+        changed = int((predicted_labels(before) != predicted_labels(after)).sum())
+        for name in REGIONS:
+            mask = region_mask(case, name)
+            old, new = (_scores(probs, case.target, mask) for probs in (before, after))
+            for metric in METRICS:
+                scores[name, metric] = (old[metric], new[metric])
+    return scores, (changed, case.target.size)
 
 
 def _scores(

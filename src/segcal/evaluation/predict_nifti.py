@@ -1,4 +1,4 @@
-"""Predict raw volumes and write NIfTI maps on the grid of each file."""
+"""Predict raw volumes and write maps on the grid of each file."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from segcal.evaluation.predict import (
 )
 from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
 from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
+from segcal.predictions import Form, write_nnunet
 
 _CLIP = 1e-12
 _MAPS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
@@ -52,6 +53,7 @@ def predict_volumes(
     out: Path | str,
     *,
     outputs: Sequence[str] = OUTPUTS,
+    to: Form | None = None,
     checkpoint: str = "best",
     flips: Sequence[str] = (),
     average: str = "probs",
@@ -76,6 +78,8 @@ def predict_volumes(
         out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
             NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not the input folder.
         outputs: which of the four.
+        to: format of the probabilities: "nifti" (also None), "npz" for nnU-Net's NAME.npz and
+            NAME.pkl, or "both".
         flips, average: as in `predict_case`.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
@@ -95,7 +99,11 @@ def predict_volumes(
     images = find_images(source, info.channels, warn)
     check_output_folder(out, Path(source), images)
     headers, problems = read_headers(images, info)
-    paths = {case: [out / f"{case}_{what}.nii.gz" for what in outputs] for case in headers}
+    endings = {what: [f"_{what}.nii.gz"] for what in outputs}
+    if to in ("npz", "both") and "probs" in endings:
+        endings["probs"] = [".npz"] if to == "npz" else [".npz", *endings["probs"]]
+    files = [(what, ending) for what in outputs for ending in endings[what]]
+    paths = {case: [out / f"{case}{ending}" for _, ending in files] for case in headers}
     settings = {
         "checkpoints": [file_sha256(run.checkpoint(checkpoint)) for run in opened],
         "flips": sorted(set(flips)),
@@ -123,12 +131,16 @@ def predict_volumes(
                     patch_size=opened[0].patch_size, flips=flips, average=average,
                 )  # fmt: skip
             probs = scan.grid.restore_probs(found.probs.cpu().numpy())
-            maps = [_MAPS[what](probs) for what in outputs]
+            maps = {what: _MAPS[what](probs) for what in outputs}
             known = any(run.seen({case: scan.voxels_sha256}) for run in opened)
             seen += [case] if known else []
             manifest.begin(images[case], paths[case], seen=known)
-            for path, array in zip(paths[case], maps, strict=True):
-                write_nifti(path, scan.to_file_order(array), scan.file_grid)
+            for path, (what, _) in zip(paths[case], files, strict=True):
+                array = scan.to_file_order(maps[what])
+                if path.suffix == ".npz":
+                    write_nnunet(path, array, headers[case])
+                else:
+                    write_nifti(path, array, scan.file_grid)
             written += paths[case]
         progress("predicting", done, len(todo))
     if not written and not kept:

@@ -24,6 +24,9 @@ from segcal.metrics.scores import equal_mass_error
 from segcal.metrics.surface import SurfaceDistances, all_surface_distances
 from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
+# A little-endian integer of 8 bytes, the confidence first.
+_PACKED = np.dtype([("correct", "?"), ("bits", "u1"), ("zero", "<u2"), ("confidence", "<f4")])
+
 
 @dataclass(frozen=True)
 class RegionCounts:
@@ -84,20 +87,25 @@ class CaseData:
         )  # fmt: skip
 
     @cached_property
-    def masks(self) -> dict[str, Mask]:
-        """The voxels of each region."""
+    def region_bits(self) -> npt.NDArray[np.uint8]:
+        """The regions of each voxel (*S): bit i is set if it is in region i."""
         settings = {
             "union": {"dilate_mm": self.options.dilate_mm},
             "boundary": {"width_mm": self.options.width_mm},
             "predicted_boundary": {"width_mm": self.options.width_mm},
         }
-        return {
-            name: REGIONS[name](
+        code = np.zeros(self.target.shape, np.uint8)
+        for bit, name in enumerate(self.options.regions):
+            code |= REGIONS[name](
                 self.target, labels=self.labels, spacing_mm=self.spacing_mm,
                 ignore_index=self.ignore_index, **settings.get(name, {}),
-            )
-            for name in self.options.regions
-        }  # fmt: skip
+            ).view(np.uint8) << np.uint8(bit)  # fmt: skip
+        return code
+
+    def mask(self, region: str) -> Mask:
+        """The voxels of a region."""
+        bit = 1 << self.options.regions.index(region)
+        return np.asarray((self.region_bits & np.uint8(bit)) != 0)
 
     @cached_property
     def counts(self) -> RegionCounts:
@@ -107,16 +115,13 @@ class CaseData:
         a region adds up the codes that contain it.
         """
         num_classes, regions = self.num_classes, self.options.regions
-        code = np.zeros(self.target.shape, np.uint8)
-        for bit, name in enumerate(regions):
-            code |= self.masks[name].astype(np.uint8) << np.uint8(bit)
         codes = 1 << len(regions)
         sizes, tables = (num_classes, self.options.num_bins), Tables()
         statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
         counter, levels = VoxelStatistics.empty(*sizes), ConfidenceLevels(num_classes)
         confidence, correct, bits = [], [], []
         for chunk in iter_chunks(
-            self.probs, self.target, num_classes, group=code, label=self.labels,
+            self.probs, self.target, num_classes, group=self.region_bits, label=self.labels,
             ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
         ):  # fmt: skip
             tables = add_tables(tables, counter.tally(chunk, codes))
@@ -132,8 +137,7 @@ class CaseData:
         if not confidence:
             nothing = (np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
             return RegionCounts(statistics, levels, *nothing)
-        parts = (np.concatenate(confidence), np.concatenate(correct), np.concatenate(bits))
-        return RegionCounts(statistics, levels, *_by_confidence(*parts))
+        return RegionCounts(statistics, levels, *_by_confidence(confidence, correct, bits))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
@@ -148,10 +152,11 @@ class CaseData:
         frequency = self.readers.frequency
         return {
             name: voxel_statistics(
-                self.probs, frequency, self.num_classes, mask & frequency.any(axis=0),
+                self.probs, frequency, self.num_classes,
+                self.mask(name) & frequency.any(axis=0),
                 num_bins=self.options.num_bins, batched=False,
             )
-            for name, mask in self.masks.items()
+            for name in self.options.regions
         }  # fmt: skip
 
     @cached_property
@@ -162,24 +167,23 @@ class CaseData:
 
 
 def _by_confidence(
-    confidence: npt.NDArray[Any], correct: npt.NDArray[np.bool_], bits: npt.NDArray[np.uint8]
+    confidence: list[npt.NDArray[Any]],
+    correct: list[npt.NDArray[np.bool_]],
+    bits: list[npt.NDArray[np.uint8]],
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-    """The voxels sorted by confidence."""
-    if confidence.dtype != np.float32:
-        order = np.argsort(confidence)
-        return confidence[order], correct[order], bits[order]
+    """The voxels of all chunks, sorted by confidence."""
+    if confidence[0].dtype != np.float32:
+        order = np.argsort(whole := np.concatenate(confidence))
+        return whole[order], np.concatenate(correct)[order], np.concatenate(bits)[order]
     # The bits of positive numbers sort like the numbers, so all three are sorted as one integer:
     # several times faster than sorting indices.
-    packed = confidence.view(np.uint32).astype(np.uint64)
-    packed <<= np.uint64(16)
-    packed |= bits.astype(np.uint16) << np.uint16(8)
-    packed |= correct
-    packed.sort()
-    return (
-        (packed >> np.uint64(16)).astype(np.uint32).view(np.float32),
-        (packed & np.uint64(1)).astype(bool),
-        (packed >> np.uint64(8)).astype(np.uint8),
-    )
+    packed = np.empty(sum(map(len, confidence)), _PACKED)
+    for name, parts in (("confidence", confidence), ("bits", bits), ("correct", correct)):
+        np.concatenate(parts, out=packed[name])
+        parts.clear()
+    packed["zero"] = 0
+    packed.view("<u8").sort()
+    return packed["confidence"], packed["correct"], packed["bits"]
 
 
 @dataclass(frozen=True)
@@ -192,7 +196,7 @@ class RegionData(VoxelStatistics):
     @property
     def mask(self) -> Mask:
         """The voxels of the region, boolean (*S)."""
-        return self.case.masks[self.name]
+        return self.case.mask(self.name)
 
     def adaptive_ece(self) -> float:
         """Calibration error over bins of equal mass."""

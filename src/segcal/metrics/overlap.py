@@ -39,7 +39,9 @@ def confusion(
         keep = truth != ignore_index
         predicted, truth = predicted[keep], truth[keep]
     # Both int64: numpy adds int64 and uint64 as floats.
-    pair = truth.astype(np.int64) * num_classes + predicted.astype(np.int64, copy=False)
+    pair = truth.astype(np.int64)
+    pair *= num_classes
+    pair += predicted.astype(np.min_scalar_type(-num_classes), copy=False)
     return np.bincount(pair, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 

@@ -171,7 +171,7 @@ def _near_other_label(labels: Array, valid: Mask, width: float, spacing: tuple[f
 
     band = np.zeros(labels.shape, dtype=bool)
     values = np.unique(labels[valid])
-    number = np.searchsorted(values, labels)
+    number: Array = np.searchsorted(values, labels)  # from 1; ignored voxels 0
     number += 1
     number[~valid] = 0
     for i, own_box in enumerate(find_objects(number), start=1):

@@ -227,5 +227,6 @@ def equal_mass_error(
     # A bin ends after the last voxel with the confidence of its quantile: ties share a bin.
     ends = np.unique(np.searchsorted(confidence, confidence[last], side="right"))
     starts = np.concatenate([[0], ends[:-1]])
-    gap = confidence.astype(np.float64) - outcome
+    gap = confidence.astype(np.float64)
+    gap -= outcome
     return float(np.abs(np.add.reduceat(gap, starts)).sum() / n)

@@ -23,10 +23,18 @@ from segcal.predictions.pairing import (
     find_unlabeled,
 )
 from segcal.predictions.softmax_files import SoftmaxFile, find_softmax, name_file_in_errors
-from segcal.predictions.writer import check_not_existing, outputs_of, write_like, write_nifti_like
+from segcal.predictions.writer import (
+    Form,
+    check_not_existing,
+    outputs_of,
+    write_like,
+    write_nifti_like,
+    write_nnunet,
+)
 
 __all__ = [
-    "IGNORED", "Axes", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "Unlabeled",
+    "IGNORED", "Axes", "Form", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "Unlabeled",
     "check_not_existing", "check_same_place", "class_names", "find_pairs", "find_softmax",
     "find_unlabeled", "name_file_in_errors", "outputs_of", "write_like", "write_nifti_like",
+    "write_nnunet",
 ]  # fmt: skip

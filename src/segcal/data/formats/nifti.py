@@ -12,7 +12,6 @@ from typing import IO, Any, NamedTuple
 
 import nibabel as nib
 import numpy as np
-from nibabel.volumeutils import array_from_file
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
@@ -50,9 +49,14 @@ def open_nifti(path: Path) -> Opened:
     def load() -> NDArray[Any]:
         with _open(path) as stream:
             try:
-                voxels: NDArray[Any] = array_from_file(
-                    header.file_shape, stored.dtype, stream, stored.offset, mmap=False  # type: ignore[arg-type]
-                )  # fmt: skip
+                stream.seek(stored.offset)
+                voxels: NDArray[Any] = np.empty(header.file_shape, stored.dtype, order="F")
+                rest = memoryview(voxels.reshape(-1, order="A").view(np.uint8).data)
+                while rest:  # in pieces: gzip copies what it reads at once
+                    count = stream.readinto(rest[: 2**22])  # type: ignore[attr-defined]
+                    if not count:
+                        raise EOFError
+                    rest = rest[count:]
                 # gzip verifies its checksum at the end of the stream only.
                 while isinstance(stream, gzip.GzipFile) and stream.read(2**20):
                     pass
