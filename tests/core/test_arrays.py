@@ -25,3 +25,13 @@ def test_other_types_are_refused_by_name() -> None:
     assert not is_tensor([1.0])
     with pytest.raises(TypeError, match="`probs`"):
         check_array("probs", [1.0])
+
+
+def test_every_half_precision_number_is_widened_exactly() -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = every[np.isfinite(every)]
+    for half in (every, finite, finite[::-1], finite.reshape(8, -1).T, finite[:0]):
+        found = to_numpy(half)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, half.astype(np.float32))
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(half))

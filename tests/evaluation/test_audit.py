@@ -1,6 +1,7 @@
 """`segcal audit`: the study and report of predictions of any network, and `--fail-if`."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -325,3 +326,30 @@ def test_distances_without_a_voxel_size_are_in_voxels(tmp_path: Path) -> None:
     np.save(labels / "case_000.npy", blobs(0)[1])
     probs = write_predictions(tmp_path / "probs", "npy", 1)
     assert not audit_predictions({"net": probs}, labels, tmp_path / "out").has_spacing
+
+
+def test_the_number_of_jobs_changes_nothing(files: Path, tmp_path: Path) -> None:
+    networks = {"sure": files / "sure", "good": files / "good"}
+    for jobs in (1, 2):
+        audit_predictions(networks, files / "labels", tmp_path / str(jobs), jobs=jobs)
+    tables = [p.relative_to(tmp_path / "1") for p in (tmp_path / "1").rglob("*.csv")]
+    assert len(tables) == 4  # of two networks, of both together, and ranks
+    for name in tables:
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+    for name in ("bins.npz", "slices.npz"):
+        one, two = (np.load(next((tmp_path / n).rglob(name))) for n in "12")
+        assert one.files == two.files
+        for key in one.files:
+            np.testing.assert_array_equal(one[key], two[key])
+
+
+def test_an_invalid_case_is_named_by_its_file_in_every_process(files: Path, tmp_path: Path) -> None:
+    shutil.copytree(files / "sure", tmp_path / "probs")
+    bad = tmp_path / "probs" / "case_002.npz"
+    np.savez(bad, probabilities=np.load(bad)["probabilities"] * 3)
+    for jobs in (1, 2):
+        with pytest.raises(ValueError, match=r"case_002\.npz: Expected"):
+            audit_predictions(
+                {"n": tmp_path / "probs"}, files / "labels", tmp_path / "out", jobs=jobs
+            )
+    assert not (tmp_path / "out").exists()

@@ -13,6 +13,8 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.cli import app
+from segcal.posthoc import make_calibrator
+from segcal.predictions import find_pairs
 
 
 def run(*arguments: object) -> Any:
@@ -102,3 +104,50 @@ def test_other_networks_and_damaged_files_are_rejected(tmp_path: Path, labels: P
     done = run("apply", file, "--probs", probs, "--out", tmp_path / "out")
     assert str(done.exception).startswith(f"{file}: is damaged or not a calibrator of segcal")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["nifti", "npz", "both"])
+@pytest.mark.parametrize("form", ["nnunet", "nifti", "classes"])
+def test_other_formats(tmp_path: Path, labels: Path, form: str, to: str) -> None:
+    """Every form can be written as every other one, at the same place."""
+    jobs = ("--jobs", 2) if (form, to) == ("nnunet", "both") else ()
+    folder = write_predictions(tmp_path / "probs", form, 2)
+    small = write_labels(tmp_path / "labels", 2)
+    file = make_calibrator("temperature").fit(
+        [(p.load().values, p.load().target) for p in find_pairs(folder, small)], from_probs=True
+    )
+    file.save(tmp_path / "t.json")
+    for out, options in (("as", ()), ("to", ("--to", to, *jobs))):
+        base = ("apply", tmp_path / "t.json", "--probs", folder, "--out", tmp_path / out)
+        done = run(*base, *options)
+        assert done.exit_code == 0, done.output
+    written = everything(tmp_path / "to")
+    is_nifti = form != "nnunet"
+    if (to == "nifti") == is_nifti and to != "both":
+        assert sorted(written) == sorted(everything(tmp_path / "as"))
+    assert any(name.endswith(".nii.gz") for name in written) == (to != "npz")
+    assert {"case_000.npz", "case_000.pkl"} <= {*written} or to == "nifti"
+    if to == "both":  # find_pairs reads the .npz files; read the others too
+        (tmp_path / "nii").mkdir()
+        for path in (tmp_path / "to").glob("*.nii.gz"):
+            path.rename(tmp_path / "nii" / path.name)
+    expected = find_pairs(tmp_path / "as", small)
+    for place in ["to", *(["nii"] if to == "both" else [])]:
+        found = find_pairs(tmp_path / place, small)  # checks the position against the labels
+        for one, two in zip(expected, found, strict=True):
+            assert one.load().spacing_mm == pytest.approx(two.load().spacing_mm)
+            np.testing.assert_array_equal(one.load().values, two.load().values)
+            np.testing.assert_allclose(
+                two.softmax.header().affine, one.softmax.header().affine, atol=1e-5
+            )
+
+
+def test_plain_arrays_have_no_position_for_nifti(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    file = tmp_path / "t.json"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    base = ("apply", file, "--probs", probs, "--out", tmp_path / "out", "--to")
+    assert "contains no position of its voxels" in str(run(*base, "nifti").exception)
+    assert not (tmp_path / "out").exists()
+    assert run(*base, "npz").exit_code == 0
+    assert len(list((tmp_path / "out").glob("*.npz"))) == 6

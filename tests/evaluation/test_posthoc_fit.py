@@ -267,3 +267,16 @@ def test_invalid_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels
     for path in probs.iterdir():
         np.save(sigmoid / path.name, np.sqrt(np.load(path)))
     assert "sigmoid outputs" in problem(*base, "--probs", sigmoid)
+
+
+@pytest.mark.parametrize("method", ["auto", "dirichlet"])
+def test_the_number_of_jobs_changes_nothing(tmp_path: Path, labels: Path, method: str) -> None:
+    folder = write_predictions(tmp_path / "probs", "nnunet")
+    for jobs in (1, 2):
+        done = run(
+            "calibrate", "--probs", folder, "--labels", labels, "--out", tmp_path / f"{jobs}.json",
+            "--method", method, "--folds", 2, "--jobs", jobs,
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+    one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in (1, 2))
+    assert one == two

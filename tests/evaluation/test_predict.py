@@ -18,6 +18,7 @@ from helpers.trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
 from segcal.data import AcdcSource, find_images, open_dataset, prepare, write_nifti
 from segcal.evaluation import evaluate_run, open_run, predict_case, predict_volumes
 from segcal.models import predict_logits
+from segcal.predictions import find_pairs
 from segcal.training import train
 
 
@@ -482,3 +483,23 @@ def test_3d_networks_slide(tmp_path: Path) -> None:
     found = evaluate_run(tmp_path / "run")
     assert len(found.info.case_names) == 2
     assert found.means()["dsc"] >= 0
+
+
+def test_probabilities_as_npz(run: Path, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(next(source.rglob("*_frame01.nii.gz")), tmp_path / "in" / "x.nii.gz")
+    done = predict_volumes(
+        [run], tmp_path / "in", tmp_path / "out", outputs=["probs", "labels"], to="both"
+    )
+    assert sorted(p.name for p in done.written) == ["x.npz", "x_labels.nii.gz", "x_probs.nii.gz"]
+    (tmp_path / "labels").mkdir()
+    shutil.copy(tmp_path / "out" / "x_labels.nii.gz", tmp_path / "labels" / "x.nii.gz")
+    (pair,) = find_pairs(tmp_path / "out", tmp_path / "labels")  # checks the position
+    assert pair.softmax.format == "nnunet"
+    image = nib.load(tmp_path / "out" / "x_probs.nii.gz")
+    np.testing.assert_array_equal(pair.load().values, np.asarray(image.dataobj).T)
+    assert pair.softmax.spacing_mm == pytest.approx(image.header.get_zooms()[2::-1])
+    again = predict_volumes(
+        [run], tmp_path / "in", tmp_path / "out", outputs=["probs", "labels"], to="both"
+    )
+    assert again.kept == ("x",)

@@ -36,6 +36,16 @@ def value(result: CaseResult, metric: str, region: str = "all", label: str = "al
     return found[0]
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_half_precision_gives_the_numbers_of_its_values_in_single_precision(order: str) -> None:
+    probs, target = make_case()
+    half = np.asarray(probs, np.float16, order=order)
+    found, wanted = (
+        evaluate_case(p, target, SPACING, case="c") for p in (half, half.astype(np.float32))
+    )
+    np.testing.assert_array_equal([r.value for r in found.rows], [r.value for r in wanted.rows])
+
+
 def test_rows_equal_the_parts() -> None:
     probs, target = make_case()
     target[0, :5] = -100
