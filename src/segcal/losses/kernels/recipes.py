@@ -93,7 +93,7 @@ def _sum_with_dice(loss: WeightedSum) -> Recipe | None:
     if "sigmoid" in (pixel.activation, dice.activation):
         return None
     term = DiceTerm(dice.form, dice.over, dice.smooth, dice_weight)
-    return Recipe(*recipe[:-2], weight, term)  # torch.compile of older torch knows no _replace
+    return recipe._replace(weight=weight, dice=term)
 
 
 def _ce_dice(loss: CEDiceLoss) -> Recipe:
