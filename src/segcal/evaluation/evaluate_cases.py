@@ -79,17 +79,18 @@ def write_evaluation(
     report = progress or (lambda done: None)
     measured: Iterable[tuple[CaseResult, dict[str, Any]]]
     if isinstance(cases, Mapping):
-        work = {name: partial(_read_and_measure, read, measure) for name, read in cases.items()}
-        measured = run_all(work, jobs, "", lambda what, done, total: report(done))
-        names, report = [*cases], lambda done: None
+        names += cases
         if POOLED in names:
             raise ValueError(f"Expected no case to be called {POOLED!r}; rename it.")
+        work = {name: partial(_read_and_measure, read, measure) for name, read in cases.items()}
+        measured = run_all(work, jobs, "", lambda what, done, total: report(done))
     else:
         measured = map_in_order(measure, _checked(cases, labels, names), jobs)
     for result, picture in measured:
         slices |= {f"{key}_{len(results)}": array for key, array in picture.items()}
         results.append(result)
-        report(len(results))
+        if not isinstance(cases, Mapping):
+            report(len(results))
     if not results:
         raise ValueError(f"Expected split {split} of {dataset} to have cases, but got none.")
     rows = [row for result in results for row in result.rows]
