@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from segcal.assurance.conformal import Estimate
 from segcal.assurance.histogram import Floats, ProbHistogram
 
 Probs: TypeAlias = ProbHistogram | NDArray[np.floating]
@@ -115,26 +114,18 @@ def fit_rho(probs: Sequence[Probs], volumes: Sequence[float]) -> float:
     return best_rho(np.stack([crps_curve(p, v) for p, v in zip(probs, volumes, strict=True)]))
 
 
-def expected_dice(probs: Probs, inside: Probs, rho: float, coverage: float = 0.9) -> Estimate:
+def expected_dice(probs: Probs, inside: Probs, rho: float) -> float:
     """E[2Σ_A p(z) / (|A| + Σp(z))] over the factor z, for a mask A.
 
-    NaN if the mask is empty and the structure is expected to be absent (Σp below half a voxel).
-
-    Args:
-        probs: probabilities of all voxels, or their histogram.
-        inside: those of the voxels in the mask.
-        rho: correlation of the structure.
-        coverage: of the interval.
+    `probs` are the probabilities of all voxels, `inside` those of the voxels in the mask. NaN if
+    the mask is empty and the structure is expected to be absent (Σp below half a voxel).
     """
     hist, mask = as_histogram(probs), as_histogram(inside)
     if not mask.voxels:
-        nothing = np.nan if hist.expected < 0.5 else 0.0
-        return Estimate(nothing, nothing, nothing)
+        return np.nan if hist.expected < 0.5 else 0.0
     common = given_factor(mask.prob, rho, _FACTORS) @ mask.count
     total = given_factor(hist.prob, rho, _FACTORS) @ hist.count
-    dice = 2 * common / (mask.voxels + total)
-    low, high = np.quantile(dice, [(1 - coverage) / 2, (1 + coverage) / 2])
-    return Estimate(float(dice.mean()), float(low), float(high))
+    return float(np.mean(2 * common / (mask.voxels + total)))
 
 
 def dice_optimal_threshold(probs: Probs, rho: float = 0.0) -> tuple[float, float]:

@@ -69,12 +69,6 @@ class ProbHistogram:
         kept = count[used].astype(np.float64)
         return cls(kept, np.clip(sums[used] / kept, 0, 1), EDGES[used])
 
-    @classmethod
-    def exact(cls, probs: NDArray[Any]) -> Self:
-        """Without binning: one group per voxel."""
-        flat = np.sort(np.asarray(probs, dtype=np.float64).reshape(-1))
-        return cls(np.ones(flat.size), flat, flat)
-
     @property
     def voxels(self) -> float:
         """Number of voxels."""

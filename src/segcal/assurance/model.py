@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,6 @@ from segcal.core.errors import PathError
 from segcal.core.files import write_text
 from segcal.posthoc import Calibrator, calibrator_from
 
-_REMEDY = "give a file that `segcal assure fit` wrote"
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -79,12 +79,11 @@ class ScopeGroup(Part):
 
 
 class FittedCase(Part):
-    """A scan of the fit. The hash of labels is None for a folder of slices."""
+    """A scan of the fit; see `identify`."""
 
     case: str
     patient: str
-    probs_sha256: tuple[str, ...]
-    labels_sha256: str | None
+    identity: tuple[str, str]
 
 
 class Assurance(Part):
@@ -120,19 +119,24 @@ class Assurance(Part):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
-    def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval | None:
-        """The volume interval of structure `s`; None if the fit does not support one."""
+    def own_calibrator(self) -> Calibrator | None:
+        """The calibrator that the file contains."""
+        content = self.calibrator
+        return None if content is None else calibrator_from(content, Path("assurance.json"))
+
+    def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval:
+        """The volume interval of structure `s`; NaN if the fit does not support one."""
         structure = self.structures[s]
         method = method or structure.method
         if method not in structure.intervals:
-            return None
+            return Interval(np.nan, np.nan, np.nan)
         plain = plain_interval(case, s, method, structure.rho, self.coverage)
         fitted = structure.intervals[method]
         return plain.scaled(fitted.bias).widened(fitted.factor)
 
     def dice(self, case: CaseSummary) -> Estimate:
         """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
-        mean = mean_dice([self.structure_dice(case, s) for s in range(len(self.structures))])
+        mean = nanmean([self.structure_dice(case, s) for s in range(len(self.structures))])
         if self.dice_factor is None:
             return Estimate(mean, np.nan, np.nan)
         half = self.dice_factor * dice_scale(mean)
@@ -140,7 +144,7 @@ class Assurance(Part):
 
     def structure_dice(self, case: CaseSummary, s: int) -> float:
         """Expected Dice of the argmax mask of structure `s`."""
-        return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho).mean
+        return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho)
 
     def out_of_scope(self, features: Features) -> str:
         """Why a scan is unlike those of the fit; empty if it is not."""
@@ -154,13 +158,13 @@ class Assurance(Part):
         return "; ".join(reasons)
 
 
-def mean_dice(values: list[float]) -> float:
-    """The mean over structures that have a Dice; NaN if none has."""
+def nanmean(values: Sequence[float]) -> float:
+    """The mean of the values that are not NaN; NaN if none is."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else np.nan
 
 
-def dice_scale(expected: float) -> float:
+def dice_scale(expected: Any) -> Any:
     """Errors of expected Dice grow about in proportion to what is missing to 1."""
     return 1.01 - expected
 
@@ -174,19 +178,17 @@ def deviations(
 
 def load_assurance(path: Path) -> Assurance:
     """Read a file that `segcal assure fit` wrote, or raise a PathError."""
+    remedy = "give a file that `segcal assure fit` wrote"
     try:
-        return Assurance.model_validate(read_json(path))
+        found = Assurance.model_validate(read_json(path))
+        if found.calibrator is not None:
+            calibrator_from(found.calibrator, path)
     except FileNotFoundError as error:
-        raise PathError(path, "does not exist", _REMEDY) from error
+        raise PathError(path, "does not exist", remedy) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise PathError(path, f"is not valid ({where}: {first['msg']})", _REMEDY) from error
+        raise PathError(path, f"is not valid ({where}: {first['msg']})", remedy) from error
     except (OSError, ValueError) as error:
-        raise PathError(path, "is damaged or not an assurance file", _REMEDY) from error
-
-
-def load_own_calibrator(assurance: Assurance, path: Path) -> Calibrator | None:
-    """The calibrator inside the file."""
-    content = assurance.calibrator
-    return None if content is None else calibrator_from(content, path)
+        raise PathError(path, "is damaged or not an assurance file", remedy) from error
+    return found

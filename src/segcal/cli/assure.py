@@ -136,7 +136,7 @@ def apply(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Volumes with intervals, expected Dice, masks, and which scans to review."""
-    from segcal.assurance import apply_assurance, load_assurance, load_own_calibrator
+    from segcal.assurance import apply_assurance, load_assurance
     from segcal.predictions import find_unlabeled
     from segcal.report import write_applied_page
 
@@ -145,7 +145,7 @@ def apply(
     kinds = [kind.strip() for kind in masks.split(",") if kind.strip()]
     with show_progress() as progress:
         results = apply_assurance(
-            assurance, load_own_calibrator(assurance, file), scans, out,
+            assurance, scans, out,
             masks=kinds, jobs=jobs, overwrite=overwrite, progress=progress,  # type: ignore[arg-type]
         )  # fmt: skip
     if any(scan.header is None for scan in scans):
@@ -170,7 +170,7 @@ def check(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Measure on other labeled scans whether the promises hold; exit with 1 if one is broken."""
-    from segcal.assurance import check_assurance, load_assurance, load_own_calibrator
+    from segcal.assurance import check_assurance, load_assurance
     from segcal.predictions import find_pairs
     from segcal.report import write_checked_page
 
@@ -179,7 +179,7 @@ def check(
     opt.warn_unused(pairs.unused)
     with show_progress() as progress:
         result = check_assurance(
-            assurance, load_own_calibrator(assurance, file), pairs, out,
+            assurance, pairs, out,
             patient=patient, jobs=jobs, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     page = write_checked_page(out, assurance, result)
