@@ -88,7 +88,7 @@ def check_assurance(
     pairs: Pairs,
     out: Path,
     *,
-    patient: str | None = None,
+    patient: str | Mapping[str, str] | None = None,
     jobs: int = 1,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,

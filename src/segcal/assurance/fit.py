@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -59,7 +59,7 @@ def fit_assurance(
     min_dice: float = 0.7,
     max_failures: float = 0.1,
     confidence: float = 0.9,
-    patient: str | None = None,
+    patient: str | Mapping[str, str] | None = None,
     jobs: int = 1,
     progress: ProgressCallback = no_progress,
 ) -> Assurance:
@@ -76,8 +76,8 @@ def fit_assurance(
         risk: largest expected share that an outer mask misses, or of an inner mask that is wrong.
         min_dice: a mean Dice below it is a failure.
         max_failures: largest failure rate among accepted scans, with `confidence`.
-        patient: regular expression that finds the patient in a case name; scans of one patient
-            count once. None: each scan is one patient.
+        patient: case → patient, or a regular expression that finds the patient in a case name;
+            scans of one patient count once. None: each scan is one patient.
         jobs: processes.
         progress: called as (what, scans done, scans in total).
     """
@@ -95,8 +95,9 @@ def fit_assurance(
     )
     cases = [one[0] for one in read]
     weights, _ = unit_weights(units, len(units))
-    parts = [np.array(part) for part in make_folds(pairs.names, _FOLDS, patient)]
-    folds = [(part, np.setdiff1d(np.arange(len(cases)), part)) for part in parts]
+    patients = np.unique(units)
+    parts = [np.isin(units, patients[part]) for part in make_folds(patients.tolist(), _FOLDS)]
+    folds = [(np.flatnonzero(part), np.flatnonzero(~part)) for part in parts]
     refused: list[str] = []
     fits, expected = [], []
     for s, name in enumerate(names[1:]):
@@ -186,14 +187,19 @@ class _Structure:
 
     def fit_interval(self, method: Method) -> IntervalFit | None:
         """Bias and conformal factor, and their cross-validated coverage and width."""
-        raw = [
-            plain_interval(case, self.s, method, rho, self.coverage)
-            for case, rho in zip(self.cases, self.rhos, strict=True)
-        ]
+        # The bias is that of the mean: the median of a skewed distribution is far below it.
+        kinds: tuple[Method, Method] = (method, "hard" if method == "hard" else "share")
+        raw, centers = (
+            [
+                plain_interval(case, self.s, kind, rho, self.coverage)
+                for case, rho in zip(self.cases, self.rhos, strict=True)
+            ]
+            for kind in kinds
+        )
         volumes = np.array([case.voxel_ml * case.true_volume(self.s) for case in self.cases])
         plain = list(raw)
         for part, others in self.folds:
-            bias = volume_bias([raw[i] for i in others], volumes[others], self.units[others])
+            bias = volume_bias([centers[i] for i in others], volumes[others], self.units[others])
             for i in part:
                 plain[i] = raw[i].scaled(bias)
         scores = np.array([p.score(v) for p, v in zip(plain, volumes, strict=True)])
@@ -208,7 +214,7 @@ class _Structure:
                 interval = plain[i].widened(own)
                 covered[i], widths[i] = interval.contains(volumes[i]), interval.width
         return IntervalFit(
-            bias=volume_bias(raw, volumes, self.units), factor=factor,
+            bias=volume_bias(centers, volumes, self.units), factor=factor,
             coverage=mean_interval(covered, self.units).mean,
             width_ml=mean_interval(widths, self.units).mean,
         )  # fmt: skip

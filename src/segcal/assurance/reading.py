@@ -31,10 +31,10 @@ def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
         )  # fmt: skip
 
 
-def units_of(pairs: Pairs, patient: str | None) -> NDArray[np.str_]:
-    """The patient of each scan; without a pattern, each scan is one patient."""
-    names = pairs.names
-    return np.array(names if patient is None else [*patients_of(names, patient).values()])
+def units_of(pairs: Pairs, patient: str | Mapping[str, str] | None) -> NDArray[np.str_]:
+    """The patient of each scan; without a pattern or a table, each scan is one patient."""
+    found = patients_of(pairs.names, patient) if isinstance(patient, str) else patient or {}
+    return np.array([found.get(name, name) for name in pairs.names])
 
 
 def identify(pair: Pair) -> tuple[str, str]:
