@@ -1,26 +1,7 @@
 """Decisions from calibrated probabilities: volumes, Dice, masks and referral, with intervals.
 
-Functions over arrays or histograms of one structure:
-
-    ProbHistogram                      probabilities of one structure in one scan
-    expected_volume, volume_quantiles  volume under one hidden factor (ρ) per structure and scan
-    fit_rho, crps, volume_pit          ρ from held-out volumes; scores of a predicted distribution
-    expected_dice                      of a mask
-    dice_optimal_threshold             the mask {p ≥ t} with the largest expected Dice
-    conformal_quantile                 intervals with a guarantee from held-out cases
-    first_controlled                   thresholds of masks that miss, or wrongly include, little
-    margin_losses                      the same as a margin in millimeters
-    referral_limit, clopper_pearson    which cases to accept
-    operating_point                    sensitivity, precision, Dice, volume error of a threshold
-    risk_coverage                      risk–coverage curve and AURC
-
-Commands over files:
-
-    fit_assurance, fit_calibrator      `segcal assure fit`
-    apply_assurance                    `segcal assure apply`
-    check_assurance                    `segcal assure check`
-    Assurance, load_assurance          the file they share
-    CaseSummary, summarize             one scan as histograms of its structures
+Functions over arrays, or over a `ProbHistogram`, of one structure; and `fit_assurance`,
+`apply_assurance` and `check_assurance`, which are the commands of `segcal assure`.
 """
 
 from segcal.core.checks import require_app

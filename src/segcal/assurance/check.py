@@ -170,7 +170,8 @@ def measure(
     sure = 1 - 0.05 / max(len(kept), 1)
     promises = [
         Promise(structure, what, promised,
-                *(mean_interval if "mask" in what else _proportion)(values, units, sure),
+                *np.clip((mean_interval if "mask" in what else _proportion)(values, units, sure),
+                         0, 1).tolist(),
                 len(set(units[~np.isnan(values)])), at_least)
         for structure, what, promised, values, at_least in kept
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +29,11 @@ from segcal.assurance.model import (
     FittedCase,
     IntervalFit,
     OperatingPoint,
-    ScopeGroup,
+    Scope,
     StructureFit,
     deviations,
     dice_scale,
+    group_of,
     nanmean,
 )
 from segcal.assurance.reading import identify, read_labeled, run_all, units_of
@@ -165,9 +167,7 @@ def _check_blockwise(calibrator: Calibrator) -> None:
         raise ValueError(f"--calibrator {calibrator.method} {why}; use temperature")
 
 
-def _read(
-    pair: Pair, calibrator: Calibrator | None
-) -> tuple[CaseSummary, Floats, tuple[str, str]]:
+def _read(pair: Pair, calibrator: Calibrator | None) -> tuple[CaseSummary, Floats, tuple[str, str]]:
     """A scan, the CRPS of each structure and candidate of ρ, and its identity."""
     case = read_labeled(pair, calibrator)
     curves = [crps_curve(case.histogram(s), case.true_volume(s)) for s in range(len(case.count))]
@@ -279,18 +279,17 @@ def operating_point(
     )
 
 
-def _scope(cases: Sequence[CaseSummary]) -> dict[str, ScopeGroup]:
+def _scope(cases: Sequence[CaseSummary]) -> Scope:
     """Medians and scales of the statistics that at least half of the scans have."""
-    out = {}
-    for group in cases[0].features:
-        rows = [case.features.get(group, {}) for case in cases]
-        center, scale = {}, {}
-        for key in sorted({key for row in rows for key in row}):
-            values = np.array([row[key] for row in rows if key in row])
-            if 2 * len(values) >= len(rows):
-                center[key] = float(np.median(values))
-                spread = 1.4826 * float(np.median(np.abs(values - center[key])))
-                scale[key] = max(spread, _SMALLEST_SCALE)
-        worst = [max(deviations(row, center, scale).values(), default=0.0) for row in rows]
-        out[group] = ScopeGroup(center=center, scale=scale, limit=max(_SCOPE_LIMIT, *worst))
-    return out
+    center, scale = {}, {}
+    for key in sorted({key for case in cases for key in case.features}):
+        values = np.array([case.features[key] for case in cases if key in case.features])
+        if 2 * len(values) >= len(cases):
+            center[key] = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - center[key])))
+            scale[key] = max(spread, _SMALLEST_SCALE)
+    limit: dict[str, float] = defaultdict(lambda: _SCOPE_LIMIT)
+    for case in cases:
+        for key, value in deviations(case.features, center, scale).items():
+            limit[group_of(key)] = max(limit[group_of(key)], value)
+    return Scope(center=center, scale=scale, limit=limit)

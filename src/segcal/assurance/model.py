@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segcal.assurance.conformal import Estimate, Referral
 from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
-from segcal.assurance.summary import CaseSummary, Features
+from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.core.files import write_text
@@ -70,12 +70,14 @@ class StructureFit(Part):
     operating_points: tuple[OperatingPoint, ...]
 
 
-class ScopeGroup(Part):
-    """Center and scale of each statistic, and the largest deviation among the scans of the fit."""
+class Scope(Part):
+    """Center and scale of each statistic, and for each group (confidence, shape, intensity) the
+    largest deviation among the scans of the fit.
+    """
 
     center: dict[str, float]
     scale: dict[str, float]
-    limit: float
+    limit: dict[str, float]
 
 
 class FittedCase(Part):
@@ -109,7 +111,7 @@ class Assurance(Part):
     structures: tuple[StructureFit, ...]
     dice_factor: float | None
     referral: Referral | None
-    scope: dict[str, ScopeGroup]
+    scope: Scope
     refused: tuple[str, ...]
     cases: tuple[FittedCase, ...]
     versions: dict[str, str]
@@ -146,16 +148,14 @@ class Assurance(Part):
         """Expected Dice of the argmax mask of structure `s`."""
         return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho)
 
-    def out_of_scope(self, features: Features) -> str:
+    def out_of_scope(self, features: dict[str, float]) -> str:
         """Why a scan is unlike those of the fit; empty if it is not."""
-        reasons = []
-        for name, group in self.scope.items():
-            found = deviations(features.get(name, {}), group.center, group.scale)
-            worst = max(found, key=lambda key: found[key], default=None)
-            if worst is not None and found[worst] > group.limit:
-                seen, value = group.center[worst], features[name][worst]
-                reasons.append(f"{name}: {worst} is {value:.3g}, in the fit about {seen:.3g}")
-        return "; ".join(reasons)
+        center, limit = self.scope.center, self.scope.limit
+        found = deviations(features, center, self.scope.scale)
+        worst = max(found, key=lambda key: found[key] / limit[group_of(key)])
+        if found[worst] <= limit[group_of(worst)]:
+            return ""
+        return f"{worst} is {features[worst]:.3g}, in the fit about {center[worst]:.3g}"
 
 
 def nanmean(values: Sequence[float]) -> float:
@@ -174,6 +174,11 @@ def deviations(
 ) -> dict[str, float]:
     """How far each statistic is from its center, in units of its scale."""
     return {k: abs(features[k] - center[k]) / scale[k] for k in center if k in features}
+
+
+def group_of(statistic: str) -> str:
+    """Such as "shape"."""
+    return statistic.partition(":")[0]
 
 
 def load_assurance(path: Path) -> Assurance:

@@ -13,9 +13,6 @@ from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
 from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import IGNORED
 
-# A statistic of a scan by group ("confidence", "shape", "intensity") and name.
-Features = dict[str, dict[str, float]]
-
 
 @dataclass(frozen=True)
 class CaseSummary:
@@ -39,7 +36,7 @@ class CaseSummary:
     inside_sums: Floats
     truth: Ints
     overlap: Ints
-    features: Features = field(default_factory=dict)
+    features: dict[str, float] = field(default_factory=dict)
 
     def histogram(self, s: int) -> ProbHistogram:
         """Probabilities of structure `s` in all voxels."""
@@ -130,29 +127,26 @@ def summarize(
         truth.reshape(shape), overlap[1:],
     )  # fmt: skip
     summary.features.update(_features(summary, probs.shape[1:], spacing))
-    if image is not None:
-        summary.features["intensity"] = {
-            f"asinh {what} of channel {c}": float(np.arcsinh(value))
-            for c, channel in enumerate(image)
-            for what, value in (("mean", channel.mean(dtype=float)), ("deviation", channel.std()))
-        }
+    for c, channel in enumerate(() if image is None else image):
+        for what, value in (("mean", channel.mean(dtype=float)), ("deviation", channel.std())):
+            summary.features[f"intensity: asinh {what} of channel {c}"] = float(np.arcsinh(value))
     return summary
 
 
 def _features(
     summary: CaseSummary, shape: tuple[int, ...], spacing: tuple[float, ...]
-) -> Features:
+) -> dict[str, float]:
     """Statistics on scales on which a difference of 0.01 is small."""
-    confidence, sizes = {}, {}
+    out = {}
     for s in range(len(summary.count)):
         hist = summary.histogram(s)
         volume = summary.voxel_ml * max(hist.expected, 1.0)
-        sizes[f"log volume of class {s + 1}"] = float(np.log(volume))
+        out[f"shape: log volume of class {s + 1}"] = float(np.log(volume))
         if hist.expected >= 1:
             doubt = hist.count @ (hist.prob * (1 - hist.prob)) / hist.expected
-            confidence[f"doubt of class {s + 1}"] = float(doubt)
+            out[f"confidence: doubt of class {s + 1}"] = float(doubt)
     extent = np.array((1,) * (3 - len(shape)) + shape) * spacing
     for axis, length, step in zip("zyx", extent, spacing, strict=True):
-        sizes[f"log extent {axis}"] = float(np.log(length))
-        sizes[f"log spacing {axis}"] = float(np.log(step))
-    return {"confidence": confidence, "shape": sizes}
+        out[f"shape: log extent {axis}"] = float(np.log(length))
+        out[f"shape: log spacing {axis}"] = float(np.log(step))
+    return out
