@@ -249,9 +249,9 @@ def _above(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np
 def _labels(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np.intp]:
     """The most probable structure among those above their thresholds; without any, argmax."""
     if not thresholds:
-        return part.argmax(0)
+        return np.asarray(part.argmax(0))
     allowed = np.where(_above(part, thresholds), part[1:], 0)
-    return np.where(allowed.max(0) > 0, allowed.argmax(0) + 1, 0)
+    return np.asarray(np.where(allowed.max(0) > 0, allowed.argmax(0) + 1, 0))
 
 
 def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:

@@ -168,13 +168,12 @@ def measure(
         measures.append(Measure("all", method, f"{key.replace('_', ' ')} share", *share))
     kept = [claim for claim in claims if not np.isnan(claim[3]).all()]
     sure = 1 - 0.05 / max(len(kept), 1)
-    promises = [
-        Promise(structure, what, promised,
-                *np.clip((mean_interval if "mask" in what else _proportion)(values, units, sure),
-                         0, 1).tolist(),
-                len(set(units[~np.isnan(values)])), at_least)
-        for structure, what, promised, values, at_least in kept
-    ]  # fmt: skip
+    promises = []
+    for structure, what, promised, values, at_least in kept:
+        interval = (mean_interval if "mask" in what else _proportion)(values, units, sure)
+        found = Estimate(*np.clip(interval, 0, 1).tolist())
+        patients = len(set(units[~np.isnan(values)]))
+        promises.append(Promise(structure, what, promised, *found, patients, at_least))
     result = CheckResult(len(cases), len(set(units)), promises, measures)
     names = ({"case": c.name, "patient": str(u)} for c, u in zip(cases, units, strict=True))
     return result, volume_rows, [{**n, **r} for n, r in zip(names, case_rows, strict=True)]

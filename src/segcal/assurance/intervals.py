@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from segcal.assurance.conformal import Units, unit_weights
 from segcal.assurance.factor import volume_quantiles
@@ -47,11 +48,9 @@ class Interval(NamedTuple):
         return self.low <= volume <= self.high
 
 
-def volume_bias(
-    intervals: Sequence[Interval], volumes: Sequence[float], units: Units = None
-) -> float:
+def volume_bias(intervals: Sequence[Interval], volumes: ArrayLike, units: Units = None) -> float:
     """Median over patients of true volume / center where both are positive; 1 for few patients."""
-    centers, true = np.array([one.center for one in intervals]), np.asarray(volumes)
+    centers, true = np.array([one.center for one in intervals]), np.asarray(volumes, np.float64)
     known = (true > 0) & (centers > 0)
     ratios = true[known] / centers[known]
     weights, n = unit_weights(None if units is None else np.asarray(units)[known], len(ratios))
