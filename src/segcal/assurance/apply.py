@@ -86,7 +86,7 @@ def judge(assurance: Assurance, case: CaseSummary, plane: Plane | None = None) -
     if outside:
         status, reason = "refer", f"out of scope ({outside})"
     elif rule is None:
-        status, reason = "no rule", "the fit had too few cases for a referral rule"
+        status, reason = "no rule", "the fit supports no referral rule"
     elif np.isnan(dice.mean):
         status, reason = "refer", "no structure is predicted"
     elif dice.mean < rule.limit:
@@ -200,8 +200,9 @@ def _apply_case(
         for kind in masks
         for suffix in _suffixes(kind, assurance)
     }
-    thickest = int(values[0].sum(axis=(1, 2), dtype=np.float64).argmin())
-    for z in range(values.shape[1]) if masks else [thickest]:
+    # Squares, so that many small probabilities do not outweigh the structure.
+    shown = int(np.argmax([((1 - plane.astype(np.float64)) ** 2).sum() for plane in values[0]]))
+    for z in range(values.shape[1]) if masks else [shown]:
         # One slice at a time, so that memory stays constant.
         part = calibrated(
             values[:, z].reshape(len(values), -1), calibrator, BlockReader(from_probs=True)
@@ -210,13 +211,13 @@ def _apply_case(
             found = _above(part, limits[kind]) if kind in _PAIR else [_labels(part, limits[kind])]
             for suffix, mask in zip(_suffixes(kind, assurance), found, strict=True):
                 maps[suffix][z] = mask
-        if z == thickest:
-            plane = _plane(part, None if image is None else image[0, z], limits, spacing)
+        if z == shown:
+            picture = _plane(part, None if image is None else image[0, z], limits, spacing)
     for suffix, mask in maps.items():
         (out / "masks").mkdir(exist_ok=True)
         path = out / "masks" / f"{scan.name}_{suffix}.nii.gz"
         write_nifti(path, mask, _grid(scan.header, mask.shape))
-    return judge(assurance, case, plane)
+    return judge(assurance, case, picture)
 
 
 def _suffixes(kind: MaskKind, assurance: Assurance) -> list[str]:

@@ -41,7 +41,8 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
         f"fitted on {count(len(assurance.cases), 'scan')} of {count(patients, 'patient')}",
     ]  # fmt: skip
     table = {
-        "title": "Cohort", "note": "The most doubtful scans first. Volumes in ml.",
+        "title": "Cohort", "note": "The most doubtful scans first. Volumes in ml. "
+        "Expected Dice is that of the argmax mask.",
         "head": ["scan", "status", "expected Dice", *(s.name for s in assurance.structures),
                  "reason"],
         "rows": [
@@ -68,7 +69,7 @@ def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> 
         "head": ["structure", "what", "promised", "measured", "interval", "patients", "verdict"],
         "rows": [
             [p.structure, p.what, f"{'≥' if p.at_least else '≤'} {p.promised:g}",
-             f"{p.measured:.3f}", _span(p.low, p.high), str(p.patients),
+             f"{p.measured:.3f}", f"{p.low:.3f} to {p.high:.3f}", str(p.patients),
              "broken" if p.broken else "holds"]
             for p in result.promises
         ],
@@ -143,7 +144,7 @@ def _card(name: str, result: CaseResult, largest: Mapping[str, float]) -> dict[s
 
 def _picture(plane: Plane) -> Bytes:
     """Best mask filled, outer mask as a line in the color of its structure, inner mask white."""
-    window = window_of((plane.best > 0) | plane.outer.any(0))
+    window = window_of(plane.best > 0 if plane.best.any() else plane.outer.any(0))
     size = picture_size(plane.image[window], plane.spacing_mm, _SIDE)
     gray = resized(plane.image[window], size, smooth=True)
     out = np.repeat(gray[..., None].astype(np.float64), 3, axis=2)
