@@ -139,4 +139,7 @@ def prepare(
         typer.echo(line)
     for problem in report.skipped:
         typer.echo(f"skipped: {problem}", err=True)
-    typer.echo(f"Next: segcal data check {out}; segcal train --data {out} --out runs/{out.name}")
+    following = f"segcal train --data {out} --out runs/{out.name}"
+    if not report.dataset.splits.train:
+        following = f"segcal evaluate RUN --data {out}"
+    typer.echo(f"Next: segcal data check {out}; {following}")
