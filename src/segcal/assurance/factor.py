@@ -26,11 +26,6 @@ CRPS_LEVELS: Floats = (np.arange(17) + 0.5) / 17
 _FACTORS: Floats = ndtri((np.arange(65) + 0.5) / 65)
 
 
-def as_histogram(probs: Probs) -> ProbHistogram:
-    """A histogram as it is; probabilities (*S) of one structure are binned."""
-    return probs if isinstance(probs, ProbHistogram) else ProbHistogram.of(probs)
-
-
 def given_factor(prob: Floats, rho: float, z: Floats) -> Floats:
     """(Z, B): the probability of each group given the factor, Φ((Φ⁻¹(p) − √ρ·z)/√(1−ρ))."""
     x = ndtri(prob)
@@ -41,7 +36,7 @@ def given_factor(prob: Floats, rho: float, z: Floats) -> Floats:
 
 def expected_volume(probs: Probs, voxel_ml: float = 1.0) -> float:
     """Σp times the volume of a voxel; it does not depend on ρ."""
-    return voxel_ml * as_histogram(probs).expected
+    return voxel_ml * ProbHistogram.of(probs).expected
 
 
 def volume_quantiles(probs: Probs, rho: float, levels: ArrayLike, voxel_ml: float = 1.0) -> Floats:
@@ -54,7 +49,7 @@ def volume_quantiles(probs: Probs, rho: float, levels: ArrayLike, voxel_ml: floa
         >>> volume_quantiles(np.full(400, 0.5), 0.0, [0.5, 0.975]).round(1).tolist()
         [200.0, 219.6]
     """
-    hist = as_histogram(probs)
+    hist = ProbHistogram.of(probs)
     normal = ndtri(np.asarray(levels, dtype=np.float64))
     given = given_factor(hist.prob, rho, np.append(-normal.reshape(-1), 0.0))
     *volumes, median = given @ hist.count
@@ -90,7 +85,7 @@ def crps(quantiles: ArrayLike, value: float) -> float:
 
 def crps_curve(probs: Probs, volume: float) -> Floats:
     """CRPS for each of the candidates of √ρ, relative to the expected volume of the scan."""
-    hist = as_histogram(probs)
+    hist = ProbHistogram.of(probs)
     scale = max(hist.expected, 1.0)
     return np.array(
         [crps(volume_quantiles(hist, r * r, CRPS_LEVELS), volume) / scale for r in ROOT_RHO]
@@ -120,7 +115,7 @@ def expected_dice(probs: Probs, inside: Probs, rho: float) -> float:
     `probs` are the probabilities of all voxels, `inside` those of the voxels in the mask. NaN if
     the mask is empty and the structure is expected to be absent (Σp below half a voxel).
     """
-    hist, mask = as_histogram(probs), as_histogram(inside)
+    hist, mask = ProbHistogram.of(probs), ProbHistogram.of(inside)
     if not mask.voxels:
         return np.nan if hist.expected < 0.5 else 0.0
     common = given_factor(mask.prob, rho, _FACTORS) @ mask.count
@@ -138,7 +133,7 @@ def dice_optimal_threshold(probs: Probs, rho: float = 0.0) -> tuple[float, float
         >>> dice_optimal_threshold(np.array([0.9, 0.4, 0.4, 0.1]))[0] <= 0.4
         True
     """
-    hist = as_histogram(probs)
+    hist = ProbHistogram.of(probs)
     if hist.expected < 0.5:
         return np.inf, np.nan
     given = given_factor(hist.prob, rho, _FACTORS) * hist.count

@@ -60,7 +60,6 @@ def fit_assurance(
     risk: float = 0.1,
     min_dice: float = 0.7,
     max_failures: float = 0.1,
-    confidence: float = 0.9,
     patient: str | Mapping[str, str] | None = None,
     jobs: int = 1,
     progress: ProgressCallback = no_progress,
@@ -77,7 +76,7 @@ def fit_assurance(
         coverage: of volume and Dice intervals.
         risk: largest expected share that an outer mask misses, or of an inner mask that is wrong.
         min_dice: a mean Dice below it is a failure.
-        max_failures: largest failure rate among accepted scans, with `confidence`.
+        max_failures: largest failure rate among accepted scans, with 90 % confidence.
         patient: case → patient, or a regular expression that finds the patient in a case name;
             scans of one patient count once. None: each scan is one patient.
         jobs: processes.
@@ -123,9 +122,9 @@ def fit_assurance(
     referral = None
     if len(true):
         failed = true < min_dice
-        referral = referral_limit(predicted, failed, max_failures, confidence, owners)
+        referral = referral_limit(predicted, failed, max_failures, units=owners)
     if referral is None:
-        need = referral_cases_needed(max_failures, confidence)
+        need = referral_cases_needed(max_failures)
         refused.append(
             f"referral: a failure rate of at most {max_failures:g} needs {need} accepted patients "
             f"without a failure; {int((true < min_dice).sum())} of {len(true)} scans of "
@@ -133,7 +132,7 @@ def fit_assurance(
         )
     return Assurance(
         coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
-        confidence=confidence, structures=tuple(fits), referral=referral, refused=tuple(refused),
+        structures=tuple(fits), referral=referral, refused=tuple(refused),
         calibrator=None if calibrator is None else calibrator_content(calibrator),
         dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=_scope(cases),
         cases=tuple(

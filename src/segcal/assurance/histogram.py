@@ -56,8 +56,10 @@ class ProbHistogram:
     edge: Floats
 
     @classmethod
-    def of(cls, probs: NDArray[Any]) -> Self:
-        """The histogram of probabilities of any shape."""
+    def of(cls, probs: NDArray[Any] | Self) -> Self:
+        """The histogram of probabilities of any shape; a histogram as it is."""
+        if isinstance(probs, cls):
+            return probs
         flat = np.asarray(probs).reshape(-1)
         index = bin_index(flat)
         return cls.from_bins(np.bincount(index, minlength=BINS), np.bincount(index, flat, BINS))

@@ -94,7 +94,7 @@ class Assurance(Part):
     Attributes:
         coverage: of volume and Dice intervals.
         risk: largest expected share that outer masks miss and of inner masks that is wrong.
-        min_dice, max_failures, confidence: the promise of the referral rule.
+        min_dice, max_failures: the promise of the referral rule.
         dice_factor: half width of a Dice interval is this times 1.01 − expected Dice.
         referral: the rule; None if the cases do not support it.
         refused: promises that the cases do not support, with what they need.
@@ -106,7 +106,6 @@ class Assurance(Part):
     risk: Share
     min_dice: Share
     max_failures: Share
-    confidence: Share
     calibrator: dict[str, Any] | None
     structures: tuple[StructureFit, ...]
     dice_factor: float | None

@@ -144,7 +144,8 @@ def _card(name: str, result: CaseResult, largest: Mapping[str, float]) -> dict[s
 
 def _picture(plane: Plane) -> Bytes:
     """Best mask filled, outer mask as a line in the color of its structure, inner mask white."""
-    window = window_of(plane.best > 0 if plane.best.any() else plane.outer.any(0))
+    shown = plane.best if plane.best.any() else plane.outer.any(0)
+    window = window_of(np.asarray(shown > 0))
     size = picture_size(plane.image[window], plane.spacing_mm, _SIDE)
     gray = resized(plane.image[window], size, smooth=True)
     out = np.repeat(gray[..., None].astype(np.float64), 3, axis=2)
