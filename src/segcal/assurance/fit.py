@@ -248,7 +248,7 @@ def _fit_structure(
     points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
     best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
     return StructureFit(
-        name=name, label=s + 1, rho=rho,
+        name=name, rho=rho,
         method=min(intervals, key=lambda m: intervals[m].width_ml, default="factor"),
         intervals=intervals, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),

@@ -52,7 +52,6 @@ class StructureFit(Part):
     """One structure. None: the cases do not support the promise, or no threshold keeps it.
 
     Attributes:
-        name, label: of the class.
         rho: correlation of the one-factor model.
         method: the kind of volume interval that is used, the narrowest of `intervals`.
         outer, inner: thresholds of the conformal masks.
@@ -60,7 +59,6 @@ class StructureFit(Part):
     """
 
     name: str
-    label: int
     rho: float
     method: Method
     intervals: dict[Method, IntervalFit]
