@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from segcal.evaluation.finished_run import SPLITS, differences, evaluate_run, open_run
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
+    from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
     "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
     "audit_predictions", "check_num_classes", "check_rules", "differences",
-    "evaluate_run", "fit_pairs", "make_networks", "open_run",
+    "evaluate_run", "export_predictions", "fit_pairs", "make_networks", "open_run",
     "parse_rule", "predict_case", "predict_volumes", "read_evaluation", "write_evaluation",
 ]  # fmt: skip
 
@@ -42,6 +43,7 @@ _LAZY = {
     "finished_run": ("SPLITS", "differences", "evaluate_run", "open_run"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),
+    "run_export": ("export_predictions",),
 }
 __getattr__, __dir__ = lazy_exports(
     __name__,
