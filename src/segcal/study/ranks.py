@@ -49,7 +49,8 @@ def write_ranking(
         for name, table in ranking.tables.items():
             write_frame(draft / f"{name}.csv", table)
         write_ranks(draft / "ranks.csv", ranking.ranks)
-        write_json(draft / _SOURCE, source)
+        # First: a kill while the tables move leaves a folder that the same command may complete.
+        write_json(folder / _SOURCE, source)
 
 
 def check_ranking_folder(folder: Path, cases: Sequence[Path], overwrite: bool) -> None:
