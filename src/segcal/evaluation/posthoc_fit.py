@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,27 @@ from segcal.evaluation.posthoc_choice import AUTO, CANDIDATES, JUDGED, NONE, Cho
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
 from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
-from segcal.predictions import IGNORED, LoadedCase, Pairs, name_file_in_errors
+from segcal.predictions import IGNORED, LoadedCase, name_file_in_errors
 from segcal.stats import make_folds, patients_of
+
+
+class HeldOutFile(Protocol):
+    """A case on the disk: a `Pair` of files, or the prediction of a run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    def load(self) -> LoadedCase: ...
+
+
+class HeldOutCases(Protocol):
+    """All cases of one network, such as `Pairs`."""
+
+    @property
+    def folder(self) -> Path: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[HeldOutFile]: ...
 
 
 @dataclass(frozen=True)
@@ -34,14 +54,14 @@ class Fitted:
 
 
 def fit_pairs(
-    pairs: Pairs,
+    pairs: HeldOutCases,
     method: str,
     *,
     from_probs: bool,
     region: str = "all",
     balance: Balance = "none",
     folds: int = 5,
-    patient: str | None = None,
+    patient: str | Mapping[str, str] | None = None,
     max_voxels: int = 1_000_000,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
@@ -61,15 +81,16 @@ def fit_pairs(
         folds: number of folds, at most one per case or patient; 0 skips cross-validation.
         patient: a regular expression. Cases in which it finds the same text (its first group, if
             it has one) belong to one patient: they stay in one fold and count once in the
-            intervals. None: each case is one patient.
+            intervals. None: each case is one patient. Or a mapping, case → patient.
         progress: called as (what, cases done, cases in total).
     """
     check_choice("region", region, REGIONS)
     check_int("folds", folds, low=0)
     if method == AUTO and (folds < 2 or options):
         raise ValueError("--method auto needs --folds 2 or more, and has no options (--set)")
-    parts = make_folds(pairs.names, folds, patient, seed) if folds else []
-    units = None if patient is None else list(patients_of(pairs.names, patient).values())
+    names = [pair.name for pair in pairs]
+    parts = make_folds(names, folds, patient, seed) if folds else []
+    units = None if patient is None else list(patients_of(names, patient).values())
     methods = CANDIDATES if method == AUTO else {method: options or {}}
     make = {name: partial(make_calibrator, name, **given) for name, given in methods.items()}
     kinds = [new() for new in make.values()]
@@ -79,7 +100,7 @@ def fit_pairs(
     )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()
-        with name_file_in_errors(pair.softmax.path):
+        with name_file_in_errors(pair.path):
             mask = region_mask(case, region)
             sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
         progress("reading", number, len(pairs))
@@ -105,7 +126,7 @@ def fit_pairs(
         "region": region,
         "seed": seed,
         "folds": len(parts),
-        "cases": pairs.names,
+        "cases": names,
         "cross_validation": verdict.as_dict() if verdict is not None else None,
         **({"auto": choice.as_dict()} if choice is not None else {}),
     }
@@ -122,7 +143,7 @@ def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
 
 
 def _choose(
-    pairs: Pairs,
+    pairs: HeldOutCases,
     models: Mapping[str, Mapping[int, Calibrator]],
     from_probs: bool,
     units: Sequence[str] | None,
@@ -132,7 +153,7 @@ def _choose(
     nll: dict[str, list[list[float]]] = {name: [] for name in (NONE, *models)}
     for i, pair in enumerate(pairs):
         case = pair.load()
-        with name_file_in_errors(pair.softmax.path):
+        with name_file_in_errors(pair.path):
             masks = [region_mask(case, name) for name in JUDGED]
             for name, rows in nll.items():
                 if name == NONE:
@@ -147,7 +168,7 @@ def _choose(
 
 
 def _cross_validate(
-    pairs: Pairs,
+    pairs: HeldOutCases,
     models: Mapping[int, Calibrator],
     from_probs: bool,
     region: str,
@@ -159,7 +180,7 @@ def _cross_validate(
     changed = voxels = 0
     for i, pair in enumerate(pairs):
         case = pair.load()
-        with name_file_in_errors(pair.softmax.path):
+        with name_file_in_errors(pair.path):
             before = to_probs(case.values, from_probs=from_probs)
             after = models[i].transform(
                 case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
