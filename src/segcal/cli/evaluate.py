@@ -43,9 +43,9 @@ def evaluate(
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Evaluate a run, or the average of several, on a split of its data, or on an external set (in RUN/external/NAME).
+    """Evaluate a run, or the average of several, on a split of its data, or on an external set.
 
-    Writes cases.csv, bins.npz, slices.npz and evaluation.json.
+    Writes cases.csv, bins.npz, slices.npz and evaluation.json into RUN, or RUN/external/NAME.
     """
     from segcal.config import EvaluationConfig, check_section
     from segcal.core.checks import check_choice

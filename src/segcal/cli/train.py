@@ -137,7 +137,7 @@ def _prepare_nnunet(raw: Path, out: Path | None) -> Path:
     if out is None:
         raise ValueError("--nnunet-raw needs --out: the data set is prepared beside it")
     if not raw.exists() and "nnUNet_raw" in os.environ:
-        raw = Path(os.environ["nnUNet_raw"]) / raw
+        raw = Path(os.environ["nnUNet_raw"]) / raw  # noqa: SIM112
     prepared = out.resolve().parent / f"{raw.resolve().name}_prepared"
     source = SOURCES.get("folder")
     try:

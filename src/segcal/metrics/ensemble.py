@@ -47,7 +47,7 @@ def mutual_information(members: Array) -> npt.NDArray[Any]:
         array([0.693])
     """
     p = to_numpy(members)
-    return np.maximum(entropy(p.mean(0)) - entropy(p, axis=1).mean(0), 0)
+    return np.asarray(np.maximum(entropy(p.mean(0)) - entropy(p, axis=1).mean(0), 0))
 
 
 def pair_tables(
