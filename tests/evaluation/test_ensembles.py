@@ -108,7 +108,7 @@ def test_invalid_folds(
     assert line.endswith("fold2: exists already; continue it with --resume")
     assert not (tmp_path / "some" / "fold0").exists()
     plain = tmp_path / "plain"
-    prepare(PhantomSource(cases=6, size=32, slices=2), plain, dtype="uint8", workers=1, folds=0)
+    prepare(PhantomSource(cases=6, size=32, slices=4), plain, dtype="uint8", workers=1, folds=0)
     line = error("--data", plain, "--folds", "all", "--out", tmp_path / "new")
     assert line.startswith(f"segcal: {plain}: has no folds; ")
 
@@ -200,7 +200,7 @@ def test_disagreement_maps(
             size = one.sum() + two.sum()
             dice.append(2 * (one & two).sum() / size if size else 1.0)
         expected[classes[k]] = np.mean(dice)
-    assert min(expected.values()) < 0.9
+    assert min(expected.values()) < 0.99
     expected["mean"] = np.mean(list(expected.values()))
     assert {row["structure"]: float(row["dice"]) for row in rows} == pytest.approx(
         expected, abs=1e-6
