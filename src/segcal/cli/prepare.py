@@ -69,9 +69,6 @@ def make_command(command: str, source: "type[Source]") -> Any:
         prepare(
             source, {name: given[name] for name in own}, **{name: given[name] for name in shared}
         )
-        out = given["out"]
-        train = f"segcal train --data {out} --out runs/{out.name}"
-        typer.echo(f"Next: segcal data check {out}; {train}")
 
     run.__doc__ = inspect.cleandoc(source.__doc__ or "")
     run.__annotations__ = {name: option.annotation for name, option in options.items()}
@@ -142,3 +139,7 @@ def prepare(
         typer.echo(line)
     for problem in report.skipped:
         typer.echo(f"skipped: {problem}", err=True)
+    following = f"segcal train --data {out} --out runs/{out.name}"
+    if not report.dataset.splits.train:
+        following = f"segcal evaluate RUN --data {out}"
+    typer.echo(f"Next: segcal data check {out}; {following}")

@@ -23,10 +23,12 @@ def report_lines(
     note = "" if knows_patients else " (each case counts as one; see --patient)"
     sizes = ", ".join(f"{len(getattr(splits, part))} {part}" for part in PARTS)
     groups = Counter(c.group for c in cases if c.group)
+    readers = sorted({reader for case in cases for reader in case.readers})
     rows = [
         ("parts", f"{sizes}; {count_of(len(splits.folds), 'fold')}"),
         ("images", f"{', '.join(info.channels)}; {info.intensity}; {info.dtype}"),
         ("classes", ", ".join(f"{k} {name}" for k, name in sorted(info.classes.items()))),
+        ("readers", f"{len(readers)} ({', '.join(readers)})" if readers else ""),
         ("spacing", f"{spacing_text(cases)} mm (z, y, x)"),
         ("shape", f"{axis_ranges(np.array([c.shape for c in cases]), 'd')} (recipe {info.recipe})"),
         ("ignored", f"{ignored_share(cases):.1%} of voxels"),

@@ -745,7 +745,7 @@ def dice_kernel(
     inverse = 1.0 / (size + smooth)
     if DICE == LINEAR:
         ratio = (2 * overlap + smooth) * inverse
-        loss = 1.0 - ratio
+        loss = (size - 2 * overlap) * inverse  # 1 − ratio, exactly 0 without pixels
         on_x = -2 * inverse
         on_z = ratio * inverse
     else:

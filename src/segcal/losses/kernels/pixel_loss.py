@@ -217,7 +217,9 @@ def make_plan(
     block = 128 * vector if block_k <= 16 else max(16, 2048 // block_k)
     columns = batch * depth * width
     blocks = -(-columns // block)
-    long = recipe.prior or recipe.dice  # votes of a row are used again; sums are stored less often
+    long = (
+        recipe.prior is not None or recipe.dice is not None
+    )  # votes of a row are used again; sums are stored less often
     run = _run(height, blocks * WARPS, LONGEST_RUN if long else LONGEST_RUN // 4)
     programs = blocks * -(-height // run)
     scale = recipe.penalty_weight / (classes if recipe.class_reduction == "mean" else 1)
@@ -253,7 +255,9 @@ def make_plan(
     }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
     # The limits were chosen for these.
-    suited = packed and constants["SLOTS"] and constants["RZ"] if term is None else not recipe.prior
+    suited = (
+        packed and constants["SLOTS"] and constants["RZ"] if term is None else recipe.prior is None
+    )
 
     def work(kernel: Any, count: int, numbers: Any, constants: Any, limits: dict[int, int]) -> Work:
         limited = block_k in limits and suited and recent and NVIDIA
