@@ -87,7 +87,7 @@ def test_resume_continues_where_folds_are_missing(
 
 
 def test_invalid_folds(
-    folds: Path,
+    data: Path,
     config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,9 +99,8 @@ def test_invalid_folds(
 
     for wrong in ("5", "0,x", ""):
         line = error("--folds", wrong, "--out", tmp_path / "new")
-        assert line == (
-            f"segcal: --folds {wrong}: expected all, or numbers from 0 to 4 separated by commas"
-        )
+        expected = "expected all, or numbers from 0 separated by commas"
+        assert line == f"segcal: --folds {wrong}: {expected}; {data} has 5 folds"
     assert not (tmp_path / "new").exists()
     (tmp_path / "some" / "fold2").mkdir(parents=True)
     line = error("--folds", "0,2", "--out", tmp_path / "some")
@@ -110,7 +109,7 @@ def test_invalid_folds(
     plain = tmp_path / "plain"
     prepare(PhantomSource(cases=6, size=32, slices=4), plain, dtype="uint8", workers=1, folds=0)
     line = error("--data", plain, "--folds", "all", "--out", tmp_path / "new")
-    assert line.startswith(f"segcal: {plain}: has no folds; ")
+    assert line.endswith(f"{plain} has 0 folds")
 
 
 def test_evaluation_of_the_average(
@@ -146,7 +145,7 @@ def test_evaluation_of_the_average(
     two = evaluate_run(pair, out=tmp_path / "two")
     assert two.info.run == "two"
     assert evaluate_run(pair, out=tmp_path / "two").reused
-    with pytest.raises(ValueError, match="was computed with an older checkpoint"):
+    with pytest.raises(ValueError, match="was computed with another checkpoint"):
         evaluate_run([folds / "fold0", folds / "fold2"], out=tmp_path / "two")
     # No case is in the validation part of both.
     with pytest.raises(ValueError, match="to have cases, but got none"):
@@ -258,6 +257,14 @@ def test_calibrator_of_out_of_fold_predictions(
     np.testing.assert_allclose(probs, np.mean(each, axis=0), atol=1e-6)
     np.testing.assert_array_equal(read_map(tmp_path / "out", "confidence"), probs.max(-1))
     np.testing.assert_array_equal(read_map(tmp_path / "out", "labels"), probs.argmax(-1))
+    # A calibrator that needs the voxel size, fitted for one run.
+    predict_volumes([folds / "fold2"], images, tmp_path / "far", calibrator="distance")
+    assert (folds / "fold2" / "calibrator_distance.json").is_file()
+    plain = predict_volumes([folds / "fold2"], images, tmp_path / "plain").written
+    np.testing.assert_array_equal(read_map(tmp_path / "far", "labels"), nib.load(plain[0]).dataobj)
+    assert not np.allclose(
+        read_map(tmp_path / "far", "entropy"), read_map(tmp_path / "plain", "entropy")
+    )
     # A calibrated map is another map.
     capsys.readouterr()
     assert run_cli(monkeypatch, "predict", folds, *options[:4]) == 2
@@ -298,7 +305,7 @@ def test_train_on_a_raw_nnunet_set(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    raw = tmp_path / "nnUNet_raw" / "Dataset007_Toy"
+    raw = tmp_path / "Dataset007_Toy"
     for number in range(5):
         for channel in (0, 1):
             image = scan((32, 32, 3), 2 * number + channel)
@@ -306,9 +313,8 @@ def test_train_on_a_raw_nnunet_set(
         save(raw / "labelsTr" / f"toy{number}.nii.gz", blob((32, 32, 3), (1, 2)))
     about = {"channel_names": {"0": "T1", "1": "T2"}, "labels": {"background": 0, "a": 1, "b": 2}}
     (raw / "dataset.json").write_text(json.dumps({**about, "file_ending": ".nii.gz"}))
-    monkeypatch.setenv("nnUNet_raw", str(raw.parent))
     out = tmp_path / "runs" / "toy"
-    command = ("train", "--config", config, "--nnunet-raw", raw.name, "--out", out)
+    command = ("train", "--config", config, "--nnunet-raw", raw, "--out", out)
     assert run_cli(monkeypatch, *command, "--epochs", 1) == 0
     assert "Dataset007_Toy" in capsys.readouterr().out
     run = open_run(out)

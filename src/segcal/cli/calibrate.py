@@ -47,7 +47,6 @@ def calibrate(
     data: Annotated[
         Path | None, typer.Option(help="The prepared set of RUN, if it has moved.")
     ] = None,
-    checkpoint: opt.Checkpoint = "best",
     device: opt.Device = "auto",
     seed: opt.Seed = 0,
     overwrite: opt.Overwrite = False,
@@ -56,7 +55,6 @@ def calibrate(
 
     The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
     """
-    from segcal.config import EvaluationConfig, check_section
     from segcal.evaluation import calibrator_path, fit_pairs, fit_run
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
@@ -65,18 +63,18 @@ def calibrate(
     if method != "auto":
         make_calibrator(method, **options)
     fit: dict[str, Any] = {
-        "region": region, "balance": balance, "folds": folds, "patient": patient,
+        "region": region, "balance": balance, "folds": folds,
         "max_voxels": max_voxels, "seed": seed, "options": options,
+        **({"patient": patient} if patient else {}),
     }  # fmt: skip
     if run is not None:
         if (logits or probs or labels) is not None:
             raise ValueError("give either RUN, or --probs or --logits with --labels")
         out = out or calibrator_path(run, method)
         check_not_existing([out], overwrite)
-        config = check_section(EvaluationConfig, {"checkpoint": checkpoint}, "segcal calibrate")
         with show_progress() as progress:
             fitted = fit_run(
-                run, method, config=config, data=data, device=device, progress=progress,
+                run, method, data=data, device=device, progress=progress,
                 say=lambda line: typer.echo(f"segcal: {line}", err=True), **fit,
             )  # fmt: skip
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from segcal.core.errors import PathError
+from segcal.core.progress import show_progress
 
 if TYPE_CHECKING:
     from segcal.config import TrainConfig
@@ -118,31 +118,28 @@ def _folds(text: str, data: str) -> list[int]:
     from segcal.data import open_dataset
 
     count = len(open_dataset(data).splits.folds)
-    if count == 0:
-        raise PathError(data, "has no folds", "prepare it with --folds 5, or leave out --folds")
-    if text == "all":
-        return list(range(count))
-    numbers = [int(part) if part.strip().isdecimal() else count for part in text.split(",")]
-    if max(numbers) >= count:
-        expected = f"expected all, or numbers from 0 to {count - 1} separated by commas"
-        raise ValueError(f"--folds {text}: {expected}")
+    parts = text.split(",") if text != "all" else map(str, range(count))
+    numbers = [int(part) if part.strip().isdecimal() else count for part in parts]
+    if not numbers or max(numbers) >= count:
+        expected = "expected all, or numbers from 0 separated by commas"
+        raise ValueError(f"--folds {text}: {expected}; {data} has {count} folds")
     return list(dict.fromkeys(numbers))
 
 
 def _prepare_nnunet(raw: Path, out: Path | None) -> Path:
     """Prepare a raw nnU-Net data set with default options beside the run; returns its folder."""
-    from segcal.cli.prepare import prepare
-    from segcal.data import SOURCES
+    from segcal.data import SOURCES, prepare
 
     if out is None:
         raise ValueError("--nnunet-raw needs --out: the data set is prepared beside it")
-    if not raw.exists() and "nnUNet_raw" in os.environ:
-        raw = Path(os.environ["nnUNet_raw"]) / raw  # noqa: SIM112
     prepared = out.resolve().parent / f"{raw.resolve().name}_prepared"
-    source = SOURCES.get("folder")
     try:
-        prepare(source, {"folder": raw}, out=prepared, recipe=source.recipes()[0])
+        with show_progress() as progress:
+            source = SOURCES.get("folder")(raw)
+            report = prepare(source, prepared, workers=0, progress=progress)
     except PathError as error:
         by_hand = f"use `segcal prepare folder --source {raw} --out DATA` and --data DATA"
         raise PathError(error.path, error.problem, f"{by_hand}: {error.remedy}") from error
+    for line in report.lines():
+        typer.echo(line)
     return prepared

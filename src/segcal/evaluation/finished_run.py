@@ -55,7 +55,7 @@ from segcal.study import (
 SPLITS = ("train", "val", "test")
 # How an error calls these differences of an existing evaluation.
 _WHAT = {
-    "checkpoint_sha256": "an older checkpoint",
+    "checkpoint_sha256": "another checkpoint",
     "data_fingerprint": "other data",
     "calibrator": "another calibrator",
 }
@@ -86,7 +86,7 @@ class FinishedRun(RunRecord):
     def open_data(self, folder: Path | str | None = None) -> PreparedDataset:
         """The prepared set of the training, at its old path or in `folder`."""
         path = Path(folder) if folder is not None else Path(self.config.data.path)
-        remedy = "give the folder of its data with --data"
+        remedy = "give its data with --data to `segcal evaluate` or `segcal calibrate`"
         if folder is None and not path.is_dir():
             problem = f"was trained on {path}, which does not exist"
             raise PathError(self.folder, problem, remedy)
@@ -144,15 +144,16 @@ def open_runs(folders: Path | str | Sequence[Path | str]) -> list[FinishedRun]:
 
     A folder with the runs fold0, fold1, … (`segcal train --folds`) stands for these.
     """
-    runs = []
+    runs: list[FinishedRun] = []
     for folder in [folders] if isinstance(folders, str | Path) else folders:
         path = Path(folder)
         folds = [p.parent for p in path.glob("fold[0-9]*/config.yaml")]
         folds.sort(key=lambda p: (len(p.name), p.name))
-        runs += [
-            open_run(p)
-            for p in ([path] if (path / "config.yaml").is_file() or not folds else folds)
-        ]
+        runs += (
+            [open_run(path)]
+            if (path / "config.yaml").is_file() or not folds
+            else map(open_run, folds)
+        )
     if not runs:
         raise ValueError("Expected argument `runs` to name a run, but got none.")
     first, *others = runs
@@ -217,11 +218,10 @@ def evaluate_run(
     config = config or EvaluationConfig()
     opened = open_runs(run)
     other = opened[0].external_data(data)
-    home = Path(run if isinstance(run, str | Path) else run[0])
-    if not isinstance(run, str | Path) and len(run) > 1:
-        if out is None:
-            raise ValueError("--out is required: the folder for the evaluation of several runs")
-        home = Path(out)
+    folders = [run] if isinstance(run, str | Path) else list(run)
+    if len(folders) > 1 and out is None:
+        raise ValueError("--out is required: the folder for the evaluation of several runs")
+    home = Path(folders[0] if len(folders) == 1 or out is None else out)
     part = split or ("test" if other is None else "all")
     fitted, suffix, folder = None, "", home
     if calibrator is not None:

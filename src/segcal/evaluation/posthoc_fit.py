@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,27 +17,8 @@ from segcal.evaluation.posthoc_choice import AUTO, CANDIDATES, JUDGED, NONE, Cho
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
 from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
-from segcal.predictions import IGNORED, LoadedCase, name_file_in_errors
+from segcal.predictions import IGNORED, LoadedCase, Pairs, name_file_in_errors
 from segcal.stats import make_folds, patients_of
-
-
-class HeldOutFile(Protocol):
-    """A case on the disk: a `Pair` of files, or the prediction of a run."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def path(self) -> Path: ...
-    def load(self) -> LoadedCase: ...
-
-
-class HeldOutCases(Protocol):
-    """All cases of one network, such as `Pairs`."""
-
-    @property
-    def folder(self) -> Path: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[HeldOutFile]: ...
 
 
 @dataclass(frozen=True)
@@ -54,7 +34,7 @@ class Fitted:
 
 
 def fit_pairs(
-    pairs: HeldOutCases,
+    pairs: Pairs,
     method: str,
     *,
     from_probs: bool,
@@ -88,9 +68,8 @@ def fit_pairs(
     check_int("folds", folds, low=0)
     if method == AUTO and (folds < 2 or options):
         raise ValueError("--method auto needs --folds 2 or more, and has no options (--set)")
-    names = [pair.name for pair in pairs]
-    parts = make_folds(names, folds, patient, seed) if folds else []
-    units = None if patient is None else list(patients_of(names, patient).values())
+    parts = make_folds(pairs.names, folds, patient, seed) if folds else []
+    units = None if patient is None else list(patients_of(pairs.names, patient).values())
     methods = CANDIDATES if method == AUTO else {method: options or {}}
     make = {name: partial(make_calibrator, name, **given) for name, given in methods.items()}
     kinds = [new() for new in make.values()]
@@ -100,7 +79,7 @@ def fit_pairs(
     )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
         case = pair.load()
-        with name_file_in_errors(pair.path):
+        with name_file_in_errors(pair.softmax.path):
             mask = region_mask(case, region)
             sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
         progress("reading", number, len(pairs))
@@ -126,7 +105,7 @@ def fit_pairs(
         "region": region,
         "seed": seed,
         "folds": len(parts),
-        "cases": names,
+        "cases": pairs.names,
         "cross_validation": verdict.as_dict() if verdict is not None else None,
         **({"auto": choice.as_dict()} if choice is not None else {}),
     }
@@ -143,7 +122,7 @@ def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
 
 
 def _choose(
-    pairs: HeldOutCases,
+    pairs: Pairs,
     models: Mapping[str, Mapping[int, Calibrator]],
     from_probs: bool,
     units: Sequence[str] | None,
@@ -153,7 +132,7 @@ def _choose(
     nll: dict[str, list[list[float]]] = {name: [] for name in (NONE, *models)}
     for i, pair in enumerate(pairs):
         case = pair.load()
-        with name_file_in_errors(pair.path):
+        with name_file_in_errors(pair.softmax.path):
             masks = [region_mask(case, name) for name in JUDGED]
             for name, rows in nll.items():
                 if name == NONE:
@@ -168,7 +147,7 @@ def _choose(
 
 
 def _cross_validate(
-    pairs: HeldOutCases,
+    pairs: Pairs,
     models: Mapping[int, Calibrator],
     from_probs: bool,
     region: str,
@@ -180,7 +159,7 @@ def _cross_validate(
     changed = voxels = 0
     for i, pair in enumerate(pairs):
         case = pair.load()
-        with name_file_in_errors(pair.path):
+        with name_file_in_errors(pair.softmax.path):
             before = to_probs(case.values, from_probs=from_probs)
             after = models[i].transform(
                 case.values, from_probs=from_probs, spacing_mm=case.spacing_mm

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import PreparedDataset, verify_cases
+from segcal.data import verify_cases
 from segcal.evaluation.finished_run import (
     FinishedRun,
     RunCases,
@@ -27,36 +27,20 @@ from segcal.evaluation.finished_run import (
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
 from segcal.posthoc import Calibrator, load_calibrator, make_calibrator, short_name
-from segcal.predictions import LoadedCase
+from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
 
 
 @dataclass(frozen=True)
-class StoredPrediction:
-    """Logits and labels of a validation case in a temporary file."""
+class ValidationPair(Pair):
+    """The prediction of a validation case and its labels, in the temporary file `label`."""
 
-    name: str
-    path: Path
-    spacing_mm: tuple[float, ...]
+    spacing_mm: tuple[float, ...] = ()
 
     def load(self) -> LoadedCase:
-        with np.load(self.path) as file:
+        with np.load(self.label) as file:
             return LoadedCase(self.name, file["logits"], file["target"], self.spacing_mm, None)
-
-
-@dataclass(frozen=True)
-class StoredPredictions:
-    """All of them; `folder` is that of the run."""
-
-    folder: Path
-    cases: Sequence[StoredPrediction]
-
-    def __len__(self) -> int:
-        return len(self.cases)
-
-    def __iter__(self) -> Iterator[StoredPrediction]:
-        return iter(self.cases)
 
 
 def run_calibrator(
@@ -112,7 +96,6 @@ def fit_run(
     device: str = "auto",
     say: Callable[[str], None] = print,
     progress: ProgressCallback = no_progress,
-    patient: str | None = None,
     **options: Any,
 ) -> Fitted:
     """Fit a calibrator on the validation cases of a run; they are predicted first.
@@ -124,58 +107,42 @@ def fit_run(
         run: the folder that `segcal train` wrote.
         config: checkpoint, flips and average of the prediction.
         data, device, say: as in `evaluate_run`.
-        method, options, progress: as in `fit_pairs`.
-        patient: as in `fit_pairs`; by default the patients of the prepared set.
+        method, options, progress: as in `fit_pairs`; patients are by default those of the set.
     """
     config = config or EvaluationConfig()
     runs = open_runs(run)
-    names: dict[str, str] = {}
-    cases = []
     for member in runs:
         member.checkpoint(config.checkpoint)
-    with TemporaryDirectory() as folder:
-        for number, member in enumerate(runs, start=1):
+    total = sum(len(member.info.cases[FITTED_ON]) for member in runs)
+    patients: dict[str, str] = {}
+    pairs: list[Pair] = []
+    with TemporaryDirectory() as folder, reproducible_float32():
+        for member in runs:
             dataset = member.open_data(data)
-            for case in _predict(member, dataset, Path(folder), config, device, say):
-                if case.name in names:
-                    problem = f"has validation case {case.name} of another fold"
-                    raise PathError(member.folder, problem, "calibrate one run at a time")
-                names[case.name] = dataset[case.name].patient
-                cases.append(case)
-                what = "predicting" if len(runs) == 1 else f"predicting fold {number}"
-                progress(what, len(cases), sum(len(r.info.cases[FITTED_ON]) for r in runs))
-        several = len(set(names.values())) < len(names)
-        fitted = fit_pairs(
-            StoredPredictions(Path(run), cases), method, from_probs=False,
-            patient=patient or (names if several else None), progress=progress, **options,
-        )  # fmt: skip
+            cases = dataset.part(FITTED_ON, member.config.data.fold)
+            member.check_unseen(cases, FITTED_ON)
+            verify_cases(cases)
+            scans = {case.name: case.properties.voxels_sha256 for case in cases}
+            seen = member.seen(scans, FITTED_ON)
+            if seen:
+                say(member.describe_seen(seen))
+            inputs = RunCases(member, dataset, cases)
+            for case in predicted_cases([member], inputs, config, choose_device(device)):
+                if case.logits is None:
+                    raise ValueError(f"{member.folder}: case {case.name}: {NO_LOGITS}")
+                path = Path(folder, f"{case.name}.npz")
+                np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
+                shape = tuple(case.logits.shape)
+                file = SoftmaxFile(case.name, "npz", (member.folder,), shape)
+                pairs.append(ValidationPair(file, path, spacing_mm=case.spacing_mm))
+                patients[case.name] = dataset[case.name].patient
+                progress("predicting", len(pairs), total)
+        if len(set(patients.values())) < len(pairs):
+            options.setdefault("patient", patients)
+        found = Pairs(Path(run), tuple(pairs), ())
+        fitted = fit_pairs(found, method, from_probs=False, progress=progress, **options)
     fitted.calibrator.about |= _identity(runs, config)
     return fitted
-
-
-def _predict(
-    run: FinishedRun,
-    dataset: PreparedDataset,
-    folder: Path,
-    config: EvaluationConfig,
-    device: str,
-    say: Callable[[str], None],
-) -> Iterator[StoredPrediction]:
-    """Predict the validation cases of a run into `folder`."""
-    cases = dataset.part(FITTED_ON, run.config.data.fold)
-    run.check_unseen(cases, FITTED_ON)
-    verify_cases(cases)
-    seen = run.seen({case.name: case.properties.voxels_sha256 for case in cases}, FITTED_ON)
-    if seen:
-        say(run.describe_seen(seen))
-    inputs = RunCases(run, dataset, cases)
-    with reproducible_float32():
-        for case in predicted_cases([run], inputs, config, choose_device(device)):
-            if case.logits is None:
-                raise ValueError(f"{run.folder}: case {case.name}: {NO_LOGITS}")
-            path = folder / f"{case.name}.npz"
-            np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
-            yield StoredPrediction(case.name, path, case.spacing_mm)
 
 
 def _identity(runs: Sequence[FinishedRun], config: EvaluationConfig) -> dict[str, Any]:

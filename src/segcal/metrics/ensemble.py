@@ -25,13 +25,7 @@ def entropy(probs: Array, axis: int = 0) -> npt.NDArray[Any]:
 
 
 def probability_variance(members: Array) -> npt.NDArray[Any]:
-    """(*S): variance over the members of (M, K, *S) probabilities, mean over the classes.
-
-    Example:
-        >>> members = np.array([[[0.2], [0.8]], [[0.6], [0.4]]])  # 2 members, 2 classes, 1 voxel
-        >>> probability_variance(members).round(3)
-        array([0.04])
-    """
+    """(*S): variance over the members of (M, K, *S) probabilities, mean over the classes."""
     return np.asarray(to_numpy(members).var(0).mean(0))
 
 

@@ -61,11 +61,6 @@ class Pair:
         """Name of the case."""
         return self.softmax.name
 
-    @property
-    def path(self) -> Path:
-        """The file of the prediction."""
-        return self.softmax.path
-
     def load(self) -> LoadedCase:
         """Read the case; errors name the file."""
         target, spacing = self._read_target()
