@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -53,7 +52,7 @@ _DISAGREEMENT: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] =
     "mutual_information": mutual_information,
 }
 OUTPUTS = tuple(_MAPS)
-PAIRWISE_DICE = "pairwise_dice.csv"
+PAIRWISE_DICE, _COLUMNS = "pairwise_dice.csv", ("case", "structure", "dice")
 
 
 @dataclass(frozen=True)
@@ -192,11 +191,9 @@ def _write_pairwise_dice(
         tables = pair_tables(np.stack([predicted_labels(p) for p in members]), members.shape[1])
         dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
         dice["mean"] = float(np.mean([*dice.values()]))
-    path, rows = folder / PAIRWISE_DICE, []
+    path = folder / PAIRWISE_DICE
+    rows = pd.DataFrame([(case, *row) for row in dice.items()], columns=_COLUMNS)
     if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.reader(file) if row[:1] not in ([], ["case"], [case])]
-    rows += [[case, name, f"{value:.6f}"] for name, value in dice.items()]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([["case", "structure", "dice"], *rows])
-    write_text(path, text.getvalue())
+        old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)
+        rows = pd.concat([old[old["case"] != case], rows])
+    write_text(path, rows.to_csv(index=False, float_format="%.6f"))

@@ -61,11 +61,6 @@ def mean_pairwise_dice(tables: npt.NDArray[np.int64], labels: tuple[int, ...]) -
     """Mean Dice of a structure with these labels over the tables of `pair_tables`.
 
     Two empty masks have 1; NaN for a single member, which forms no pair.
-
-    Example:
-        >>> maps = np.array([[0, 1, 1], [0, 1, 0], [0, 0, 0]])
-        >>> round(mean_pairwise_dice(pair_tables(maps, 2), (1,)), 3)  # 2/3, 0 and 0
-        0.222
     """
     values = [dsc_from_confusion(table, labels) for table in tables]
     return float(np.mean(values)) if values else float("nan")
