@@ -12,11 +12,14 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from helpers.assurance_phantoms import write_phantoms
+from helpers.runs import phantom, settings
 from helpers.softmax_files import FORMS, SPACING_ZYX, write_nifti, write_predictions
 from segcal.assurance import Assurance, load_assurance
 from segcal.cli import app
 from segcal.core.errors import PathError
+from segcal.evaluation import export_predictions, open_run
 from segcal.posthoc import TemperatureScaling
+from segcal.training import train
 
 OPTIONS = ("--min-dice", 0.5, "--max-failures", 0.2)
 
@@ -149,6 +152,41 @@ def test_scans_of_the_fit_are_no_check(file: Path, data: Path, tmp_path: Path) -
                     data / "fit" / "labels", "--out", tmp_path / "out", code=1)  # fmt: skip
     assert isinstance(result.exception, PathError)
     assert not (tmp_path / "out").exists()
+    # Predicted again, so that the file differs: recognized by name and labels.
+    again = tmp_path / "again"
+    probs = np.asarray(nib.load(data / "fit" / "probs" / "p003_1.nii.gz").dataobj).T
+    write_nifti(again / "probs" / "p003_1.nii.gz", 0.999 * probs + 0.001 / 3)
+    write = ("check", file, "--probs", again / "probs", "--labels", again / "labels")
+    (again / "labels").mkdir()
+    shutil.copy(data / "fit" / "labels" / "p003_1.nii.gz", again / "labels")
+    assert isinstance(segcal(*write, "--out", tmp_path / "out", code=1).exception, PathError)
+    # Another scan of a patient of the fit.
+    label = np.asarray(nib.load(again / "labels" / "p003_1.nii.gz").dataobj).T
+    write_nifti(again / "labels" / "p003_1.nii.gz", np.roll(label, 1, axis=2))
+    by_patient = (*write, "--patient", r"p\d+", "--out", tmp_path / "out")
+    by_patient_fit = fit(data / "fit", tmp_path / "p.json", "--patient", r"p\d+")
+    assert by_patient_fit.cases[0].patient == "p000"
+    refused = segcal("check", tmp_path / "p.json", *by_patient[2:], code=1)
+    assert isinstance(refused.exception, PathError)
+
+
+def test_a_run_in_place_of_files(tmp_path: Path) -> None:
+    """Validation cases fit and test cases check, on the original grid; the same as from files."""
+    run = tmp_path / "run"
+    train(settings(phantom(tmp_path / "data", cases=24, size=32, slices=4), epochs=1), run)
+    segcal("fit", "--run", run, "--out", tmp_path / "a.json", "--calibrator", "none")
+    found = load_assurance(tmp_path / "a.json")
+    patients = export_predictions(run, "val", tmp_path / "val")
+    assert {case.case: case.patient for case in found.cases} == patients
+    names = open_run(run).data_info.classes
+    assert [s.name for s in found.structures] == [names[k] for k in sorted(names)][1:]
+    same = fit(tmp_path / "val", tmp_path / "b.json", "--calibrator", "none",
+               "--ignore-label", 255)  # fmt: skip
+    assert same.structures == found.structures
+    segcal("check", tmp_path / "a.json", "--run", run, "--out", tmp_path / "checked")
+    tested = {row["case"] for row in rows(tmp_path / "checked" / "cases.csv")}
+    assert tested == {case.name for case in open_run(run).open_data().part("test")}
+    assert isinstance(segcal("fit", "--out", tmp_path / "c.json", code=1).exception, ValueError)
 
 
 def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from segcal.assurance import (
     operating_point,
     referral_cases_needed,
     referral_limit,
-    risk_bounds,
     risk_coverage,
 )
 
@@ -48,8 +47,7 @@ def test_coverage_is_that_promised() -> None:
 
 def test_risk_control_by_hand() -> None:
     losses = np.array([[0.0, 0.1, 0.4], [0.0, 0.3, 0.6]])
-    np.testing.assert_allclose(risk_bounds(losses), [1 / 3, 1.4 / 3, 2 / 3])
-    np.testing.assert_allclose(risk_bounds(losses, ["a", "a"]), [0.5, 0.6, 0.75])
+    # (n·R̂ + 1)/(n + 1) is 1/3, 1.4/3, 2/3; of one patient with two scans 0.5, 0.6, 0.75.
     edges = np.array([0.1, 0.5, 0.9])
     assert first_controlled(edges[::-1], losses[:, ::-1], 0.5) == 0.5
     assert first_controlled(edges[::-1], losses[:, ::-1], 0.4) == 0.1
@@ -127,3 +125,7 @@ def test_risk_coverage_by_hand() -> None:
     np.testing.assert_allclose(curve.risk, [0, 0.15, 0.3])
     np.testing.assert_allclose(curve.coverage, [1 / 3, 2 / 3, 1])
     assert curve.aurc == pytest.approx(0.15)
+    weighted = risk_coverage([0.1, 0.9, 0.5], [0.6, 0.0, 0.3], [1, 0.5, 0.5])
+    np.testing.assert_allclose(weighted.risk, [0, 0.15, 0.375])
+    np.testing.assert_allclose(weighted.coverage, [0.25, 0.5, 1])
+    assert weighted.aurc == pytest.approx(0.25 * 0 + 0.25 * 0.15 + 0.5 * 0.375)

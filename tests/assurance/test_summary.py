@@ -70,6 +70,11 @@ def test_intervals_by_hand() -> None:
     cases = [interval] * 6
     assert volume_bias(cases, [11, 12, 9, 0, 12, 15]) == 1.2  # the absent one does not count
     assert volume_bias(cases[:4], [11, 12, 9, 15]) == 1.0
+    # Three scans of one patient count once: the median of five patients.
+    again = [*cases, interval, interval]
+    volumes, patients = [11, 12, 9, 8, 13, 15, 15, 15], [*"abcdeeee"]
+    assert volume_bias(again, volumes, patients) == 1.1
+    assert volume_bias(again, volumes) > 1.1
     case = summarize(*phantom(3))
     share, hard, constant = (
         plain_interval(case, 0, kind, 0.1, 0.9) for kind in ("share", "hard", "constant")

@@ -24,10 +24,11 @@ from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import Grid, Header, read_image, write_nifti
 from segcal.posthoc import BlockReader, Calibrator
-from segcal.predictions import Unlabeled, name_file_in_errors
+from segcal.predictions import SoftmaxFile, Unlabeled, name_file_in_errors
 
 MaskKind: TypeAlias = Literal["argmax", "dice", "threshold", "inner", "outer"]
 MASKS: tuple[MaskKind, ...] = get_args(MaskKind)
+_PAIR = ("inner", "outer")  # masks that may overlap: one file per structure
 Status: TypeAlias = Literal["accept", "refer", "no rule"]
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -41,7 +42,6 @@ class Plane:
     inner: NDArray[np.bool_]
     outer: NDArray[np.bool_]
     spacing_mm: tuple[float, float]
-    number: int
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StructureResult:
 
     name: str
     ml: float
-    interval: Interval | None
+    interval: Interval
     expected_dice: float
 
 
@@ -74,11 +74,11 @@ class CaseResult:
 
 def judge(assurance: Assurance, case: CaseSummary, plane: Plane | None = None) -> CaseResult:
     """Volumes, expected Dice and the decision for one scan."""
-    found = []
-    for s, fit in enumerate(assurance.structures):
-        ml = case.voxel_ml * case.hard_volume(s)
-        own = assurance.structure_dice(case, s)
-        found.append(StructureResult(fit.name, ml, assurance.interval(case, s), own))
+    found = tuple(
+        StructureResult(fit.name, case.voxel_ml * case.hard_volume(s),
+                        assurance.interval(case, s), assurance.structure_dice(case, s))
+        for s, fit in enumerate(assurance.structures)
+    )  # fmt: skip
     dice, rule = assurance.dice(case), assurance.referral
     outside = assurance.out_of_scope(case.features)
     status: Status = "accept"
@@ -86,17 +86,16 @@ def judge(assurance: Assurance, case: CaseSummary, plane: Plane | None = None) -
     if outside:
         status, reason = "refer", f"out of scope ({outside})"
     elif rule is None:
-        status, reason = "no rule", "the fit had too few cases for a referral rule"
+        status, reason = "no rule", "the fit supports no referral rule"
     elif np.isnan(dice.mean):
         status, reason = "refer", "no structure is predicted"
     elif dice.mean < rule.limit:
         status, reason = "refer", f"expected Dice {dice.mean:.3f} is below {rule.limit:.3f}"
-    return CaseResult(case.name, dice, status, reason, not outside, tuple(found), plane)
+    return CaseResult(case.name, dice, status, reason, not outside, found, plane)
 
 
 def apply_assurance(
     assurance: Assurance,
-    calibrator: Calibrator | None,
     scans: Sequence[Unlabeled],
     out: Path,
     *,
@@ -108,7 +107,7 @@ def apply_assurance(
     """Write volumes.csv, cases.csv and masks/ to `out`; return the scans, most doubtful first.
 
     Args:
-        assurance: see `load_assurance`; `calibrator` is the one inside it.
+        assurance: see `fit_assurance` and `load_assurance`.
         scans: see `segcal.predictions.find_unlabeled`.
         out: a new folder, complete or not there.
         masks: which masks to write: label maps "argmax", "dice" (largest expected Dice) and
@@ -120,10 +119,11 @@ def apply_assurance(
     for kind in masks:
         check_choice("--masks", kind, MASKS)
         for fit in assurance.structures:
-            if kind in ("inner", "outer") and getattr(fit, kind) is None:
+            if kind in _PAIR and getattr(fit, kind) is None:
                 raise ValueError(f"--masks {kind}: the fit supports none for {fit.name}")
     for scan in scans:
-        check_classes(scan.softmax.path, scan.softmax.num_classes, assurance)
+        check_classes(scan.softmax, assurance)
+    calibrator = assurance.own_calibrator()
     with result_folder(out, overwrite) as partial_out:
         work = {
             scan.name: partial(_apply_case, assurance, calibrator, scan, partial_out, masks)
@@ -151,23 +151,23 @@ def result_folder(out: Path, overwrite: bool) -> Iterator[Path]:
         yield draft
 
 
-def check_classes(path: Path, num_classes: int, assurance: Assurance) -> None:
+def check_classes(file: SoftmaxFile, assurance: Assurance) -> None:
     """Raise a PathError if a prediction has other classes than the fit."""
     fitted = len(assurance.structures) + 1
-    if num_classes != fitted:
-        problem = f"has {num_classes} classes, but the fit had {fitted}"
-        raise PathError(path, problem, "use predictions of the network of the fit")
+    if file.num_classes != fitted:
+        problem = f"has {file.num_classes} classes, but the fit had {fitted}"
+        raise PathError(file.path, problem, "use predictions of the network of the fit")
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Rows with the same keys; NaN is empty."""
     import pandas as pd
 
-    pd.DataFrame(rows).to_csv(path, index=False)
+    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
 
 
 def _case_row(result: CaseResult) -> dict[str, object]:
-    mean, low, high = (round(v, 4) for v in result.dice)
+    mean, low, high = result.dice
     return {
         "case": result.case, "expected_dice": mean, "lower": low, "upper": high,
         "status": result.status, "reason": result.reason,
@@ -177,11 +177,10 @@ def _case_row(result: CaseResult) -> dict[str, object]:
 
 def _volume_rows(result: CaseResult) -> Iterator[dict[str, object]]:
     for one in result.structures:
-        median, low, high = one.interval or (np.nan, np.nan, np.nan)
+        median, low, high = one.interval
         yield {
-            "case": result.case, "structure": one.name, "ml": round(one.ml, 5),
-            "median": round(median, 5), "lower": round(low, 5), "upper": round(high, 5),
-            "expected_dice": round(one.expected_dice, 4),
+            "case": result.case, "structure": one.name, "ml": one.ml, "median": median,
+            "lower": low, "upper": high, "expected_dice": one.expected_dice,
         }  # fmt: skip
 
 
@@ -196,38 +195,44 @@ def _apply_case(
     with name_file_in_errors(scan.softmax.path):
         case = summarize(values, None, spacing, calibrator=calibrator, image=image, name=scan.name)
     limits = _thresholds(assurance, case)
-    one_slice = _Slices(values, calibrator)
-    if masks:
-        grid = _grid(scan.header, values.shape[1:])
-        folder = out / "masks"
-        folder.mkdir(exist_ok=True)
-        for suffix, mask in _masks(masks, one_slice, limits, assurance):
-            write_nifti(folder / f"{scan.name}_{suffix}.nii.gz", mask, grid)
-    return judge(assurance, case, _plane(one_slice, image, limits, spacing))
+    maps = {
+        suffix: np.zeros(values.shape[1:], np.uint8)
+        for kind in masks
+        for suffix in _suffixes(kind, assurance)
+    }
+    # Squares, so that many small probabilities do not outweigh the structure.
+    shown = int(np.argmax([((1 - plane.astype(np.float64)) ** 2).sum() for plane in values[0]]))
+    for z in range(values.shape[1]) if masks else [shown]:
+        # One slice at a time, so that memory stays constant.
+        part = calibrated(
+            values[:, z].reshape(len(values), -1), calibrator, BlockReader(from_probs=True)
+        ).reshape(values[:, z].shape)
+        for kind in masks:
+            found = _above(part, limits[kind]) if kind in _PAIR else [_labels(part, limits[kind])]
+            for suffix, mask in zip(_suffixes(kind, assurance), found, strict=True):
+                maps[suffix][z] = mask
+        if z == shown:
+            picture = _plane(part, None if image is None else image[0, z], limits, spacing)
+    for suffix, mask in maps.items():
+        (out / "masks").mkdir(exist_ok=True)
+        path = out / "masks" / f"{scan.name}_{suffix}.nii.gz"
+        write_nifti(path, mask, _grid(scan.header, mask.shape))
+    return judge(assurance, case, picture)
 
 
-@dataclass(frozen=True)
-class _Slices:
-    """Probabilities of one scan, calibrated one slice at a time, so that memory stays constant."""
-
-    values: NDArray[Any]
-    calibrator: Calibrator | None
-
-    def __getitem__(self, z: int) -> NDArray[np.float32]:
-        part = self.values[:, z]
-        flat = calibrated(
-            part.reshape(len(part), -1), self.calibrator, BlockReader(from_probs=True)
-        )
-        return flat.reshape(part.shape)
-
-    def __len__(self) -> int:
-        return int(self.values.shape[1])
+def _suffixes(kind: MaskKind, assurance: Assurance) -> list[str]:
+    """Endings of the names of the files of a kind of mask."""
+    if kind not in _PAIR:
+        return [kind]
+    names = (fit.name for fit in assurance.structures)
+    return [f"{kind}_{''.join(c if c.isalnum() else '-' for c in name)}" for name in names]
 
 
 def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float]]:
     """The threshold of each structure for each kind of mask; infinite: an empty mask."""
     fits = assurance.structures
     return {
+        "argmax": [],
         "dice": [
             dice_optimal_threshold(case.histogram(s), fit.rho)[0] for s, fit in enumerate(fits)
         ],
@@ -237,49 +242,17 @@ def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float
     }
 
 
-def _masks(
-    kinds: Sequence[MaskKind], slices: _Slices, limits: Mapping[str, Sequence[float]],
-    assurance: Assurance,
-) -> Iterator[tuple[str, Bytes]]:  # fmt: skip
-    """(ending of the file name, mask) of every file; inner and outer masks are bits until then."""
-    structures = assurance.structures
-    bits = np.min_scalar_type(2 ** len(structures) - 1)
-    shape = slices.values.shape[1:]
-    maps = {
-        kind: np.zeros(shape, bits if kind in ("inner", "outer") else np.uint8) for kind in kinds
-    }
-    for z in range(len(slices)):
-        part = slices[z]
-        for kind, found in maps.items():
-            if kind == "argmax":
-                found[z] = part.argmax(0)
-            elif kind in ("dice", "threshold"):
-                found[z] = _label_map(part, limits[kind])
-            else:
-                for s, mask in enumerate(_above(part, limits[kind])):
-                    found[z] |= mask.astype(bits) << s
-    for kind, found in maps.items():
-        if kind not in ("inner", "outer"):
-            yield kind, found
-            continue
-        for s, fit in enumerate(structures):
-            name = "".join(c if c.isalnum() else "-" for c in fit.name)
-            yield f"{kind}_{name}", ((found >> s) & 1).astype(np.uint8)
-
-
 def _above(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np.bool_]:
     """(structures, H, W): {p ≥ t}."""
     return np.asarray(part[1:] >= np.array(thresholds, np.float32)[:, None, None])
 
 
-def _label_map(part: NDArray[np.float32], thresholds: Sequence[float]) -> Bytes:
-    """The structure with the largest probability among those above their thresholds."""
-    labels = np.zeros(part.shape[1:], np.uint8)
-    best = np.zeros(part.shape[1:], np.float32)
-    for label, (p, above) in enumerate(zip(part[1:], _above(part, thresholds), strict=True), 1):
-        chosen = above & (p > best)
-        labels[chosen], best[chosen] = label, p[chosen]
-    return labels
+def _labels(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np.intp]:
+    """The most probable structure among those above their thresholds; without any, argmax."""
+    if not thresholds:
+        return np.asarray(part.argmax(0))
+    allowed = np.where(_above(part, thresholds), part[1:], 0)
+    return np.asarray(np.where(allowed.max(0) > 0, allowed.argmax(0) + 1, 0))
 
 
 def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:
@@ -292,17 +265,14 @@ def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:
 
 
 def _plane(
-    slices: _Slices, image: NDArray[Any] | None, limits: Mapping[str, Sequence[float]],
+    part: NDArray[np.float32], image: NDArray[Any] | None, limits: Mapping[str, Sequence[float]],
     spacing: Sequence[float],
 ) -> Plane:  # fmt: skip
-    """The slice with the largest predicted foreground."""
-    z = int(slices.values[0].sum(axis=(1, 2), dtype=np.float64).argmin())
-    part = slices[z]
-    gray = 1 - part[0] if image is None else image[0, z].astype(np.float64)
+    gray = 1 - part[0] if image is None else image.astype(np.float64)
     low, high = (0.0, 1.0) if image is None else np.quantile(gray, [0.01, 0.99])
     scaled = np.clip((gray - low) / max(high - low, 1e-9), 0, 1)
-    inner, outer = (_above(part, limits[kind]) for kind in ("inner", "outer"))
     return Plane(
-        (255 * scaled).astype(np.uint8), _label_map(part, limits["dice"]), inner, outer,
-        (float(spacing[-2]), float(spacing[-1])), z,
+        (255 * scaled).astype(np.uint8), _labels(part, limits["dice"]).astype(np.uint8),
+        _above(part, limits["inner"]), _above(part, limits["outer"]),
+        (float(spacing[-2]), float(spacing[-1])),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from scipy.special import betaincinv, stdtrit
 
 from segcal.assurance.histogram import Floats
 
-Units = Sequence[str] | None
+Units = Sequence[str] | NDArray[np.str_] | None
 # Shares of cases that a referral rule may accept; few, since each is one more test.
 ACCEPTED_SHARES = (1.0, 0.9, 0.75, 0.5, 0.25)
 
@@ -28,11 +28,6 @@ def unit_weights(units: Units, n: int) -> tuple[Floats, int]:
         return np.ones(n), n
     _, index, size = np.unique(np.asarray(units), return_inverse=True, return_counts=True)
     return 1 / size[index], len(size)
-
-
-def pick(units: Sequence[str], index: NDArray[np.integer]) -> list[str]:
-    """The patients of some scans."""
-    return [units[i] for i in index.tolist()]
 
 
 def cases_needed(coverage: float) -> int:
@@ -57,24 +52,20 @@ def conformal_quantile(scores: ArrayLike, coverage: float, units: Units = None) 
     return float(values[order[reached[0]]]) if len(reached) else math.inf
 
 
-def risk_bounds(losses: Floats, units: Units = None) -> Floats:
-    """(n·R̂ + 1)/(n + 1) for each candidate, from losses (n cases, candidates) in [0, 1]."""
-    weights, n = unit_weights(units, len(losses))
-    return np.asarray((weights @ losses + 1) / (n + 1))
-
-
 def first_controlled(
     candidates: Floats, losses: Floats, alpha: float, units: Units = None
 ) -> float:
-    """The first candidate whose risk bound is at most `alpha`; NaN if there is none.
+    """The first candidate with (n·R̂ + 1)/(n + 1) ≤ `alpha`; NaN if there is none.
 
-    Its expected loss in a new case is at most `alpha` if losses fall from each candidate to the
-    next (conformal risk control, Angelopoulos et al. 2024); else the guarantee holds for many
-    cases, not exactly for few. For outer masks {p ≥ t} candidates are decreasing thresholds, and
-    losses the fraction of the structure that is missed; for inner masks increasing thresholds, and
-    the fraction of the mask that is wrong; for margins see `margin_losses`.
+    R̂ is the mean over patients of losses (n cases, candidates) in [0, 1]. The expected loss in a
+    new case is at most `alpha` if losses fall from each candidate to the next (conformal risk
+    control, Angelopoulos et al. 2024); else the guarantee holds for many cases, not exactly for
+    few. For outer masks {p ≥ t} candidates are decreasing thresholds, and losses the fraction of
+    the structure that is missed; for inner masks increasing thresholds, and the fraction of the
+    mask that is wrong; for margins see `margin_losses`.
     """
-    good = np.flatnonzero(risk_bounds(losses, units) <= alpha + 1e-12)
+    weights, n = unit_weights(units, len(losses))
+    good = np.flatnonzero((weights @ losses + 1) / (n + 1) <= alpha + 1e-12)
     return float(candidates[good[0]]) if len(good) else math.nan
 
 
@@ -198,8 +189,12 @@ class RiskCoverage(NamedTuple):
     aurc: float
 
 
-def risk_coverage(confidence: ArrayLike, risk: ArrayLike) -> RiskCoverage:
+def risk_coverage(
+    confidence: ArrayLike, risk: ArrayLike, weights: ArrayLike | None = None
+) -> RiskCoverage:
     """The risk–coverage curve, and the area under it (AURC; smaller is better).
+
+    `weights` let the scans of a patient count once together; see `unit_weights`.
 
     Example:
         >>> risk_coverage([0.9, 0.5], [0.0, 1.0]).aurc
@@ -207,6 +202,7 @@ def risk_coverage(confidence: ArrayLike, risk: ArrayLike) -> RiskCoverage:
     """
     order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
     risks = np.asarray(risk, np.float64)[order]
-    number = np.arange(1, len(risks) + 1)
-    means = risks.cumsum() / number
-    return RiskCoverage(number / len(risks), means, float(means.mean()))
+    share = np.ones(len(risks)) if weights is None else np.asarray(weights, np.float64)[order]
+    total = share.cumsum()
+    means = (share * risks).cumsum() / total
+    return RiskCoverage(total / total[-1], means, float(np.average(means, weights=share)))

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, ndtri
 
-from segcal.assurance.conformal import Estimate
 from segcal.assurance.histogram import Floats, ProbHistogram
 
 Probs: TypeAlias = ProbHistogram | NDArray[np.floating]
@@ -25,11 +24,6 @@ Probs: TypeAlias = ProbHistogram | NDArray[np.floating]
 ROOT_RHO: Floats = np.linspace(0, 0.96, 25)
 CRPS_LEVELS: Floats = (np.arange(17) + 0.5) / 17
 _FACTORS: Floats = ndtri((np.arange(65) + 0.5) / 65)
-
-
-def as_histogram(probs: Probs) -> ProbHistogram:
-    """A histogram as it is; probabilities (*S) of one structure are binned."""
-    return probs if isinstance(probs, ProbHistogram) else ProbHistogram.of(probs)
 
 
 def given_factor(prob: Floats, rho: float, z: Floats) -> Floats:
@@ -42,7 +36,7 @@ def given_factor(prob: Floats, rho: float, z: Floats) -> Floats:
 
 def expected_volume(probs: Probs, voxel_ml: float = 1.0) -> float:
     """Σp times the volume of a voxel; it does not depend on ρ."""
-    return voxel_ml * as_histogram(probs).expected
+    return voxel_ml * ProbHistogram.of(probs).expected
 
 
 def volume_quantiles(probs: Probs, rho: float, levels: ArrayLike, voxel_ml: float = 1.0) -> Floats:
@@ -55,7 +49,7 @@ def volume_quantiles(probs: Probs, rho: float, levels: ArrayLike, voxel_ml: floa
         >>> volume_quantiles(np.full(400, 0.5), 0.0, [0.5, 0.975]).round(1).tolist()
         [200.0, 219.6]
     """
-    hist = as_histogram(probs)
+    hist = ProbHistogram.of(probs)
     normal = ndtri(np.asarray(levels, dtype=np.float64))
     given = given_factor(hist.prob, rho, np.append(-normal.reshape(-1), 0.0))
     *volumes, median = given @ hist.count
@@ -91,7 +85,7 @@ def crps(quantiles: ArrayLike, value: float) -> float:
 
 def crps_curve(probs: Probs, volume: float) -> Floats:
     """CRPS for each of the candidates of √ρ, relative to the expected volume of the scan."""
-    hist = as_histogram(probs)
+    hist = ProbHistogram.of(probs)
     scale = max(hist.expected, 1.0)
     return np.array(
         [crps(volume_quantiles(hist, r * r, CRPS_LEVELS), volume) / scale for r in ROOT_RHO]
@@ -115,26 +109,18 @@ def fit_rho(probs: Sequence[Probs], volumes: Sequence[float]) -> float:
     return best_rho(np.stack([crps_curve(p, v) for p, v in zip(probs, volumes, strict=True)]))
 
 
-def expected_dice(probs: Probs, inside: Probs, rho: float, coverage: float = 0.9) -> Estimate:
+def expected_dice(probs: Probs, inside: Probs, rho: float) -> float:
     """E[2Σ_A p(z) / (|A| + Σp(z))] over the factor z, for a mask A.
 
-    NaN if the mask is empty and the structure is expected to be absent (Σp below half a voxel).
-
-    Args:
-        probs: probabilities of all voxels, or their histogram.
-        inside: those of the voxels in the mask.
-        rho: correlation of the structure.
-        coverage: of the interval.
+    `probs` are the probabilities of all voxels, `inside` those of the voxels in the mask. NaN if
+    the mask is empty and the structure is expected to be absent (Σp below half a voxel).
     """
-    hist, mask = as_histogram(probs), as_histogram(inside)
+    hist, mask = ProbHistogram.of(probs), ProbHistogram.of(inside)
     if not mask.voxels:
-        nothing = np.nan if hist.expected < 0.5 else 0.0
-        return Estimate(nothing, nothing, nothing)
+        return np.nan if hist.expected < 0.5 else 0.0
     common = given_factor(mask.prob, rho, _FACTORS) @ mask.count
     total = given_factor(hist.prob, rho, _FACTORS) @ hist.count
-    dice = 2 * common / (mask.voxels + total)
-    low, high = np.quantile(dice, [(1 - coverage) / 2, (1 + coverage) / 2])
-    return Estimate(float(dice.mean()), float(low), float(high))
+    return float(np.mean(2 * common / (mask.voxels + total)))
 
 
 def dice_optimal_threshold(probs: Probs, rho: float = 0.0) -> tuple[float, float]:
@@ -147,7 +133,7 @@ def dice_optimal_threshold(probs: Probs, rho: float = 0.0) -> tuple[float, float
         >>> dice_optimal_threshold(np.array([0.9, 0.4, 0.4, 0.1]))[0] <= 0.4
         True
     """
-    hist = as_histogram(probs)
+    hist = ProbHistogram.of(probs)
     if hist.expected < 0.5:
         return np.inf, np.nan
     given = given_factor(hist.prob, rho, _FACTORS) * hist.count

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segcal.assurance.conformal import (
     Units,
@@ -15,29 +17,28 @@ from segcal.assurance.conformal import (
     conformal_quantile,
     first_controlled,
     mean_interval,
-    pick,
     referral_cases_needed,
     referral_limit,
     unit_weights,
 )
 from segcal.assurance.factor import best_rho, crps_curve, expected_dice
-from segcal.assurance.histogram import EDGES, Floats, bin_index
+from segcal.assurance.histogram import EDGES, Floats, Ints, bin_index
 from segcal.assurance.intervals import METHODS, Method, plain_interval, volume_bias
 from segcal.assurance.model import (
     Assurance,
     FittedCase,
     IntervalFit,
     OperatingPoint,
-    ScopeGroup,
+    Scope,
     StructureFit,
     deviations,
     dice_scale,
-    mean_dice,
+    group_of,
+    nanmean,
 )
-from segcal.assurance.reading import read_labeled, run_all, units_of
+from segcal.assurance.reading import identify, read_labeled, run_all, units_of
 from segcal.assurance.summary import CaseSummary
 from segcal.core.errors import PathError
-from segcal.core.files import file_sha256
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
 from segcal.posthoc import Calibrator, HeldOut, calibrator_content, make_calibrator
@@ -59,8 +60,7 @@ def fit_assurance(
     risk: float = 0.1,
     min_dice: float = 0.7,
     max_failures: float = 0.1,
-    confidence: float = 0.9,
-    patient: str | None = None,
+    patient: str | Mapping[str, str] | None = None,
     jobs: int = 1,
     progress: ProgressCallback = no_progress,
 ) -> Assurance:
@@ -76,9 +76,9 @@ def fit_assurance(
         coverage: of volume and Dice intervals.
         risk: largest expected share that an outer mask misses, or of an inner mask that is wrong.
         min_dice: a mean Dice below it is a failure.
-        max_failures: largest failure rate among accepted scans, with `confidence`.
-        patient: regular expression that finds the patient in a case name; scans of one patient
-            count once. None: each scan is one patient.
+        max_failures: largest failure rate among accepted scans, with 90 % confidence.
+        patient: case → patient, or a regular expression that finds the patient in a case name;
+            scans of one patient count once. None: each scan is one patient.
         jobs: processes.
         progress: called as (what, scans done, scans in total).
     """
@@ -86,29 +86,34 @@ def fit_assurance(
     if len(set(units)) < 2:
         problem, remedy = "holds predictions of one patient", "give at least 9 patients"
         raise PathError(pairs.folder, problem, remedy)
-    if calibrator is not None and calibrator.check_fitted() != pairs.num_classes:
-        has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
-        raise ValueError(f"--calibrator was fitted on {has}")
     if calibrator is not None:
         _check_blockwise(calibrator)
+        if calibrator.check_fitted() != pairs.num_classes:
+            has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
+            raise ValueError(f"--calibrator was fitted on {has}")
     read = run_all(
         {pair.name: partial(_read, pair, calibrator) for pair in pairs}, jobs, "reading", progress
     )
-    cases = [one.summary for one in read]
-    folds = make_folds(pairs.names, _FOLDS, patient)
+    cases = [one[0] for one in read]
+    weights, _ = unit_weights(units, len(units))
+    patients = np.unique(units)
+    parts = [np.isin(units, patients[part]) for part in make_folds(patients.tolist(), _FOLDS)]
+    folds = [(np.flatnonzero(part), np.flatnonzero(~part)) for part in parts]
     refused: list[str] = []
     fits, expected = [], []
     for s, name in enumerate(names[1:]):
-        curves = np.stack([one.curves[s] for one in read])
-        rhos = _out_of_fold_rho(curves, units, folds)
+        curves = np.stack([one[1][s] for one in read])
+        rhos = np.empty(len(cases))
+        for part, others in folds:
+            rhos[part] = best_rho(curves[others], weights[others])
         data = _Structure(cases, s, units, folds, rhos, coverage)
-        fits.append(_fit_structure(data, name, curves, risk, refused))
-        expected.append(data.expected_dice())
-    predicted = np.array([mean_dice(list(row)) for row in np.array(expected).T])
-    true = np.array([mean_dice([c.dice(s) for s in range(len(fits))]) for c in cases])
-    known = ~np.isnan(predicted) & ~np.isnan(true)
-    predicted, true = predicted[known], true[known]
-    owners = pick(units, np.flatnonzero(known))
+        fits.append(_fit_structure(data, name, best_rho(curves, weights), risk, refused))
+        pairs_of = zip(cases, rhos, strict=True)
+        expected.append([expected_dice(c.histogram(s), c.inside(s), rho) for c, rho in pairs_of])
+    predicted = np.array([nanmean(row) for row in zip(*expected, strict=True)])
+    true = np.array([nanmean([c.dice(s) for s in range(len(fits))]) for c in cases])
+    known = ~np.isnan(predicted + true)
+    predicted, true, owners = predicted[known], true[known], units[known]
     errors = np.abs(predicted - true) / dice_scale(predicted)
     dice_factor = conformal_quantile(errors, coverage, owners)
     if not np.isfinite(dice_factor):
@@ -117,30 +122,25 @@ def fit_assurance(
     referral = None
     if len(true):
         failed = true < min_dice
-        referral = referral_limit(predicted, failed, max_failures, confidence, owners)
+        referral = referral_limit(predicted, failed, max_failures, units=owners)
     if referral is None:
-        need = referral_cases_needed(max_failures, confidence)
+        need = referral_cases_needed(max_failures)
         refused.append(
             f"referral: a failure rate of at most {max_failures:g} needs {need} accepted patients "
-            f"without a failure; {_failures(true, min_dice, owners)}"
+            f"without a failure; {int((true < min_dice).sum())} of {len(true)} scans of "
+            f"{len(set(owners))} patients have Dice < {min_dice:g}"
         )
     return Assurance(
         coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
-        confidence=confidence, structures=tuple(fits), referral=referral, refused=tuple(refused),
+        structures=tuple(fits), referral=referral, refused=tuple(refused),
         calibrator=None if calibrator is None else calibrator_content(calibrator),
         dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=_scope(cases),
         cases=tuple(
-            FittedCase(case=one.summary.name, patient=unit, probs_sha256=one.probs_sha256,
-                       labels_sha256=one.labels_sha256)
-            for one, unit in zip(read, units, strict=True)
+            FittedCase(case=case.name, patient=unit, identity=identity)
+            for (case, _, identity), unit in zip(read, units.tolist(), strict=True)
         ),
         versions=versions(),
     )  # fmt: skip
-
-
-def _failures(true: Floats, min_dice: float, owners: Sequence[str]) -> str:
-    failed = int((true < min_dice).sum())
-    return f"{failed} of {len(true)} scans of {len(set(owners))} patients have Dice < {min_dice:g}"
 
 
 def fit_calibrator(
@@ -166,60 +166,39 @@ def _check_blockwise(calibrator: Calibrator) -> None:
         raise ValueError(f"--calibrator {calibrator.method} {why}; use temperature")
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What the fit needs of a scan; `curves` has the CRPS of each structure and candidate of ρ."""
-
-    summary: CaseSummary
-    curves: Floats
-    probs_sha256: tuple[str, ...]
-    labels_sha256: str | None
-
-
-def _read(pair: Pair, calibrator: Calibrator | None) -> _Read:
+def _read(pair: Pair, calibrator: Calibrator | None) -> tuple[CaseSummary, Floats, tuple[str, str]]:
+    """A scan, the CRPS of each structure and candidate of ρ, and its identity."""
     case = read_labeled(pair, calibrator)
     curves = [crps_curve(case.histogram(s), case.true_volume(s)) for s in range(len(case.count))]
-    hashes = tuple(map(file_sha256, pair.softmax.paths))
-    labels = file_sha256(pair.label) if pair.label.is_file() else None  # or a folder of slices
-    return _Read(case, np.stack(curves), hashes, labels)
-
-
-def _out_of_fold_rho(curves: Floats, units: Sequence[str], folds: list[list[int]]) -> Floats:
-    weights, _ = unit_weights(units, len(units))
-    out = np.empty(len(curves))
-    for part in folds:
-        others = np.setdiff1d(np.arange(len(curves)), part)
-        out[part] = best_rho(curves[others], weights[others])
-    return out
+    return case, np.stack(curves), identify(pair)
 
 
 @dataclass(frozen=True)
 class _Structure:
-    """One structure in all scans of the fit."""
+    """One structure in all scans of the fit; `folds` are (scans, other scans)."""
 
     cases: Sequence[CaseSummary]
     s: int
-    units: Sequence[str]
-    folds: list[list[int]]
+    units: NDArray[np.str_]
+    folds: Sequence[tuple[Ints, Ints]]
     rhos: Floats
     coverage: float
 
-    def expected_dice(self) -> list[float]:
-        pairs = zip(self.cases, self.rhos, strict=True)
-        return [expected_dice(c.histogram(self.s), c.inside(self.s), r).mean for c, r in pairs]
-
     def fit_interval(self, method: Method) -> IntervalFit | None:
         """Bias and conformal factor, and their cross-validated coverage and width."""
-        raw = [
-            plain_interval(case, self.s, method, rho, self.coverage)
-            for case, rho in zip(self.cases, self.rhos, strict=True)
-        ]
-        volumes = [case.voxel_ml * case.true_volume(self.s) for case in self.cases]
+        # The bias is that of the mean: the median of a skewed distribution is far below it.
+        kinds: tuple[Method, Method] = (method, "hard" if method == "hard" else "share")
+        raw, centers = (
+            [
+                plain_interval(case, self.s, kind, rho, self.coverage)
+                for case, rho in zip(self.cases, self.rhos, strict=True)
+            ]
+            for kind in kinds
+        )
+        volumes = np.array([case.voxel_ml * case.true_volume(self.s) for case in self.cases])
         plain = list(raw)
-        everyone = np.arange(len(raw))
-        for part in self.folds:
-            others = np.setdiff1d(everyone, part)
-            bias = volume_bias([raw[i] for i in others], [volumes[i] for i in others])
+        for part, others in self.folds:
+            bias = volume_bias([centers[i] for i in others], volumes[others], self.units[others])
             for i in part:
                 plain[i] = raw[i].scaled(bias)
         scores = np.array([p.score(v) for p, v in zip(plain, volumes, strict=True)])
@@ -227,23 +206,21 @@ class _Structure:
         if not np.isfinite(factor):
             return None
         covered, widths = np.zeros(len(plain)), np.zeros(len(plain))
-        for part in self.folds:
-            others = np.setdiff1d(everyone, part)
-            own = conformal_quantile(scores[others], self.coverage, pick(self.units, others))
+        for part, others in self.folds:
+            own = conformal_quantile(scores[others], self.coverage, self.units[others])
             own = own if np.isfinite(own) else factor  # too few scans to leave some out
             for i in part:
                 interval = plain[i].widened(own)
                 covered[i], widths[i] = interval.contains(volumes[i]), interval.width
-        weights, _ = unit_weights(self.units, len(plain))
         return IntervalFit(
-            bias=volume_bias(raw, volumes), factor=factor,
-            coverage=float(np.average(covered, weights=weights)),
-            width_ml=float(np.average(widths, weights=weights)),
+            bias=volume_bias(centers, volumes, self.units), factor=factor,
+            coverage=mean_interval(covered, self.units).mean,
+            width_ml=mean_interval(widths, self.units).mean,
         )  # fmt: skip
 
 
 def _fit_structure(
-    data: _Structure, name: str, curves: Floats, risk: float, refused: list[str]
+    data: _Structure, name: str, rho: float, risk: float, refused: list[str]
 ) -> StructureFit:
     s, cases, units = data.s, data.cases, data.units
     found = {method: data.fit_interval(method) for method in METHODS}
@@ -255,7 +232,7 @@ def _fit_structure(
     size, hits = (np.stack(part) for part in zip(*(c.above(s) for c in cases), strict=True))
     true = hits[:, 0]
     present = true > 0
-    owners = pick(units, np.flatnonzero(present))
+    owners = units[present]
     outer, inner, need = None, None, cases_needed(1 - risk)
     if len(set(owners)) < need:
         has = f"needs {need} patients with the structure, but there are {len(set(owners))}"
@@ -270,9 +247,8 @@ def _fit_structure(
             refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
     points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
     best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
-    weights, _ = unit_weights(units, len(units))
     return StructureFit(
-        name=name, label=s + 1, rho=best_rho(curves, weights),
+        name=name, rho=rho,
         method=min(intervals, key=lambda m: intervals[m].width_ml, default="factor"),
         intervals=intervals, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
@@ -302,18 +278,17 @@ def operating_point(
     )
 
 
-def _scope(cases: Sequence[CaseSummary]) -> dict[str, ScopeGroup]:
+def _scope(cases: Sequence[CaseSummary]) -> Scope:
     """Medians and scales of the statistics that at least half of the scans have."""
-    out = {}
-    for group in cases[0].features:
-        rows = [case.features.get(group, {}) for case in cases]
-        center, scale = {}, {}
-        for key in sorted({key for row in rows for key in row}):
-            values = np.array([row[key] for row in rows if key in row])
-            if 2 * len(values) >= len(rows):
-                center[key] = float(np.median(values))
-                spread = 1.4826 * float(np.median(np.abs(values - center[key])))
-                scale[key] = max(spread, _SMALLEST_SCALE)
-        worst = [max(deviations(row, center, scale).values(), default=0.0) for row in rows]
-        out[group] = ScopeGroup(center=center, scale=scale, limit=max(_SCOPE_LIMIT, *worst))
-    return out
+    center, scale = {}, {}
+    for key in sorted({key for case in cases for key in case.features}):
+        values = np.array([case.features[key] for case in cases if key in case.features])
+        if 2 * len(values) >= len(cases):
+            center[key] = float(np.median(values))
+            spread = 1.4826 * float(np.median(np.abs(values - center[key])))
+            scale[key] = max(spread, _SMALLEST_SCALE)
+    limit: dict[str, float] = defaultdict(lambda: _SCOPE_LIMIT)
+    for case in cases:
+        for key, value in deviations(case.features, center, scale).items():
+            limit[group_of(key)] = max(limit[group_of(key)], value)
+    return Scope(center=center, scale=scale, limit=limit)

@@ -56,8 +56,10 @@ class ProbHistogram:
     edge: Floats
 
     @classmethod
-    def of(cls, probs: NDArray[Any]) -> Self:
-        """The histogram of probabilities of any shape."""
+    def of(cls, probs: NDArray[Any] | Self) -> Self:
+        """The histogram of probabilities of any shape; a histogram as it is."""
+        if isinstance(probs, cls):
+            return probs
         flat = np.asarray(probs).reshape(-1)
         index = bin_index(flat)
         return cls.from_bins(np.bincount(index, minlength=BINS), np.bincount(index, flat, BINS))
@@ -68,12 +70,6 @@ class ProbHistogram:
         used = np.flatnonzero(count)
         kept = count[used].astype(np.float64)
         return cls(kept, np.clip(sums[used] / kept, 0, 1), EDGES[used])
-
-    @classmethod
-    def exact(cls, probs: NDArray[Any]) -> Self:
-        """Without binning: one group per voxel."""
-        flat = np.sort(np.asarray(probs, dtype=np.float64).reshape(-1))
-        return cls(np.ones(flat.size), flat, flat)
 
     @property
     def voxels(self) -> float:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from segcal.assurance.conformal import Units, unit_weights
 from segcal.assurance.factor import volume_quantiles
 from segcal.assurance.summary import CaseSummary
 
@@ -46,11 +48,17 @@ class Interval(NamedTuple):
         return self.low <= volume <= self.high
 
 
-def volume_bias(intervals: Sequence[Interval], volumes: Sequence[float]) -> float:
-    """Median ratio of true volumes to centers where the structure is present; 1 for few scans."""
-    pairs = zip(intervals, volumes, strict=True)
-    ratios = [v / one.center for one, v in pairs if v > 0 and one.center > 0]
-    return float(np.median(ratios)) if len(ratios) >= 5 else 1.0
+def volume_bias(intervals: Sequence[Interval], volumes: ArrayLike, units: Units = None) -> float:
+    """Median over patients of true volume / center where both are positive; 1 for few patients."""
+    centers, true = np.array([one.center for one in intervals]), np.asarray(volumes, np.float64)
+    known = (true > 0) & (centers > 0)
+    ratios = true[known] / centers[known]
+    weights, n = unit_weights(None if units is None else np.asarray(units)[known], len(ratios))
+    if n < 5:
+        return 1.0
+    order = np.argsort(ratios)
+    middle = np.searchsorted(weights[order].cumsum(), n / 2 - 1e-9)
+    return float(ratios[order[middle]])
 
 
 def plain_interval(

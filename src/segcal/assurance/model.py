@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,13 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segcal.assurance.conformal import Estimate, Referral
 from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
-from segcal.assurance.summary import CaseSummary, Features
+from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.core.files import write_text
 from segcal.posthoc import Calibrator, calibrator_from
 
-_REMEDY = "give a file that `segcal assure fit` wrote"
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -52,7 +52,6 @@ class StructureFit(Part):
     """One structure. None: the cases do not support the promise, or no threshold keeps it.
 
     Attributes:
-        name, label: of the class.
         rho: correlation of the one-factor model.
         method: the kind of volume interval that is used, the narrowest of `intervals`.
         outer, inner: thresholds of the conformal masks.
@@ -60,7 +59,6 @@ class StructureFit(Part):
     """
 
     name: str
-    label: int
     rho: float
     method: Method
     intervals: dict[Method, IntervalFit]
@@ -70,21 +68,22 @@ class StructureFit(Part):
     operating_points: tuple[OperatingPoint, ...]
 
 
-class ScopeGroup(Part):
-    """Center and scale of each statistic, and the largest deviation among the scans of the fit."""
+class Scope(Part):
+    """Center and scale of each statistic, and for each group (confidence, shape, intensity) the
+    largest deviation among the scans of the fit.
+    """
 
     center: dict[str, float]
     scale: dict[str, float]
-    limit: float
+    limit: dict[str, float]
 
 
 class FittedCase(Part):
-    """A scan of the fit. The hash of labels is None for a folder of slices."""
+    """A scan of the fit; see `identify`."""
 
     case: str
     patient: str
-    probs_sha256: tuple[str, ...]
-    labels_sha256: str | None
+    identity: tuple[str, str]
 
 
 class Assurance(Part):
@@ -93,7 +92,7 @@ class Assurance(Part):
     Attributes:
         coverage: of volume and Dice intervals.
         risk: largest expected share that outer masks miss and of inner masks that is wrong.
-        min_dice, max_failures, confidence: the promise of the referral rule.
+        min_dice, max_failures: the promise of the referral rule.
         dice_factor: half width of a Dice interval is this times 1.01 − expected Dice.
         referral: the rule; None if the cases do not support it.
         refused: promises that the cases do not support, with what they need.
@@ -105,12 +104,11 @@ class Assurance(Part):
     risk: Share
     min_dice: Share
     max_failures: Share
-    confidence: Share
     calibrator: dict[str, Any] | None
     structures: tuple[StructureFit, ...]
     dice_factor: float | None
     referral: Referral | None
-    scope: dict[str, ScopeGroup]
+    scope: Scope
     refused: tuple[str, ...]
     cases: tuple[FittedCase, ...]
     versions: dict[str, str]
@@ -120,19 +118,24 @@ class Assurance(Part):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
-    def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval | None:
-        """The volume interval of structure `s`; None if the fit does not support one."""
+    def own_calibrator(self) -> Calibrator | None:
+        """The calibrator that the file contains."""
+        content = self.calibrator
+        return None if content is None else calibrator_from(content, Path("assurance.json"))
+
+    def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval:
+        """The volume interval of structure `s`; NaN if the fit does not support one."""
         structure = self.structures[s]
         method = method or structure.method
         if method not in structure.intervals:
-            return None
+            return Interval(np.nan, np.nan, np.nan)
         plain = plain_interval(case, s, method, structure.rho, self.coverage)
         fitted = structure.intervals[method]
         return plain.scaled(fitted.bias).widened(fitted.factor)
 
     def dice(self, case: CaseSummary) -> Estimate:
         """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
-        mean = mean_dice([self.structure_dice(case, s) for s in range(len(self.structures))])
+        mean = nanmean([self.structure_dice(case, s) for s in range(len(self.structures))])
         if self.dice_factor is None:
             return Estimate(mean, np.nan, np.nan)
         half = self.dice_factor * dice_scale(mean)
@@ -140,27 +143,25 @@ class Assurance(Part):
 
     def structure_dice(self, case: CaseSummary, s: int) -> float:
         """Expected Dice of the argmax mask of structure `s`."""
-        return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho).mean
+        return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho)
 
-    def out_of_scope(self, features: Features) -> str:
+    def out_of_scope(self, features: dict[str, float]) -> str:
         """Why a scan is unlike those of the fit; empty if it is not."""
-        reasons = []
-        for name, group in self.scope.items():
-            found = deviations(features.get(name, {}), group.center, group.scale)
-            worst = max(found, key=lambda key: found[key], default=None)
-            if worst is not None and found[worst] > group.limit:
-                seen, value = group.center[worst], features[name][worst]
-                reasons.append(f"{name}: {worst} is {value:.3g}, in the fit about {seen:.3g}")
-        return "; ".join(reasons)
+        center, limit = self.scope.center, self.scope.limit
+        found = deviations(features, center, self.scope.scale)
+        worst = max(found, key=lambda key: found[key] / limit[group_of(key)])
+        if found[worst] <= limit[group_of(worst)]:
+            return ""
+        return f"{worst} is {features[worst]:.3g}, in the fit about {center[worst]:.3g}"
 
 
-def mean_dice(values: list[float]) -> float:
-    """The mean over structures that have a Dice; NaN if none has."""
+def nanmean(values: Sequence[float]) -> float:
+    """The mean of the values that are not NaN; NaN if none is."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else np.nan
 
 
-def dice_scale(expected: float) -> float:
+def dice_scale(expected: Any) -> Any:
     """Errors of expected Dice grow about in proportion to what is missing to 1."""
     return 1.01 - expected
 
@@ -172,21 +173,24 @@ def deviations(
     return {k: abs(features[k] - center[k]) / scale[k] for k in center if k in features}
 
 
+def group_of(statistic: str) -> str:
+    """Such as "shape"."""
+    return statistic.partition(":")[0]
+
+
 def load_assurance(path: Path) -> Assurance:
     """Read a file that `segcal assure fit` wrote, or raise a PathError."""
+    remedy = "give a file that `segcal assure fit` wrote"
     try:
-        return Assurance.model_validate(read_json(path))
+        found = Assurance.model_validate(read_json(path))
+        if found.calibrator is not None:
+            calibrator_from(found.calibrator, path)
     except FileNotFoundError as error:
-        raise PathError(path, "does not exist", _REMEDY) from error
+        raise PathError(path, "does not exist", remedy) from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise PathError(path, f"is not valid ({where}: {first['msg']})", _REMEDY) from error
+        raise PathError(path, f"is not valid ({where}: {first['msg']})", remedy) from error
     except (OSError, ValueError) as error:
-        raise PathError(path, "is damaged or not an assurance file", _REMEDY) from error
-
-
-def load_own_calibrator(assurance: Assurance, path: Path) -> Calibrator | None:
-    """The calibrator inside the file."""
-    content = assurance.calibrator
-    return None if content is None else calibrator_from(content, path)
+        raise PathError(path, "is damaged or not an assurance file", remedy) from error
+    return found

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from segcal.assurance.summary import CaseSummary, summarize
 from segcal.core.errors import PathError
+from segcal.core.files import file_sha256
 from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback
 from segcal.posthoc import Calibrator
@@ -27,9 +31,19 @@ def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
         )  # fmt: skip
 
 
-def units_of(pairs: Pairs, patient: str | None) -> list[str]:
-    """The patient of each scan; without a pattern, each scan is one patient."""
-    return pairs.names if patient is None else list(patients_of(pairs.names, patient).values())
+def units_of(pairs: Pairs, patient: str | Mapping[str, str] | None) -> NDArray[np.str_]:
+    """The patient of each scan; without a pattern or a table, each scan is one patient."""
+    found = patients_of(pairs.names, patient) if isinstance(patient, str) else patient or {}
+    return np.array([found.get(name, name) for name in pairs.names])
+
+
+def identify(pair: Pair) -> tuple[str, str]:
+    """What tells that two scans are one: the probabilities, or the name and the labels."""
+    labels = sorted(pair.label.iterdir()) if pair.label.is_dir() else [pair.label]
+    of_probs, of_labels = (
+        "-".join(map(file_sha256, paths)) for paths in (pair.softmax.paths, labels)
+    )
+    return of_probs, f"{pair.name}-{of_labels}"
 
 
 def run_all(

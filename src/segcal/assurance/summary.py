@@ -13,9 +13,6 @@ from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
 from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import IGNORED
 
-# A statistic of a scan by group ("confidence", "shape", "intensity") and name.
-Features = dict[str, dict[str, float]]
-
 
 @dataclass(frozen=True)
 class CaseSummary:
@@ -26,7 +23,7 @@ class CaseSummary:
         voxel_ml: volume of a voxel.
         count, sums: voxels, and the sum of their probabilities.
         inside_count, inside_sums: the same for voxels of the argmax mask.
-        truth: voxels that belong to the structure; None without labels.
+        truth: voxels that belong to the structure; 0 without labels.
         overlap: voxels in both the argmax mask and the structure.
         features: statistics that tell whether the scan resembles those of a fit.
     """
@@ -37,9 +34,9 @@ class CaseSummary:
     sums: Floats
     inside_count: Ints
     inside_sums: Floats
-    truth: Ints | None
-    overlap: Ints | None
-    features: Features = field(default_factory=dict)
+    truth: Ints
+    overlap: Ints
+    features: dict[str, float] = field(default_factory=dict)
 
     def histogram(self, s: int) -> ProbHistogram:
         """Probabilities of structure `s` in all voxels."""
@@ -55,26 +52,17 @@ class CaseSummary:
 
     def true_volume(self, s: int) -> int:
         """Voxels of the structure in the labels."""
-        return int(self._truth[s].sum())
-
-    @property
-    def _truth(self) -> Ints:
-        if self.truth is None:
-            raise ValueError(f"Expected labels of case {self.name}, but it was read without.")
-        return self.truth
+        return int(self.truth[s].sum())
 
     def dice(self, s: int) -> float:
         """Dice of the argmax mask; NaN if it and the structure are both empty."""
         size = self.hard_volume(s) + self.true_volume(s)
-        return float(2 * self.overlap[s] / size) if size and self.overlap is not None else np.nan
+        return float(2 * self.overlap[s] / size) if size else np.nan
 
     def above(self, s: int) -> tuple[Floats, Floats]:
         """(voxels, voxels of the structure) of the mask {p ≥ edge}, for each edge of `EDGES`."""
-        return _above(self.count[s]), _above(self._truth[s])
-
-
-def _above(counts: Ints) -> Floats:
-    return np.asarray(counts[::-1].cumsum()[::-1], np.float64)
+        size, hits = (counts[s, ::-1].cumsum()[::-1] for counts in (self.count, self.truth))
+        return size.astype(float), hits.astype(float)
 
 
 def calibrated(
@@ -113,15 +101,9 @@ def summarize(
     count, inside, truth = (np.zeros(size, np.int64) for _ in range(3))
     sums, inside_sums = np.zeros(size), np.zeros(size)
     overlap = np.zeros(k, np.int64)
-    moments = [] if image is None else [np.zeros((3, len(image))), np.zeros((3, len(image)))]
     reader = BlockReader(from_probs=True)
     for where in iter_blocks(probs.shape[1:], max(BLOCK_VALUES // k, 1)):
         block = calibrated(take_block(probs, where, axes), calibrator, reader)
-        if image is not None:
-            voxels = take_block(image, where, axes).astype(np.float64)
-            inner = voxels[:, block.argmax(0) > 0]
-            for moment, part in zip(moments, (voxels, inner), strict=True):
-                moment += [np.full(len(part), part.shape[1]), part.sum(1), (part**2).sum(1)]
         labels = None if target is None else take_block(target, where, axes)
         if labels is not None and (labels == IGNORED).any():
             block, labels = block[:, labels != IGNORED], labels[labels != IGNORED]
@@ -142,40 +124,29 @@ def summarize(
     summary = CaseSummary(
         name, float(np.prod(spacing)) / 1000, count.reshape(shape), sums.reshape(shape),
         inside.reshape(shape), inside_sums.reshape(shape),
-        None if target is None else truth.reshape(shape), None if target is None else overlap[1:],
+        truth.reshape(shape), overlap[1:],
     )  # fmt: skip
-    summary.features.update(_features(summary, probs.shape[1:], spacing, moments))
+    summary.features.update(_features(summary, probs.shape[1:], spacing))
+    for c, channel in enumerate(() if image is None else image):
+        for what, value in (("mean", channel.mean(dtype=float)), ("deviation", channel.std())):
+            summary.features[f"intensity: asinh {what} of channel {c}"] = float(np.arcsinh(value))
     return summary
 
 
 def _features(
-    summary: CaseSummary, shape: tuple[int, ...], spacing: tuple[float, ...], moments: list[Floats]
-) -> Features:
+    summary: CaseSummary, shape: tuple[int, ...], spacing: tuple[float, ...]
+) -> dict[str, float]:
     """Statistics on scales on which a difference of 0.01 is small."""
-    confidence, sizes = {}, {}
+    out = {}
     for s in range(len(summary.count)):
         hist = summary.histogram(s)
-        sizes[f"log volume of class {s + 1}"] = float(
-            np.log(summary.voxel_ml * max(hist.expected, 1.0))
-        )
+        volume = summary.voxel_ml * max(hist.expected, 1.0)
+        out[f"shape: log volume of class {s + 1}"] = float(np.log(volume))
         if hist.expected >= 1:
             doubt = hist.count @ (hist.prob * (1 - hist.prob)) / hist.expected
-            confidence[f"doubt of class {s + 1}"] = float(doubt)
+            out[f"confidence: doubt of class {s + 1}"] = float(doubt)
     extent = np.array((1,) * (3 - len(shape)) + shape) * spacing
     for axis, length, step in zip("zyx", extent, spacing, strict=True):
-        sizes[f"log extent {axis}"], sizes[f"log spacing {axis}"] = (
-            float(np.log(length)), float(np.log(step)),
-        )  # fmt: skip
-    out = {"confidence": confidence, "shape": sizes}
-    if moments:
-        (n, total, squares), (inner_n, inner_total, _) = moments
-        mean = total / n
-        spread = np.sqrt(np.maximum(squares / n - mean**2, 1e-12))
-        out["intensity"] = {}
-        for c in range(len(n)):
-            out["intensity"][f"asinh mean of channel {c}"] = float(np.arcsinh(mean[c]))
-            out["intensity"][f"asinh deviation of channel {c}"] = float(np.arcsinh(spread[c]))
-            if inner_n[c]:
-                contrast = (inner_total[c] / inner_n[c] - mean[c]) / spread[c]
-                out["intensity"][f"contrast of channel {c}"] = float(contrast)
+        out[f"shape: log extent {axis}"] = float(np.log(length))
+        out[f"shape: log spacing {axis}"] = float(np.log(step))
     return out

@@ -10,7 +10,8 @@ Logits = Annotated[Path | None, typer.Option(help="Folder of logits.")]
 Probs = Annotated[Path | None, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
 Labels = Annotated[Path, typer.Option(help="Folder of label maps with the names of the cases.")]
 Images = Annotated[Path | None, typer.Option(help="Folder of images with the names of the cases.")]
-Axes = Annotated[Literal["auto", "zyx", "xyz"], typer.Option(help="Axis order of plain arrays.")]
+AxisOrder = Literal["auto", "zyx", "xyz"]
+Axes = Annotated[AxisOrder, typer.Option(help="Axis order of plain arrays.")]
 IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore.")]
 Method = Annotated[
     str,

@@ -1,6 +1,9 @@
 """`segcal assure`: volumes, masks and referral with stated reliability."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +12,6 @@ from segcal.cli import _options as opt
 from segcal.core.progress import ProgressCallback, show_progress
 
 if TYPE_CHECKING:
-    from segcal.assurance import Assurance, CheckResult
     from segcal.posthoc import Calibrator
     from segcal.predictions import Pairs
 
@@ -18,37 +20,30 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Probs = Annotated[Path, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
 File = Annotated[Path, typer.Argument(help="A file that `segcal assure fit` wrote.")]
+Labels = Annotated[Path | None, typer.Option(help="Folder of label maps.")]
+Run = Annotated[Path | None, typer.Option(help="A run, in place of --probs and --labels.")]
 Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
+
+
+def _share(text: str) -> typer.models.OptionInfo:
+    return typer.Option(help=text, min=0.001, max=0.999)  # type: ignore[no-any-return]
 
 
 @app.command()
 def fit(
-    probs: Probs,
-    labels: opt.Labels,
     out: Annotated[Path, typer.Option(help="File to write (JSON).")],
+    probs: opt.Probs = None,
+    labels: Labels = None,
+    run: Run = None,
     images: opt.Images = None,
     calibrator: Annotated[
         str, typer.Option(help="A file of `segcal calibrate`, a method to fit here, or none.")
     ] = "temperature",
-    coverage: Annotated[
-        float, typer.Option(help="Coverage of volume and Dice intervals.", min=0.01, max=0.999)
-    ] = 0.9,
-    risk: Annotated[
-        float,
-        typer.Option(
-            help="Share that outer masks miss, and of inner masks that is wrong.",
-            min=0.001,
-            max=0.99,
-        ),
-    ] = 0.1,
-    min_dice: Annotated[
-        float, typer.Option(help="A mean Dice below it is a failure.", min=0.01, max=0.99)
-    ] = 0.7,
-    max_failures: Annotated[
-        float, typer.Option(help="Failure rate among accepted scans.", min=0.001, max=0.99)
-    ] = 0.1,
+    coverage: Annotated[float, _share("Coverage of volume and Dice intervals.")] = 0.9,
+    risk: Annotated[float, _share("Share that outer masks miss, or inner masks add.")] = 0.1,
+    min_dice: Annotated[float, _share("A mean Dice below it is a failure.")] = 0.7,
+    max_failures: Annotated[float, _share("Failure rate among accepted scans.")] = 0.1,
     classes: Annotated[
         str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
     ] = None,
@@ -58,23 +53,67 @@ def fit(
     jobs: Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Learn from labeled scans, which the network was not trained on, what can be promised."""
+    """Learn what can be promised from labeled scans that the network was not trained on.
+
+    Of a run, they are its validation cases.
+    """
     from segcal.assurance import fit_assurance
-    from segcal.predictions import check_not_existing, class_names, find_pairs
+    from segcal.predictions import check_not_existing, class_names
 
     check_not_existing([out], overwrite)
-    pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
-    opt.warn_unused(pairs.unused)
-    given = None if classes is None else [part.strip() for part in classes.split(",")]
-    names = class_names(probs, pairs.num_classes, given)
-    with show_progress() as progress:
-        assurance = fit_assurance(
-            pairs, names, calibrator=_calibrator(calibrator, pairs, progress), coverage=coverage,
-            risk=risk, min_dice=min_dice, max_failures=max_failures, patient=patient, jobs=jobs,
+    with (
+        show_progress() as progress,
+        _pairs(run, "val", probs, labels, images, axes, ignore_label, progress) as (pairs, known),
+    ):
+        given = None if classes is None else [part.strip() for part in classes.split(",")]
+        found = fit_assurance(
+            pairs, class_names(pairs.folder, pairs.num_classes, given),
+            calibrator=_calibrator(calibrator, pairs, progress), coverage=coverage, risk=risk,
+            min_dice=min_dice, max_failures=max_failures, patient=patient or known, jobs=jobs,
             progress=progress,
         )  # fmt: skip
-    assurance.save(out)
-    _print_fit(assurance, out)
+    found.save(out)
+    patients = len({case.patient for case in found.cases})
+    typer.echo(f"{out}: fitted on {len(found.cases)} scans of {patients} patients")
+    for one in found.structures:
+        widths = [f"{m} {f.width_ml:.3g} ml ({f.coverage:.0%})" for m, f in one.intervals.items()]
+        typer.echo(f"{one.name}: rho {one.rho:.3f}; interval {one.method}, of {', '.join(widths)}")
+        limits = map(opt.number, (one.outer, one.threshold, one.inner))
+        typer.echo("  thresholds: outer {}, best {}, inner {}".format(*limits))
+    if (rule := found.referral) is not None:
+        typer.echo(
+            f"accept scans with expected Dice ≥ {rule.limit:.3f}: {rule.accepted} patients, "
+            f"{rule.failures} with Dice < {min_dice:g} (bound {rule.bound:.3f})"
+        )
+    for line in found.refused:
+        typer.echo(f"not promised: {line}", err=True)
+
+
+@contextmanager
+def _pairs(
+    run: Path | None, split: str, probs: Path | None, labels: Path | None, images: Path | None,
+    axes: opt.AxisOrder, ignore_label: int | None, progress: ProgressCallback,
+) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
+    """Predictions with labels, and the patients of a run."""
+    from segcal.predictions import find_pairs
+
+    if (run is None) == (probs is None) or (probs is None) != (labels is None):
+        raise ValueError("give either --probs FOLDER with --labels FOLDER, or --run RUN")
+    if run is None and probs is not None and labels is not None:
+        pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
+        opt.warn_unused(pairs.unused)
+        yield pairs, None
+        return
+    from segcal.data import IGNORED
+    from segcal.evaluation import export_predictions
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        patients = export_predictions(str(run), split, folder, progress=progress)
+        yield (
+            find_pairs(folder / "probs", folder / "labels", images, ignore_label=IGNORED),
+            patients,
+        )
 
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":
@@ -95,37 +134,10 @@ def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calib
     return fitted
 
 
-def _print_fit(assurance: "Assurance", out: Path) -> None:
-    from rich.table import Table
-
-    patients = len({case.patient for case in assurance.cases})
-    typer.echo(f"{out}: fitted on {len(assurance.cases)} scans of {patients} patients")
-    table = Table("structure", "rho", "interval", "coverage", "width ml", "width of the others",
-                  "outer t", "inner t", "best t")  # fmt: skip
-    for one in assurance.structures:
-        used = one.intervals.get(one.method)
-        others = [f"{m} {f.width_ml:.3g}" for m, f in one.intervals.items() if f is not used]
-        table.add_row(
-            one.name, opt.number(one.rho), one.method if used else "–",
-            opt.number(used.coverage if used else None),
-            opt.number(used.width_ml if used else None),
-            ", ".join(others), *map(opt.number, (one.outer, one.inner, one.threshold)),
-        )  # fmt: skip
-    opt.print_table(table)
-    rule = assurance.referral
-    if rule is not None:
-        typer.echo(
-            f"accept scans with expected Dice ≥ {rule.limit:.3f}: {rule.accepted} patients, "
-            f"{rule.failures} with Dice < {assurance.min_dice:g} (bound {rule.bound:.3f})"
-        )
-    for line in assurance.refused:
-        typer.echo(f"not promised: {line}", err=True)
-
-
 @app.command()
 def apply(
     file: File,
-    probs: Probs,
+    probs: Annotated[Path, typer.Option(help="Folder of probabilities, such as nnU-Net's.")],
     out: Annotated[Path, typer.Option(help="Folder for tables, masks and the page.")],
     images: opt.Images = None,
     masks: Annotated[
@@ -136,7 +148,7 @@ def apply(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Volumes with intervals, expected Dice, masks, and which scans to review."""
-    from segcal.assurance import apply_assurance, load_assurance, load_own_calibrator
+    from segcal.assurance import apply_assurance, load_assurance
     from segcal.predictions import find_unlabeled
     from segcal.report import write_applied_page
 
@@ -145,8 +157,8 @@ def apply(
     kinds = [kind.strip() for kind in masks.split(",") if kind.strip()]
     with show_progress() as progress:
         results = apply_assurance(
-            assurance, load_own_calibrator(assurance, file), scans, out,
-            masks=kinds, jobs=jobs, overwrite=overwrite, progress=progress,  # type: ignore[arg-type]
+            assurance, scans, out, masks=kinds,  # type: ignore[arg-type]
+            jobs=jobs, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if any(scan.header is None for scan in scans):
         typer.echo("no file states a voxel size: 1 mm is assumed", err=True)
@@ -159,9 +171,10 @@ def apply(
 @app.command()
 def check(
     file: File,
-    probs: Probs,
-    labels: opt.Labels,
     out: Annotated[Path, typer.Option(help="Folder for tables and the page.")],
+    probs: opt.Probs = None,
+    labels: Labels = None,
+    run: Run = None,
     images: opt.Images = None,
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
@@ -169,43 +182,32 @@ def check(
     jobs: Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Measure on other labeled scans whether the promises hold; exit with 1 if one is broken."""
-    from segcal.assurance import check_assurance, load_assurance, load_own_calibrator
-    from segcal.predictions import find_pairs
+    """Measure on other labeled scans whether the promises hold; exit with 1 if one is broken.
+
+    Of a run, they are its test cases.
+    """
+    from segcal.assurance import check_assurance, load_assurance
     from segcal.report import write_checked_page
 
     assurance = load_assurance(file)
-    pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
-    opt.warn_unused(pairs.unused)
-    with show_progress() as progress:
+    with (
+        show_progress() as progress,
+        _pairs(run, "test", probs, labels, images, axes, ignore_label, progress) as (pairs, known),
+    ):
         result = check_assurance(
-            assurance, load_own_calibrator(assurance, file), pairs, out,
-            patient=patient, jobs=jobs, overwrite=overwrite, progress=progress,
+            assurance, pairs, out, patient=patient or known, jobs=jobs, overwrite=overwrite,
+            progress=progress,
         )  # fmt: skip
     page = write_checked_page(out, assurance, result)
-    _print_check(result)
-    typer.echo(f"measures of each structure: {page}")
-    for one in result.broken:
-        text = f"{one.what} {one.measured:.3f} [{one.low:.3f}, {one.high:.3f}]"
-        typer.echo(f"segcal: BROKEN {one.structure}: {text}, promised {one.promised:g}", err=True)
-    if result.broken:
-        raise typer.Exit(1)
-
-
-def _print_check(result: "CheckResult") -> None:
-    from rich.table import Table
-
-    table = Table("structure", "promise", "promised", "measured", "interval", "verdict")
     for one in result.promises:
-        table.add_row(
-            one.structure, one.what, f"{'≥' if one.at_least else '≤'} {one.promised:g}",
-            f"{one.measured:.3f}", f"{one.low:.3f} to {one.high:.3f}",
-            "broken" if one.broken else "holds",
-        )  # fmt: skip
-    opt.print_table(table)
-    table = Table("all structures", "measure", "value", "95 % interval")
+        sign = "≥" if one.at_least else "≤"
+        text = f"{one.what} {one.measured:.3f} [{one.low:.3f}, {one.high:.3f}]"
+        line = f"{one.structure}: {text}, promised {sign} {one.promised:g}"
+        typer.echo(f"segcal: BROKEN {line}" if one.broken else line, err=one.broken)
     for m in result.measures:
         if m.structure == "all":
-            span = f"{opt.number(m.low)} to {opt.number(m.high)}"
-            table.add_row(m.method, m.what, opt.number(m.value), span)
-    opt.print_table(table)
+            span = f"[{opt.number(m.low)}, {opt.number(m.high)}]"
+            typer.echo(f"{m.method}: {m.what} {opt.number(m.value)} {span}")
+    typer.echo(f"measures of each structure: {page}")
+    if result.broken:
+        raise typer.Exit(1)

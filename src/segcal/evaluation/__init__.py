@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from segcal.evaluation.posthoc_run import calibrator_path, fit_run
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
+    from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
     "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
     "audit_predictions", "calibrator_path", "check_num_classes", "check_rules", "differences",
-    "evaluate_run", "fit_pairs", "fit_run", "make_networks", "open_run",
+    "evaluate_run", "export_predictions", "fit_pairs", "fit_run", "make_networks", "open_run",
     "parse_rule", "predict_case", "predict_volumes", "read_evaluation", "write_evaluation",
 ]  # fmt: skip
 
@@ -45,6 +46,7 @@ _LAZY = {
     "posthoc_run": ("calibrator_path", "fit_run"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),
+    "run_export": ("export_predictions",),
 }
 __getattr__, __dir__ = lazy_exports(
     __name__,

@@ -1,0 +1,43 @@
+"""Write the predictions of a run as files, for commands that read files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from segcal.config import EvaluationConfig
+from segcal.core.arrays import to_numpy
+from segcal.core.files import write_json
+from segcal.core.progress import ProgressCallback, no_progress
+from segcal.data import IGNORED, write_nifti
+from segcal.evaluation.finished_run import RunCases, open_run, predicted_cases
+from segcal.evaluation.predict import choose_device
+
+
+def export_predictions(
+    run: Path | str,
+    split: str,
+    out: Path,
+    *,
+    device: str = "auto",
+    progress: ProgressCallback = no_progress,
+) -> Mapping[str, str]:
+    """Write probs/ and labels/ of a split of a run to `out`, as NIfTI files on the original grid.
+
+    Ignored voxels have the label 255. Returns the patient of each case.
+    """
+    opened = open_run(run)
+    cases = opened.open_data().part(split, opened.config.data.fold)
+    opened.check_unseen(cases, split)
+    inputs = RunCases(opened, opened.open_data(), cases, original=True)
+    found = predicted_cases([opened], inputs, EvaluationConfig(), choose_device(device))
+    for folder in (out / "probs", out / "labels"):
+        folder.mkdir(parents=True)
+    labels = {name: label for label, name in opened.data_info.classes.items()}
+    write_json(out / "probs" / "dataset.json", {"labels": labels})
+    for done, (case, one) in enumerate(zip(cases, found, strict=True), start=1):
+        target = np.where(one.target < 0, IGNORED, one.target).astype(np.uint8)
+        for folder_name, array in (("probs", to_numpy(one.probs)), ("labels", target)):
+            write_nifti(out / folder_name / f"{case.name}.nii", array, case.grid)
+        progress("predicting", done, len(cases))
+    return {case.name: case.patient for case in cases}
