@@ -133,7 +133,7 @@ def test_an_existing_evaluation_is_reused(copied: Path) -> None:
     with pytest.raises(ValueError, match=r"evaluation\.json: .*units 'mm'; pass --overwrite"):
         evaluate_run(copied, config=EvaluationConfig(units="voxel"))
     (copied / "best.pt").write_bytes((copied / "last.pt").read_bytes())
-    with pytest.raises(ValueError, match="older checkpoint"):
+    with pytest.raises(ValueError, match="another checkpoint"):
         evaluate_run(copied)
     evaluate_run(copied, overwrite=True)
 

@@ -37,6 +37,10 @@ Checkpoint = Annotated[str, typer.Option(help="best (by validation DSC) or last.
 Flips = Annotated[
     str, typer.Option(help="Average over mirror images along these axes, such as hw or dhw.")
 ]
+Calibrator = Annotated[
+    str | None,
+    typer.Option(help="A file of `segcal calibrate`, or a name to fit on validation cases."),
+]
 Average = Annotated[str, typer.Option(help="What to average: probs or logits.")]
 
 

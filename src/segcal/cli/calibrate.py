@@ -15,8 +15,17 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    labels: opt.Labels,
-    out: Annotated[Path, typer.Option(help="File of the calibrator (JSON).")],
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A run or a folder of folds: fits on their validation cases."),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Folder of label maps with the names of the cases.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of the calibrator. Default: RUN/calibrator_METHOD.json."),
+    ] = None,
     logits: opt.Logits = None,
     probs: opt.Probs = None,
     method: opt.Method = "temperature",
@@ -35,29 +44,51 @@ def calibrate(
     ] = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The prepared set of RUN, if it has moved.")
+    ] = None,
+    device: opt.Device = "auto",
     seed: opt.Seed = 0,
     jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Fit a calibrator on held-out cases, and report by cross-validation whether it helps."""
-    from segcal.evaluation import fit_pairs
+    """Fit a calibrator on held-out cases, and report by cross-validation whether it helps.
+
+    The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
+    """
+    from segcal.evaluation import calibrator_path, fit_pairs, fit_run
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
     options = _parse_options(override)
     if method != "auto":
         make_calibrator(method, **options)
-    folder, from_probs = opt.one_folder(logits, probs)
-    check_not_existing([out], overwrite)
-    pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
-    opt.warn_unused(pairs.unused)
-    with show_progress() as progress:
-        fitted = fit_pairs(
-            pairs, method,
-            from_probs=from_probs, region=region, balance=balance,
-            folds=folds, patient=patient, max_voxels=max_voxels, seed=seed, options=options,
-            jobs=jobs, progress=progress,
-        )  # fmt: skip
+    fit: dict[str, Any] = {
+        "region": region, "balance": balance, "folds": folds,
+        "max_voxels": max_voxels, "seed": seed, "options": options,
+        **({"patient": patient} if patient else {}),
+    }  # fmt: skip
+    if run is not None:
+        if (logits or probs or labels) is not None:
+            raise ValueError("give either RUN, or --probs or --logits with --labels")
+        out = out or calibrator_path(run, method)
+        check_not_existing([out], overwrite)
+        with show_progress() as progress:
+            fitted = fit_run(
+                run, method, data=data, device=device, progress=progress,
+                say=lambda line: typer.echo(f"segcal: {line}", err=True), **fit,
+            )  # fmt: skip
+    else:
+        if labels is None or out is None:
+            raise ValueError("give a RUN, or --probs or --logits with --labels and --out")
+        folder, from_probs = opt.one_folder(logits, probs)
+        check_not_existing([out], overwrite)
+        pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
+        opt.warn_unused(pairs.unused)
+        with show_progress() as progress:
+            fitted = fit_pairs(
+                pairs, method, from_probs=from_probs, jobs=jobs, progress=progress, **fit
+            )
     fitted.calibrator.save(out)
     print_fit(fitted, out)
 

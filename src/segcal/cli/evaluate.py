@@ -10,7 +10,9 @@ from segcal.core.progress import show_progress
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A folder that `segcal train` wrote.")],
+    run: Annotated[
+        list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
+    ],
     split: Annotated[
         str | None,
         typer.Option(help="train, val or test. Default: test, or all cases of an external set."),
@@ -19,9 +21,10 @@ def evaluate(
         Path | None,
         typer.Option(help="An external prepared set; or the set of the training, if it has moved."),
     ] = None,
-    calibrator: Annotated[
-        str | None,
-        typer.Option(help="A file of `segcal calibrate`, or a name to fit on validation cases."),
+    calibrator: opt.Calibrator = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results of several runs. Default: that of the run."),
     ] = None,
     grid: Annotated[
         Literal["prepared", "original"],
@@ -44,9 +47,9 @@ def evaluate(
     ] = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Evaluate a run on a split of its data, or on an external set (in RUN/external/NAME).
+    """Evaluate a run, or the average of several, on a split of its data, or on an external set.
 
-    Writes cases.csv, bins.npz, slices.npz and evaluation.json.
+    Writes cases.csv, bins.npz, slices.npz and evaluation.json into RUN, or RUN/external/NAME.
     """
     from segcal.config import EvaluationConfig, check_section
     from segcal.core.checks import check_choice
@@ -62,8 +65,8 @@ def evaluate(
     config = check_section(EvaluationConfig, settings, "segcal evaluate")
     with show_progress() as step:
         evaluation = evaluate_run(
-            run, split=split, config=config, data=data, calibrator=calibrator, device=device,
-            jobs=jobs, overwrite=overwrite, progress=step,
+            run, split=split, config=config, data=data, calibrator=calibrator, out=out,
+            device=device, jobs=jobs, overwrite=overwrite, progress=step,
             say=lambda text: typer.echo(f"segcal: {text}", err=True),
         )  # fmt: skip
     if evaluation.reused:

@@ -10,17 +10,23 @@ from segcal.core.progress import show_progress
 
 
 def predict(
-    run: Annotated[list[Path], typer.Argument(help="A run, or several to average.")],
+    run: Annotated[
+        list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
+    ],
     source: Annotated[Path, typer.Option("--input", help="Folder of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the maps.")],
     output: Annotated[
         list[str] | None,
-        typer.Option(help="labels, probs, confidence or entropy; repeat. Default: all four."),
+        typer.Option(
+            help="labels, probs, confidence or entropy; repeat. Default: all four. Several runs: "
+            "also variance or mutual_information, their disagreement."
+        ),
     ] = None,
     to: opt.To = None,
     checkpoint: opt.Checkpoint = "best",
     flips: opt.Flips = "",
     average: opt.Average = "probs",
+    calibrator: opt.Calibrator = None,
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
@@ -30,7 +36,8 @@ def predict(
     with show_progress() as step:
         report = predict_volumes(
             run, source, out, outputs=output or OUTPUTS, to=to, checkpoint=checkpoint,
-            flips=list(flips), average=average, device=device, overwrite=overwrite, progress=step,
+            flips=list(flips), average=average, calibrator=calibrator,
+            device=device, overwrite=overwrite, progress=step,
             warn=lambda line: typer.echo(f"segcal: {line}", err=True),
         )  # fmt: skip
     kept = f"; {len(report.kept)} scans were predicted before" if report.kept else ""

@@ -1,14 +1,30 @@
 """`segcal train`: a thin command over `segcal.training`."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from segcal.core.errors import PathError
+from segcal.core.progress import show_progress
+
+if TYPE_CHECKING:
+    from segcal.config import TrainConfig
 
 
 def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
     data: Annotated[Path | None, typer.Option(help="Prepared data set.")] = None,
+    nnunet_raw: Annotated[
+        Path | None,
+        typer.Option(help="Instead of --data: a raw nnU-Net folder, prepared beside --out."),
+    ] = None,
+    folds: Annotated[
+        str | None,
+        typer.Option(help="all, or some such as 0,2: one run per fold, in --out/fold0, …"),
+    ] = None,
     loss: Annotated[
         str | None, typer.Option(help="nacl, ce, ce_dice, focal, …, or package.module:Class.")
     ] = None,
@@ -41,33 +57,89 @@ def train(
 
     if out is None and not print_config:
         raise ValueError("--out is required: the folder of the run")
-    given: dict[str, Any] = {
-        "recipe": recipe, "data.path": str(data) if data is not None else None, "loss.name": loss,
-        "precision": precision, "epochs": epochs, "seed": seed,
-    }  # fmt: skip
-    flags = {key: value for key, value in given.items() if value is not None}
-    resumed = out / "config.yaml" if resume and out is not None else None
-    if resumed is not None and config is None and resumed.is_file():
-        config = resumed
-    settings = make_config(config, flags=flags, overrides=override or ())
-    if "recipe" not in settings.model_fields_set and (config is None or config != resumed):
-        settings = settings.model_copy(update={"recipe": "strong"})
-    if not settings.data.path:
-        raise ValueError("--data is required: the folder of a prepared data set")
+    if nnunet_raw is not None:
+        if data is not None:
+            raise ValueError("give either --data or --nnunet-raw")
+        data = _prepare_nnunet(nnunet_raw, out)
     if loss is not None:
         try:
             LOSSES.get(loss)
         except ValueError as error:
             raise ValueError(f"--loss {loss}: {error}") from error
+    given: dict[str, Any] = {
+        "recipe": recipe, "data.path": str(data) if data is not None else None, "loss.name": loss,
+        "precision": precision, "epochs": epochs, "seed": seed,
+    }  # fmt: skip
+    flags = {key: value for key, value in given.items() if value is not None}
+
+    def settings_of(folder: Path | None, fold: int | None = None) -> TrainConfig:
+        """The settings of a run: those in its folder if it is resumed, changed by the options.
+
+        A fold that was not started has those of another fold, if there is no --data.
+        """
+        known = [folder / "config.yaml"] if folder is not None and resume else []
+        if known and fold is not None and data is None:
+            known += sorted(known[0].parent.parent.glob("fold*/config.yaml"))
+        old = next((path for path in known if path.is_file() and config is None), None)
+        more = {} if fold is None else {"data.fold": fold}
+        settings = make_config(old or config, flags=flags | more, overrides=override or ())
+        if "recipe" not in settings.model_fields_set and old is None:
+            settings = settings.model_copy(update={"recipe": "strong"})
+        if not settings.data.path:
+            raise ValueError("--data is required: the folder of a prepared data set")
+        return settings
+
+    if folds is None:
+        runs = [(out, settings_of(out))]
+    else:
+        first = settings_of(out / "fold0" if out is not None else None, 0)
+        folders = {k: out / f"fold{k}" if out else None for k in _folds(folds, first.data.path)}
+        runs = [(folder, settings_of(folder, k)) for k, folder in folders.items()]
     if out is None or print_config:
         complete, _ = complete_config(
-            settings, out if resume else None, lambda line: typer.echo(f"# {line}")
+            runs[0][1], runs[0][0] if resume else None, lambda line: typer.echo(f"# {line}")
         )
         typer.echo(to_yaml(complete), nl=False)
         return
+    for folder, _ in runs[1:]:
+        if folder is not None and folder.exists() and not resume:
+            raise PathError(folder, "exists already", "continue it with --resume")
     try:
-        run(settings, out, resume=resume)
+        for folder, settings in runs:
+            run(settings, folder, resume=resume)
     except TrainingError as error:
         typer.echo(f"segcal: {error}", err=True)
         raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error
     close_process_group()
+
+
+def _folds(text: str, data: str) -> list[int]:
+    """The folds that --folds names."""
+    from segcal.data import open_dataset
+
+    count = len(open_dataset(data).splits.folds)
+    parts = text.split(",") if text != "all" else map(str, range(count))
+    numbers = [int(part) if part.strip().isdecimal() else count for part in parts]
+    if not numbers or max(numbers) >= count:
+        expected = "expected all, or numbers from 0 separated by commas"
+        raise ValueError(f"--folds {text}: {expected}; {data} has {count} folds")
+    return list(dict.fromkeys(numbers))
+
+
+def _prepare_nnunet(raw: Path, out: Path | None) -> Path:
+    """Prepare a raw nnU-Net data set with default options beside the run; returns its folder."""
+    from segcal.data import SOURCES, prepare
+
+    if out is None:
+        raise ValueError("--nnunet-raw needs --out: the data set is prepared beside it")
+    prepared = out.resolve().parent / f"{raw.resolve().name}_prepared"
+    try:
+        with show_progress() as progress:
+            source = SOURCES.get("folder")(raw)
+            report = prepare(source, prepared, workers=0, progress=progress)
+    except PathError as error:
+        by_hand = f"use `segcal prepare folder --source {raw} --out DATA` and --data DATA"
+        raise PathError(error.path, error.problem, f"{by_hand}: {error.remedy}") from error
+    for line in report.lines():
+        typer.echo(line)
+    return prepared

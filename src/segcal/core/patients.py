@@ -1,16 +1,20 @@
 """The patient of a case, from the name of the case."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
-def patients_of(cases: Iterable[str], pattern: str) -> dict[str, str]:
+def patients_of(cases: Iterable[str], pattern: str | Mapping[str, str]) -> dict[str, str]:
     r"""Case → patient: the match of a regular expression in the name, or its first group.
+
+    A mapping, case → patient, is looked up instead.
 
     Example:
         >>> patients_of(["patient001_frame01", "patient001_frame12"], r"patient\d+")
         {'patient001_frame01': 'patient001', 'patient001_frame12': 'patient001'}
     """
+    if not isinstance(pattern, str):
+        return {case: pattern[case] for case in cases}
     try:
         expression = re.compile(pattern)
     except re.error as error:

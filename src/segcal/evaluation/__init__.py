@@ -5,7 +5,8 @@
     write_evaluation(cases, …)  the same files for any predictions
     predict_volumes(runs, …)    NIfTI maps on the original grid; `segcal predict`
     predict_case(network, …)    one volume, averaged over networks and mirror images
-    fit_pairs, apply_folder     `segcal calibrate` and `segcal apply`
+    fit_run, fit_pairs          `segcal calibrate`, on a run or on files
+    apply_folder                `segcal apply`
     audit_predictions           `segcal audit`
 
 torch is imported only when a network is used.
@@ -28,19 +29,21 @@ from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
     from segcal.evaluation.finished_run import SPLITS, differences, evaluate_run, open_run
+    from segcal.evaluation.posthoc_run import calibrator_path, fit_run
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
     from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
     "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
-    "audit_predictions", "check_num_classes", "check_rules", "differences",
-    "evaluate_run", "export_predictions", "fit_pairs", "make_networks", "open_run",
+    "audit_predictions", "calibrator_path", "check_num_classes", "check_rules", "differences",
+    "evaluate_run", "export_predictions", "fit_pairs", "fit_run", "make_networks", "open_run",
     "parse_rule", "predict_case", "predict_volumes", "read_evaluation", "write_evaluation",
 ]  # fmt: skip
 
 _LAZY = {
     "finished_run": ("SPLITS", "differences", "evaluate_run", "open_run"),
+    "posthoc_run": ("calibrator_path", "fit_run"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),
     "run_export": ("export_predictions",),

@@ -31,6 +31,7 @@ class PredictedCase:
         logits: (K, *S), for metrics of logits.
         true_probs: true probabilities (K, *S), where they are known.
         raters: labels (*S) of several readers by name; labels without a class are ignored.
+        members: labels (M, *S) of the members of an ensemble.
         annotated: the classes that the labels show; None for all. Values of other classes, and of
             structures with other classes, are NaN.
         path: the file that messages about the case name.
@@ -45,6 +46,7 @@ class PredictedCase:
     true_probs: NDArray[Any] | None = None
     raters: Mapping[str, NDArray[Any]] | None = None
     annotated: tuple[int, ...] | None = None
+    members: NDArray[Any] | None = None
     path: Path | None = None
 
 
@@ -58,7 +60,7 @@ def evaluate_predicted_case(
     result = evaluate_case(
         case.probs, case.target, case.spacing_mm, case=case.name, **names,
         groups=groups, options=options, logits=case.logits, true_probs=case.true_probs,
-        raters=case.raters,
+        raters=case.raters, members=case.members,
     )  # fmt: skip
     if case.annotated is not None:
         unknown = {name for name, labels in groups.items() if not {*labels} <= {*case.annotated}}

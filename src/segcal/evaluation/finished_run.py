@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from segcal.config import EvaluationConfig
@@ -32,9 +33,14 @@ from segcal.data import (
 )
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
-from segcal.evaluation.predict import choose_device, predict_case, reproducible_float32
+from segcal.evaluation.predict import (
+    calibrated,
+    choose_device,
+    predict_case,
+    reproducible_float32,
+)
 from segcal.evaluation.scan_checks import Space
-from segcal.metrics import CaseOptions
+from segcal.metrics import CaseOptions, predicted_labels
 from segcal.models import SegmentationNetwork, load_model
 from segcal.posthoc import Calibrator, short_name
 from segcal.study import (
@@ -49,7 +55,7 @@ from segcal.study import (
 SPLITS = ("train", "val", "test")
 # How an error calls these differences of an existing evaluation.
 _WHAT = {
-    "checkpoint_sha256": "an older checkpoint",
+    "checkpoint_sha256": "another checkpoint",
     "data_fingerprint": "other data",
     "calibrator": "another calibrator",
 }
@@ -80,7 +86,7 @@ class FinishedRun(RunRecord):
     def open_data(self, folder: Path | str | None = None) -> PreparedDataset:
         """The prepared set of the training, at its old path or in `folder`."""
         path = Path(folder) if folder is not None else Path(self.config.data.path)
-        remedy = "give the folder of its data with --data"
+        remedy = "give its data with --data to `segcal evaluate` or `segcal calibrate`"
         if folder is None and not path.is_dir():
             problem = f"was trained on {path}, which does not exist"
             raise PathError(self.folder, problem, remedy)
@@ -133,8 +139,34 @@ def open_run(folder: Path | str) -> FinishedRun:
     return FinishedRun(**vars(read_run(Path(folder))))
 
 
+def open_runs(folders: Path | str | Sequence[Path | str]) -> list[FinishedRun]:
+    """Open one run, or several that can be averaged.
+
+    A folder with the runs fold0, fold1, … (`segcal train --folds`) stands for these.
+    """
+    runs: list[FinishedRun] = []
+    for folder in [folders] if isinstance(folders, str | Path) else folders:
+        path = Path(folder)
+        folds = [p.parent for p in path.glob("fold[0-9]*/config.yaml")]
+        folds.sort(key=lambda p: (len(p.name), p.name))
+        runs += (
+            [open_run(path)]
+            if (path / "config.yaml").is_file() or not folds
+            else map(open_run, folds)
+        )
+    if not runs:
+        raise ValueError("Expected argument `runs` to name a run, but got none.")
+    first, *others = runs
+    for other in others:
+        for what in ("classes", "channels", "grid", "intensity", "dtype"):
+            if getattr(other.data_info, what) != getattr(first.data_info, what):
+                problem = f"was trained on data with another `{what}` than {first.folder}"
+                raise PathError(other.folder, problem, "average runs of one data set only")
+    return runs
+
+
 def evaluate_run(
-    run: Path | str,
+    run: Path | str | Sequence[Path | str],
     *,
     split: str | None = None,
     config: EvaluationConfig | None = None,
@@ -150,7 +182,7 @@ def evaluate_run(
     progress: ProgressCallback = no_progress,
     say: Callable[[str], None] = warnings.warn,
 ) -> Evaluation:
-    """Evaluate a run on a split of its own data, or on an external set.
+    """Evaluate a run, or the average of several, on a split of its own data or an external set.
 
     An existing evaluation of the same checkpoint with the same settings is returned (even if the
     checkpoint was deleted since). If its settings differ, an error asks for `overwrite`. It is
@@ -162,7 +194,9 @@ def evaluate_run(
     `out`/external/NAME.
 
     Args:
-        run: the folder that `segcal train` wrote.
+        run: the folder that `segcal train` wrote; or several of one data set, to average, of which
+            the cases are evaluated that are in the split of each. They add the metric
+            `pairwise_dice`. A folder with the runs fold0, fold1, … stands for these.
         split: "train", "val" or "test"; None is "test", or all cases of an external set.
         config: regions, units, checkpoint, flips, grid and so on; by default all metrics.
         name, method, dataset: columns of the rows; by default those of an existing evaluation, else
@@ -170,8 +204,10 @@ def evaluate_run(
             external).
         data: a prepared set: that of the training, if it has moved, or an external one.
         calibrator: a file that `segcal calibrate` wrote, or the name of a calibrator, which is
-            fitted on the validation cases of the run and saved in it as calibrator_NAME.json.
-        out: where results are written; by default the run, or its folder calibrated/NAME.
+            fitted on the validation cases of the run (or of each fold, with its network) and saved
+            in it as calibrator_NAME.json. Members are calibrated before they are averaged.
+        out: where results are written; by default the run, or its folder calibrated/NAME. Required
+            for several runs.
         device: "auto", "cpu", "cuda", "cuda:1", "mps", …
         jobs: threads that measure while the network predicts; by default by the cores.
         overwrite: whether an existing evaluation is replaced.
@@ -180,15 +216,19 @@ def evaluate_run(
             an existing evaluation is computed again.
     """
     config = config or EvaluationConfig()
-    opened = open_run(run)
-    other = opened.external_data(data)
+    opened = open_runs(run)
+    other = opened[0].external_data(data)
+    folders = [run] if isinstance(run, str | Path) else list(run)
+    if len(folders) > 1 and out is None:
+        raise ValueError("--out is required: the folder for the evaluation of several runs")
+    home = Path(folders[0] if len(folders) == 1 or out is None else out)
     part = split or ("test" if other is None else "all")
-    fitted, suffix, folder = None, "", opened.folder
+    fitted, suffix, folder = None, "", home
     if calibrator is not None:
         from segcal.evaluation.posthoc_run import run_calibrator
 
         own = data if other is None else None
-        fitted = run_calibrator(opened, calibrator, config=config, data=own, device=device, say=say)
+        fitted = run_calibrator(run, calibrator, config=config, data=own, device=device, say=say)
         short = short_name(fitted.method)
         suffix, folder = f"+{short}", folder / "calibrated" / short
     folder = folder if out is None else Path(out)
@@ -196,13 +236,13 @@ def evaluate_run(
         dataset = dataset or other.root.resolve().name
         folder = folder / EXTERNAL / dataset
     given = {"run": name, "method": method, "dataset": dataset}
-    names = _row_names(opened, part, given, suffix)
+    names = _row_names(opened, home, part, given, suffix)
     existing = None if overwrite else read_evaluation(folder, part)
     if existing is not None:
         requested = {**names, "split": part}
         if other is not None:
             requested["data_fingerprint"] = other.fingerprint
-        different = differences(existing, config, requested, opened.folder)
+        different = differences(existing, config, requested, run)
         params = (existing.info.calibrator or {}).get("params")
         if fitted is not None and params != json.loads(json.dumps(fitted.params())):
             different.append("calibrator")
@@ -214,31 +254,36 @@ def evaluate_run(
         reason = _outdated(existing, opened, other, data)
         if reason is None:
             if existing.info.seen:
-                say(opened.describe_seen(existing.info.seen))
+                say(opened[0].describe_seen(existing.info.seen))
             return replace(existing, reused=True)
         say(f"{reason}; evaluating again")
     return _measure(
-        opened, other or opened.open_data(data), folder, part, config, names, fitted=fitted,
+        opened, other or opened[0].open_data(data), folder, part, config, names, fitted=fitted,
         device=device, jobs=jobs, overwrite=overwrite or existing is not None,
         progress=progress, say=say,
     )  # fmt: skip
 
 
 def _row_names(
-    run: FinishedRun, split: str, given: Mapping[str, str | None], suffix: str
+    runs: Sequence[FinishedRun],
+    home: Path,
+    split: str,
+    given: Mapping[str, str | None],
+    suffix: str,
 ) -> dict[str, Any]:
     """The columns of the rows: as given, else as in an existing evaluation, else by the run.
 
     `suffix` of the method names a calibrator.
     """
+    losses = list(dict.fromkeys(run.config.loss.name for run in runs))
     names: dict[str, Any] = {
-        "run": run.folder.resolve().name,
-        "method": run.config.loss.name,
-        "dataset": run.info.dataset,
+        "run": home.resolve().name,
+        "method": "+".join(losses) + ("_ensemble" if len(runs) > 1 else ""),
+        "dataset": runs[0].info.dataset,
     }
     for other in dict.fromkeys((split, "test", "val", "train")):
         try:
-            existing = read_evaluation(run.folder, other)
+            existing = read_evaluation(home, other)
         except ValueError:  # damaged: it is replaced, or refused where it is needed
             continue
         if existing is not None:
@@ -246,32 +291,37 @@ def _row_names(
             break
     names["method"] += suffix
     names.update({key: value for key, value in given.items() if value is not None})
-    return {**names, "seed": run.config.seed}
+    return {**names, "seed": runs[0].config.seed}
 
 
 def _outdated(
-    existing: Evaluation, run: FinishedRun, other: PreparedDataset | None, data: Path | str | None
+    existing: Evaluation,
+    runs: Sequence[FinishedRun],
+    other: PreparedDataset | None,
+    data: Path | str | None,
 ) -> str | None:
     """Why an existing evaluation has to be computed again; None if it is up to date."""
     damaged = existing.damaged()
     if damaged is not None:
         return f"{damaged}: is missing or was modified"
-    if data is None and not Path(run.config.data.path).is_dir():
+    if data is None and not Path(runs[0].config.data.path).is_dir():
         return None  # Without the data, a change of the splits cannot be detected.
-    cases = _part(run, other or run.open_data(data), existing.split)
+    cases = _part(runs, other or runs[0].open_data(data), existing.split)
     if sorted(case.name for case in cases) == sorted(existing.info.case_names):
         return None
     return f"{existing.path('evaluation.json')}: covers other cases (the splits have changed)"
 
 
-def _part(run: FinishedRun, dataset: PreparedDataset, split: str) -> list[PreparedCase]:
-    """The cases of a split; the fold of the training counts for its own data only."""
-    own = dataset.fingerprint == run.info.data_fingerprint
-    return dataset.part(split, run.config.data.fold if own else None)
+def _part(runs: Sequence[FinishedRun], dataset: PreparedDataset, split: str) -> list[PreparedCase]:
+    """The cases that are in the split of every run; folds count for their own data only."""
+    own = dataset.fingerprint == runs[0].info.data_fingerprint
+    folds = dict.fromkeys(run.config.data.fold if own else None for run in runs)
+    first, *others = [dataset.part(split, fold) for fold in folds]
+    return [case for case in first if all(case in part for part in others)]
 
 
 def _measure(
-    run: FinishedRun,
+    runs: Sequence[FinishedRun],
     dataset: PreparedDataset,
     out: Path,
     split: str,
@@ -285,18 +335,22 @@ def _measure(
     progress: ProgressCallback,
     say: Callable[[str], None],
 ) -> Evaluation:
-    """Predict a split with the run's network and write its evaluation into `out`.
+    """Predict a split with the runs' networks and write its evaluation into `out`.
 
     `names` are columns of the rows. The other arguments are those of `evaluate_run`.
     """
-    run.checkpoint(config.checkpoint)
+    run = runs[0]
     external = dataset.fingerprint != run.info.data_fingerprint
-    cases = _part(run, dataset, split)
-    if not external:
-        run.check_unseen(cases, split)
+    cases = _part(runs, dataset, split)
+    for member in runs:
+        member.checkpoint(config.checkpoint)
+        if not external:
+            member.open_data(dataset.root)
+            member.check_unseen(cases, split)
     verify_cases(cases)
     scans = {case.name: case.properties.voxels_sha256 for case in cases}
-    seen = run.seen(scans, "test" if external else split)
+    found = [name for member in runs for name in member.seen(scans, "test" if external else split)]
+    seen = tuple(dict.fromkeys(found))
     if seen:
         say(run.describe_seen(seen))
     chosen = choose_device(device)
@@ -307,7 +361,7 @@ def _measure(
         # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
         return write_evaluation(
-            predicted_cases(run, inputs, config, chosen, fitted),
+            predicted_cases(runs, inputs, config, chosen, fitted),
             out,
             **names,
             labels=[run.data_info.classes[k] for k in sorted(run.data_info.classes)],
@@ -317,7 +371,8 @@ def _measure(
             # This process's share of the cores; more than four threads do not help.
             jobs=max(1, min(4, torch.get_num_threads())) if jobs is None else jobs,
             about={
-                **identity(run, config),
+                **identity(runs, config),
+                **({"members": [str(member.folder) for member in runs]} if len(runs) > 1 else {}),
                 "external": external,
                 "seen": seen,
                 "epochs": epochs_done(run.folder),
@@ -378,7 +433,7 @@ class RunCases:
 
 
 def predicted_cases(
-    run: FinishedRun,
+    runs: Sequence[FinishedRun],
     cases: Iterable[tuple[PreparedCase, PreparedCase]],
     config: EvaluationConfig,
     device: torch.device,
@@ -388,26 +443,30 @@ def predicted_cases(
 
     `cases` are those of `RunCases`: each as the network gets it, and on the grid to measure on.
     """
-    network = run.network(config.checkpoint, device)
+    networks = [run.network(config.checkpoint, device) for run in runs]
     # Metrics count in float64, which MPS does not have.
     target_device = torch.device("cpu") if device.type == "mps" else device
     for case, measured in cases:
         image = case.image()
         try:
             found = predict_case(
-                network, torch.from_numpy(image).to(device), patch_size=run.patch_size,
+                networks, torch.from_numpy(image).to(device),
+                patch_size=[run.patch_size for run in runs],
                 flips=config.flips, average=config.average,
             )  # fmt: skip
+            if calibrator is not None:
+                # The networks' logits do not belong to the calibrated probabilities.
+                found = calibrated(found, calibrator, case.spacing_mm)
         except ValueError as error:
-            raise ValueError(f"{run.folder}: case {case.name}: {error}") from error
+            raise ValueError(f"{runs[0].folder}: case {case.name}: {error}") from error
         probs: Any = found.probs.to(target_device)
         logits = None if found.logits is None else found.logits.to(target_device)
-        if calibrator is not None:
-            # The network's logits do not belong to the calibrated probabilities.
-            logits = require_logits(case.name, logits)
-            probs, logits = calibrator.transform(logits, spacing_mm=case.spacing_mm), None
         if measured is not case:
             probs, logits = case.grid.restore_probs(to_numpy(probs)), None
+        labels = [
+            predicted_labels(p if measured is case else case.grid.restore_probs(to_numpy(p)))
+            for p in (member.probs for member in found.members)
+        ]
         yield PredictedCase(
             name=case.name,
             probs=probs,
@@ -420,33 +479,24 @@ def predicted_cases(
             if measured.readers
             else None,
             annotated=measured.properties.annotated,
+            members=np.stack(labels) if labels else None,
         )
-
-
-def require_logits(case: str, logits: Any) -> Any:
-    """The logits of a case; an error if there are none."""
-    if logits is None:
-        raise ValueError(
-            f"case {case} has no logits to calibrate, because the probabilities of mirrored "
-            "images were averaged; set `average: logits`, or leave out `flips`"
-        )
-    return logits
 
 
 def differences(
     existing: Evaluation,
     config: EvaluationConfig,
     names: Mapping[str, Any] | None = None,
-    run: Path | None = None,
+    run: Path | str | Sequence[Path | str] | None = None,
 ) -> list[str]:
     """The settings, names or checkpoint in which an evaluation differs from what is requested.
 
-    A checkpoint that was deleted does not count as different. `run` is the folder of the run, if
-    the evaluation is in another one.
+    A checkpoint that was deleted does not count as different. `run` is the folder of the run (or
+    several), if the evaluation is in another one.
     """
     options = config.metric_options()
     wanted = {
-        **identity(open_run(run or existing.folder), config),
+        **identity(open_runs(run or existing.folder), config),
         **(names or {}),
         **{key: tuple(options.pop(key)) for key in ("regions", "metrics")},
         **options,
@@ -455,12 +505,13 @@ def differences(
     return [key for key, value in wanted.items() if known.get(key) != value]
 
 
-def identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
-    """Which weights are used, and how; without a checksum if the checkpoint does not exist."""
-    path = run.folder / f"{config.checkpoint}.pt"
+def identity(runs: Sequence[FinishedRun], config: EvaluationConfig) -> dict[str, Any]:
+    """Which weights are used, and how; without a checksum if a checkpoint does not exist."""
+    paths = [run.folder / f"{config.checkpoint}.pt" for run in runs]
+    exist = all(path.is_file() for path in paths)
     return {
         "checkpoint": config.checkpoint,
-        **({"checkpoint_sha256": file_sha256(path)} if path.is_file() else {}),
+        **({"checkpoint_sha256": " ".join(map(file_sha256, paths))} if exist else {}),
         "flips": config.flips,
         "average": config.average,
         "grid": config.grid,

@@ -42,7 +42,7 @@ def fit_pairs(
     region: str = "all",
     balance: Balance = "none",
     folds: int = 5,
-    patient: str | None = None,
+    patient: str | Mapping[str, str] | None = None,
     max_voxels: int = 1_000_000,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
@@ -63,7 +63,7 @@ def fit_pairs(
         folds: number of folds, at most one per case or patient; 0 skips cross-validation.
         patient: a regular expression. Cases in which it finds the same text (its first group, if
             it has one) belong to one patient: they stay in one fold and count once in the
-            intervals. None: each case is one patient.
+            intervals. None: each case is one patient. Or a mapping, case → patient.
         jobs: processes that score cases; the result does not depend on it.
         progress: called as (what, cases done, cases in total).
     """

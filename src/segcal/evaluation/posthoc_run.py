@@ -1,31 +1,50 @@
-"""Calibrate a trained run: fit on its validation cases."""
+"""Calibrate trained runs: fit on the validation cases of each."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from segcal.config import EvaluationConfig
+from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
+from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import verify_cases
 from segcal.evaluation.finished_run import (
     FinishedRun,
     RunCases,
     identity,
+    open_runs,
     predicted_cases,
-    require_logits,
 )
-from segcal.evaluation.predict import choose_device, reproducible_float32
-from segcal.posthoc import Calibrator, HeldOut, load_calibrator, make_calibrator, short_name
+from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
+from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
+from segcal.posthoc import Calibrator, load_calibrator, make_calibrator, short_name
+from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
 
 
+@dataclass(frozen=True)
+class ValidationPair(Pair):
+    """The prediction of a validation case and its labels, in the temporary file `label`."""
+
+    spacing_mm: tuple[float, ...] = ()
+
+    def load(self) -> LoadedCase:
+        with np.load(self.label) as file:
+            return LoadedCase(self.name, file["logits"], file["target"], self.spacing_mm, None)
+
+
 def run_calibrator(
-    run: FinishedRun,
+    run: Path | str | Sequence[Path | str],
     calibrator: Path | str,
     *,
     config: EvaluationConfig,
@@ -37,49 +56,101 @@ def run_calibrator(
 
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
     """
+    runs = open_runs(run)
     if Path(calibrator).is_file():
         fitted = load_calibrator(calibrator)
-        if fitted.num_classes != len(run.data_info.classes):
-            problem = f"was fitted on {fitted.num_classes} classes, but {run.folder} has "
-            problem += ", ".join(run.data_info.classes.values())
+        if fitted.num_classes != len(runs[0].data_info.classes):
+            problem = f"was fitted on {fitted.num_classes} classes, but {runs[0].folder} has "
+            problem += ", ".join(runs[0].data_info.classes.values())
             raise PathError(Path(calibrator), problem, "give a calibrator of this network")
         return fitted
-    path = run.folder / f"calibrator_{short_name(str(calibrator))}.json"
+    folders = [run] if isinstance(run, str | Path) else run
+    if len(folders) > 1:
+        problem = "is no file; several runs have no common validation cases to fit on"
+        raise PathError(calibrator, problem, "give the file of a calibrator")
+    path = calibrator_path(folders[0], str(calibrator))
     with suppress(PathError):  # it does not exist, or is damaged
         fitted = load_calibrator(path)
-        known = _identity(run, config)
+        known = _identity(runs, config)
         if {key: fitted.about.get(key) for key in known} == json.loads(json.dumps(known)):
             return fitted
-    unfitted = make_calibrator(str(calibrator))
-    run.checkpoint(config.checkpoint)
-    dataset = run.open_data(data)
-    cases = dataset.part(FITTED_ON, run.config.data.fold)
-    run.check_unseen(cases, FITTED_ON)
-    verify_cases(cases)
-    seen = run.seen({case.name: case.properties.voxels_sha256 for case in cases}, FITTED_ON)
-    if seen:
-        say(run.describe_seen(seen))
-    inputs = RunCases(run, dataset, cases)
-    predicted = predicted_cases(run, inputs, config, choose_device(device))
-
-    def held_out() -> Iterator[HeldOut]:
-        for case in predicted:
-            logits = require_logits(case.name, case.logits)
-            yield HeldOut(logits, case.target, spacing_mm=case.spacing_mm)
-
-    with reproducible_float32():
-        fitted = unfitted.fit(held_out())
-    fitted.about = {"region": "all", **_identity(run, config)}
+    make_calibrator(str(calibrator))  # refuses an unknown name before anything is predicted
+    fitted = fit_run(
+        folders[0], str(calibrator), config=config, data=data, device=device, say=say, folds=0
+    ).calibrator
     fitted.save(path)
     return fitted
 
 
-def _identity(run: FinishedRun, config: EvaluationConfig) -> dict[str, Any]:
+def calibrator_path(run: Path | str, method: str) -> Path:
+    """Where a run keeps its calibrator of a method."""
+    return Path(run) / f"calibrator_{short_name(method)}.json"
+
+
+def fit_run(
+    run: Path | str,
+    method: str,
+    *,
+    config: EvaluationConfig | None = None,
+    data: Path | str | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = print,
+    progress: ProgressCallback = no_progress,
+    **options: Any,
+) -> Fitted:
+    """Fit a calibrator on the validation cases of a run; they are predicted first.
+
+    In a folder with the runs fold0, fold1, … each fold predicts its own validation cases, so that
+    every case is predicted by a network that was not trained on it.
+
+    Args:
+        run: the folder that `segcal train` wrote.
+        config: checkpoint, flips and average of the prediction.
+        data, device, say: as in `evaluate_run`.
+        method, options, progress: as in `fit_pairs`; patients are by default those of the set.
+    """
+    config = config or EvaluationConfig()
+    runs = open_runs(run)
+    for member in runs:
+        member.checkpoint(config.checkpoint)
+    total = sum(len(member.info.cases[FITTED_ON]) for member in runs)
+    patients: dict[str, str] = {}
+    pairs: list[Pair] = []
+    with TemporaryDirectory() as folder, reproducible_float32():
+        for member in runs:
+            dataset = member.open_data(data)
+            cases = dataset.part(FITTED_ON, member.config.data.fold)
+            member.check_unseen(cases, FITTED_ON)
+            verify_cases(cases)
+            scans = {case.name: case.properties.voxels_sha256 for case in cases}
+            seen = member.seen(scans, FITTED_ON)
+            if seen:
+                say(member.describe_seen(seen))
+            inputs = RunCases(member, dataset, cases)
+            for case in predicted_cases([member], inputs, config, choose_device(device)):
+                if case.logits is None:
+                    raise ValueError(f"{member.folder}: case {case.name}: {NO_LOGITS}")
+                path = Path(folder, f"{case.name}.npz")
+                np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
+                shape = tuple(case.logits.shape)
+                file = SoftmaxFile(case.name, "npz", (member.folder,), shape)
+                pairs.append(ValidationPair(file, path, spacing_mm=case.spacing_mm))
+                patients[case.name] = dataset[case.name].patient
+                progress("predicting", len(pairs), total)
+        if len(set(patients.values())) < len(pairs):
+            options.setdefault("patient", patients)
+        found = Pairs(Path(run), tuple(pairs), ())
+        fitted = fit_pairs(found, method, from_probs=False, progress=progress, **options)
+    fitted.calibrator.about |= _identity(runs, config)
+    return fitted
+
+
+def _identity(runs: Sequence[FinishedRun], config: EvaluationConfig) -> dict[str, Any]:
     """What a calibrator was fitted on: cases and weights; the fit is on the prepared grid."""
-    weights = {key: value for key, value in identity(run, config).items() if key != "grid"}
+    weights = {key: value for key, value in identity(runs, config).items() if key != "grid"}
     return {
         "split": FITTED_ON,
-        "cases": list(run.info.cases[FITTED_ON]),
-        "data_fingerprint": run.info.data_fingerprint,
+        "cases": [name for run in runs for name in run.info.cases[FITTED_ON]],
+        "data_fingerprint": runs[0].info.data_fingerprint,
         **weights,
     }

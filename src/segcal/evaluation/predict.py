@@ -6,31 +6,44 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from segcal.core.checks import check_choice
 from segcal.models import predict_logits
+from segcal.posthoc import Calibrator
 
 # The axes of (K, Z, Y, X) that may be flipped.
 FLIPS = {"d": 1, "h": 2, "w": 3}
 AVERAGES = ("probs", "logits")
+NO_LOGITS = (
+    "there are no logits to calibrate, because the probabilities of mirrored images were "
+    "averaged; set `average: logits`, or leave out `flips`"
+)
+
+
+PatchSize: TypeAlias = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """`probs` and `logits` (K, Z, Y, X), float32; no logits if probabilities were averaged."""
+    """`probs` and `logits` (K, Z, Y, X), float32; no logits if probabilities were averaged.
+
+    `members`: the predictions of several networks that were averaged.
+    """
 
     probs: Tensor
     logits: Tensor | None
+    members: tuple[Prediction, ...] = ()
 
 
 def predict_case(
     networks: nn.Module | Sequence[nn.Module],
     image: Tensor,
     *,
-    patch_size: tuple[int, int, int] | None = None,
+    patch_size: PatchSize | list[PatchSize] = None,
     batch_size: int = 16,
     flips: Iterable[str] = (),
     average: str = "probs",
@@ -40,7 +53,8 @@ def predict_case(
     Args:
         networks: one or more, in evaluation mode, on the device of `image`.
         image: (C, Z, Y, X).
-        patch_size: window of a 3-D network, slid over the volume; None predicts slices.
+        patch_size: window of a 3-D network, slid over the volume; None predicts slices. A list has
+            one for each network.
         batch_size: slices per forward pass.
         flips: axes to mirror, out of "d", "h" and "w"; n axes give 2ⁿ predictions.
         average: `"probs"` averages probabilities, `"logits"` averages logits, which gives more
@@ -53,24 +67,52 @@ def predict_case(
     """
     check_choice("average", average, AVERAGES)
     members = [networks] if isinstance(networks, nn.Module) else list(networks)
+    sizes = patch_size if isinstance(patch_size, list) else [patch_size] * len(members)
     if not members:
         raise ValueError("Expected argument `networks` to hold a network, but got none.")
-    total, count = None, 0
-    for network in members:
-        for axes in _mirrors(flips):
+    mirrors = _mirrors(flips)
+
+    def predict(network: nn.Module, size: PatchSize) -> Prediction:
+        total = None
+        for axes in mirrors:
             logits = predict_logits(
-                network, image.flip(axes), batch_size=batch_size, patch_size=patch_size
+                network, image.flip(axes), batch_size=batch_size, patch_size=size
             ).flip(axes)
             if not bool(torch.isfinite(logits).all()):
                 raise ValueError("Expected finite logits, but the network gave NaN or infinity.")
             part = logits if average == "logits" else logits.softmax(0)
             total = part if total is None else total + part
-            count += 1
-    assert total is not None
+        assert total is not None
+        if average == "logits":
+            mean = total / len(mirrors)
+            return Prediction(mean.softmax(0), mean)
+        return Prediction(total / len(mirrors), logits if len(mirrors) == 1 else None)
+
+    found = tuple(predict(network, size) for network, size in zip(members, sizes, strict=True))
+    if len(found) == 1:
+        return found[0]
     if average == "logits":
-        mean = total / count
-        return Prediction(mean.softmax(0), mean)
-    return Prediction(total / count, logits if count == 1 else None)
+        mean = sum(one.logits for one in found if one.logits is not None) / len(found)
+        assert isinstance(mean, Tensor)
+        return Prediction(mean.softmax(0), mean, found)
+    return Prediction(_mean_probs(found), None, found)
+
+
+def _mean_probs(members: Sequence[Prediction]) -> Tensor:
+    return torch.stack([member.probs for member in members]).mean(0)
+
+
+def calibrated(
+    found: Prediction, calibrator: Calibrator, spacing_mm: tuple[float, ...]
+) -> Prediction:
+    """The calibrated prediction. Averaged probabilities are those of calibrated members."""
+    members = tuple(calibrated(member, calibrator, spacing_mm) for member in found.members)
+    if found.logits is not None:
+        probs = calibrator.transform(found.logits, spacing_mm=spacing_mm)
+        return Prediction(torch.as_tensor(probs), None, members)
+    if not members:
+        raise ValueError(NO_LOGITS)
+    return Prediction(_mean_probs(members), None, members)
 
 
 def _mirrors(flips: Iterable[str]) -> list[tuple[int, ...]]:

@@ -6,36 +6,54 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import file_sha256
+from segcal.core.files import file_sha256, write_text
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import find_images, read_scan, write_nifti
-from segcal.evaluation.finished_run import FinishedRun, open_run
+from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
+from segcal.evaluation.finished_run import open_runs
+from segcal.evaluation.posthoc_run import run_calibrator
 from segcal.evaluation.predict import (
     AVERAGES,
     FLIPS,
+    calibrated,
     choose_device,
     predict_case,
     reproducible_float32,
 )
 from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
 from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
+from segcal.metrics import (
+    entropy,
+    mean_pairwise_dice,
+    mutual_information,
+    pair_tables,
+    predicted_labels,
+    probability_variance,
+)
 from segcal.predictions import Form, write_nnunet
 
-_CLIP = 1e-12
 _MAPS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
     "labels": lambda probs: probs.argmax(0).astype(np.uint8),
     "probs": lambda probs: probs,
     "confidence": lambda probs: probs.max(0),
-    "entropy": lambda probs: -(probs * np.log(np.maximum(probs, _CLIP))).sum(0, dtype=np.float32),
+    "entropy": entropy,
+}
+# Of the probabilities (M, K, Z, Y, X) of several runs.
+_DISAGREEMENT: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
+    "variance": probability_variance,
+    "mutual_information": mutual_information,
 }
 OUTPUTS = tuple(_MAPS)
+PAIRWISE_DICE, _COLUMNS = "pairwise_dice.csv", ("case", "structure", "dice")
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,7 @@ def predict_volumes(
     checkpoint: str = "best",
     flips: Sequence[str] = (),
     average: str = "probs",
+    calibrator: Path | str | None = None,
     device: str = "auto",
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
@@ -69,18 +88,24 @@ def predict_volumes(
     linearly from the network's grid and still sum to 1; labels, confidence (the largest
     probability) and entropy (nats) are derived from them.
 
+    The mean Dice between the masks of several runs is written to pairwise_dice.csv.
+
     A scan that cannot be read is skipped and reported. Maps of the same scan with the same settings
     are kept.
 
     Args:
-        runs: one run, or several to average; they must share classes and preparation.
+        runs: one run, or several to average; they must share classes and preparation. A folder
+            with the runs fold0, fold1, … stands for these.
         source: folder of images of any supported format.
         out: folder for NAME_labels.nii.gz (uint8), NAME_probs.nii.gz (classes last, float32),
             NAME_confidence.nii.gz and NAME_entropy.nii.gz (float32); not the input folder.
-        outputs: which of the four.
+        outputs: which of the four; for several runs also their disagreement, "variance" (of the
+            probabilities, mean over classes) and "mutual_information" (nats), both float32.
         to: format of the probabilities: "nifti" (also None), "npz" for nnU-Net's NAME.npz and
             NAME.pkl, or "both".
         flips, average: as in `predict_case`.
+        calibrator: a file, or the name of a calibrator, as in `evaluate_run`; all maps are of
+            calibrated probabilities.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
         warn: called with one line about each unusual orientation or spacing, about skipped label
@@ -88,13 +113,15 @@ def predict_volumes(
     """
     outputs = list(dict.fromkeys(outputs))
     for name in outputs:
-        check_choice("--output", name, OUTPUTS)
+        check_choice("--output", name, (*OUTPUTS, *_DISAGREEMENT))
     check_choice("--checkpoint", checkpoint, ("best", "last"))
     for axis in flips:
         check_choice("--flips", axis, FLIPS)
     check_choice("--average", average, AVERAGES)
-    opened = [open_run(run) for run in runs]
-    _check_compatible(opened)
+    opened = open_runs(runs)
+    single = [name for name in outputs if name in _DISAGREEMENT and len(opened) == 1]
+    if single:
+        raise ValueError(f"--output {single[0]}: needs several runs, but {runs[0]} is one")
     info, space, out = opened[0].data_info, Space(opened), Path(out)
     images = find_images(source, info.channels, warn)
     check_output_folder(out, Path(source), images)
@@ -104,12 +131,19 @@ def predict_volumes(
         endings["probs"] = [".npz"] if to == "npz" else [".npz", *endings["probs"]]
     files = [(what, ending) for what in outputs for ending in endings[what]]
     paths = {case: [out / f"{case}{ending}" for _, ending in files] for case in headers}
-    settings = {
+    settings: dict[str, Any] = {
         "checkpoints": [file_sha256(run.checkpoint(checkpoint)) for run in opened],
         "flips": sorted(set(flips)),
         "average": average,
         "orientation": space.orientation,
     }
+    fitted = None
+    if calibrator is not None:
+        config = EvaluationConfig.model_validate(
+            {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
+        )
+        fitted = run_calibrator(runs, calibrator, config=config, data=None, device=device, say=warn)
+        settings["calibrator"] = {"method": fitted.method, **fitted.params()}
     manifest = PredictionManifest(out, settings)
     kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], paths[c])]
     todo = {case: header for case, header in headers.items() if case not in kept}
@@ -128,13 +162,22 @@ def predict_volumes(
             with reproducible_float32():
                 found = predict_case(
                     networks, torch.from_numpy(scan.image).to(chosen),
-                    patch_size=opened[0].patch_size, flips=flips, average=average,
+                    patch_size=[run.patch_size for run in opened], flips=flips, average=average,
                 )  # fmt: skip
+            if fitted is not None:
+                found = calibrated(found, fitted, scan.grid.spacing_mm)
             probs = scan.grid.restore_probs(found.probs.cpu().numpy())
-            maps = {what: _MAPS[what](probs) for what in outputs}
+            each = [scan.grid.restore_probs(m.probs.cpu().numpy()) for m in found.members]
+            members = np.stack(each) if each else np.empty(0, np.float32)
+            maps = {
+                what: _MAPS[what](probs) if what in _MAPS else _DISAGREEMENT[what](members)
+                for what in outputs
+            }
             known = any(run.seen({case: scan.voxels_sha256}) for run in opened)
             seen += [case] if known else []
             manifest.begin(images[case], paths[case], seen=known)
+            if len(members) or (out / PAIRWISE_DICE).is_file():
+                _write_pairwise_dice(out, case, members, info)
             for path, (what, _) in zip(paths[case], files, strict=True):
                 array = scan.to_file_order(maps[what])
                 if path.suffix == ".npz":
@@ -150,16 +193,19 @@ def predict_volumes(
     return PredictReport(tuple(written), tuple(kept), tuple(problems))
 
 
-def _check_compatible(runs: Sequence[FinishedRun]) -> None:
-    """Runs can be averaged only if their classes and the preparation of their data agree."""
-    if not runs:
-        raise ValueError("Expected argument `runs` to name a run, but got none.")
-    first, *others = runs
-    for other in others:
-        for what in ("classes", "channels", "grid", "intensity", "dtype"):
-            if getattr(other.data_info, what) != getattr(first.data_info, what):
-                problem = f"was trained on data with another `{what}` than {first.folder}"
-                raise PathError(other.folder, problem, "average runs of one data set only")
-        if other.patch_size != first.patch_size:
-            problem = f"was trained with another patch size than {first.folder}"
-            raise PathError(other.folder, problem, "predict with one at a time")
+def _write_pairwise_dice(
+    folder: Path, case: str, members: NDArray[np.floating], info: DatasetInfo
+) -> None:
+    """Replace the rows of a case in pairwise_dice.csv; `members` are (M, K, *S), or empty."""
+    dice = {}
+    if len(members):
+        groups = info.regions or {name: (k,) for k, name in info.classes.items() if k > 0}
+        tables = pair_tables(np.stack([predicted_labels(p) for p in members]), members.shape[1])
+        dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
+        dice["mean"] = float(np.mean([*dice.values()]))
+    path = folder / PAIRWISE_DICE
+    rows = pd.DataFrame([(case, *row) for row in dice.items()], columns=_COLUMNS)
+    if path.is_file():
+        old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)
+        rows = pd.concat([old[old["case"] != case], rows])
+    write_text(path, rows.to_csv(index=False, float_format="%.6f"))

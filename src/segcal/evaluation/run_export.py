@@ -30,7 +30,7 @@ def export_predictions(
     cases = opened.open_data().part(split, opened.config.data.fold)
     opened.check_unseen(cases, split)
     inputs = RunCases(opened, opened.open_data(), cases, original=True)
-    found = predicted_cases(opened, inputs, EvaluationConfig(), choose_device(device))
+    found = predicted_cases([opened], inputs, EvaluationConfig(), choose_device(device))
     for folder in (out / "probs", out / "labels"):
         folder.mkdir(parents=True)
     labels = {name: label for label, name in opened.data_info.classes.items()}

@@ -13,6 +13,13 @@ from segcal.metrics.calibration import (
 )
 from segcal.metrics.case import CaseResult, evaluate_case, pool_cases
 from segcal.metrics.case_data import CaseData, RegionData, StructureData, predicted_labels
+from segcal.metrics.ensemble import (
+    entropy,
+    mean_pairwise_dice,
+    mutual_information,
+    pair_tables,
+    probability_variance,
+)
 from segcal.metrics.levels import LEVELS, ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
@@ -46,7 +53,8 @@ __all__ = [
     "ProperScores", "Readers", "RegionData", "Reliability", "Row", "StructureData",
     "VoxelStatistics", "adaptive_ece", "all_surface_distances", "all_voxels", "boundary",
     "brier_parts", "check_groups", "confidence_verdict", "confusion", "crps", "default_metrics",
-    "dsc", "dsc_from_confusion", "energy_distance", "evaluate_case", "find_metric", "foreground",
-    "get_metric", "pool_cases", "predicted", "predicted_boundary", "predicted_labels",
+    "dsc", "dsc_from_confusion", "energy_distance", "entropy", "evaluate_case", "find_metric",
+    "foreground", "get_metric", "mean_pairwise_dice", "mutual_information", "pair_tables",
+    "pool_cases", "predicted", "predicted_boundary", "predicted_labels", "probability_variance",
     "ranking_direction", "surface_distances", "threshold_samples", "union", "voxel_statistics",
 ]  # fmt: skip

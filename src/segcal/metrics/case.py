@@ -56,6 +56,7 @@ def evaluate_case(
     logits: Array | None = None,
     true_probs: Array | None = None,
     raters: Mapping[str, Array] | None = None,
+    members: Array | None = None,
 ) -> CaseResult:
     """Segmentation and calibration metrics of one case.
 
@@ -74,6 +75,7 @@ def evaluate_case(
         true_probs: true probabilities (K, *S), where they are known, for errors against them.
         raters: integer labels (*S) of several readers by name, for metrics against them. Labels
             outside 0..K-1 mark voxels that a reader did not judge.
+        members: integer labels (M, *S) of the members of an ensemble, for `pairwise_dice`.
 
     Example:
         >>> import numpy as np
@@ -100,6 +102,7 @@ def evaluate_case(
     data = CaseData(
         probs, truth, predicted, check_spacing(spacing_mm, truth.ndim),
         check_groups(groups, len(probs)), options, ignore_index, logits, true_probs, readers,
+        members,
     )  # fmt: skip
     new_row = partial(Row, run, method, seed, dataset, case)
     rows = []

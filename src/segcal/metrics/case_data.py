@@ -15,6 +15,7 @@ from segcal.metrics._chunks import in_memory_order, iter_chunks, permute, top_la
 from segcal.metrics._geometry import LabelMap, Mask
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
+from segcal.metrics.ensemble import pair_tables
 from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import confusion
@@ -54,6 +55,7 @@ class CaseData:
         logits: (K, *S), or None.
         true_probs: true probabilities (K, *S) where they are known, or None.
         readers: the label maps of several readers, or None.
+        members: the label maps (M, *S) of the members of an ensemble, or None.
     """
 
     probs: Array
@@ -66,6 +68,7 @@ class CaseData:
     logits: Array | None = None
     true_probs: Array | None = None
     readers: Readers | None = None
+    members: Array | None = None
 
     @property
     def num_classes(self) -> int:
@@ -158,6 +161,12 @@ class CaseData:
             )
             for name in self.options.regions
         }  # fmt: skip
+
+    @cached_property
+    def member_tables(self) -> npt.NDArray[np.int64]:
+        """(pairs, K, K): confusion of each pair of members, without ignored voxels."""
+        assert self.members is not None
+        return pair_tables(self.members, self.num_classes, self.target != self.ignore_index)
 
     @cached_property
     def normalized_true_probs(self) -> npt.NDArray[np.float32]:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from segcal.core.arrays import to_numpy
 from segcal.metrics import readers
 from segcal.metrics.case_data import CaseData, RegionData, StructureData
+from segcal.metrics.ensemble import pairwise_dice
 from segcal.metrics.overlap import dsc_from_confusion
 from segcal.metrics.registry import METRICS, Metric
 from segcal.metrics.scores import brier_parts
@@ -115,6 +116,7 @@ _BUILT_IN = (
     _by_reader("reader_crps_ml", "volume CRPS", readers.reader_crps_ml, "lower", unit="ml"),
     _by_reader("human_dsc", "human DSC", readers.human_dsc, None),
     _by_reader("human_volume_ml", "human volume", readers.human_volume_ml, None, unit="ml"),
+    _structure("pairwise_dice", "pairwise Dice", pairwise_dice, None, requires="members"),
     _image("human_brier", "human Brier", readers.human_brier, None, requires="readers"),
 )
 for _metric in _BUILT_IN:

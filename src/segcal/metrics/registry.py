@@ -17,7 +17,7 @@ from segcal.registry import Registry
 Better = Literal["higher", "lower", "zero"]
 Scope = Literal["structure", "region", "image"]
 Suffix = Literal["none", "unit", "tolerance"]
-Requirement = Literal["logits", "true_probs", "readers"]
+Requirement = Literal["logits", "true_probs", "readers", "members"]
 
 
 @dataclass(frozen=True)

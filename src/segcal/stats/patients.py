@@ -17,7 +17,7 @@ from segcal.stats.ranking import CaseScores, Floats
 
 
 def make_folds(
-    names: Sequence[str], folds: int, patient: str | None = None, seed: int = 0
+    names: Sequence[str], folds: int, patient: str | Mapping[str, str] | None = None, seed: int = 0
 ) -> list[list[int]]:
     """Positions of the cases of each fold; cases of one patient stay together.
 
