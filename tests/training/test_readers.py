@@ -91,7 +91,7 @@ def test_a_set_without_readers_is_refused(tmp_path: Path) -> None:
 
 
 def test_evaluation_has_the_rows_of_the_metrics(data: Path, runs: Path) -> None:
-    table = evaluate_run(runs / "mean", workers=1).table()
+    table = evaluate_run(runs / "mean", jobs=1).table()
     rows = table[table["case"] != "pooled"]
     case = open_dataset(data)[rows["case"].iloc[0]]
     dsc = rows[(rows["metric"] == "reader_dsc") & (rows["case"] == case.name)]
