@@ -33,7 +33,7 @@ COMMANDS = {
     "train": ("train --config config.yaml --out out", "--resume", "out/last.pt"),
     "evaluate": ("evaluate run --overwrite", "", "run/cases.csv"),
     "predict": ("predict run --input images --out out", "", "out/*_labels.nii.gz"),
-    "calibrate": ("calibrate --probs nnunet --labels labels --out out.json", "", ""),
+    "calibrate": ("calibrate --probs nnunet --labels labels --out out.json", "--overwrite", ""),
     "apply": ("apply cal.json --probs nnunet --out out", "--overwrite", "out/*.npz"),
     "audit": ("audit --probs nnunet --labels labels --out out", "--overwrite", "out/cases.csv"),
     "rank": ("rank study/cases.csv --out out --missing worst", "", "out/ranks.csv"),
