@@ -8,7 +8,6 @@ import typer
 from typer.core import TyperGroup
 
 from segcal.core.progress import show_progress
-from segcal.core.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from segcal.data import Source
@@ -125,7 +124,7 @@ def prepare(
     from segcal import data
 
     try:
-        with sigterm_as_interrupt(), show_progress() as progress:
+        with show_progress() as progress:
             report = data.prepare(
                 source(**own), out,
                 recipe=recipe, dtype=dtype, workers=workers,  # type: ignore[arg-type]

@@ -63,6 +63,8 @@ def rank(
     )  # fmt: skip
     scores = ranking.scores
     subjects = "cases" if patient is None else "patients"
+    options = {"patient": patient, "resamples": resamples, "seed": seed}
+    write_ranking(folder, ranking, cases, options)
     where = f"calibration in region {region}, missing: {missing}"
     if patient is not None:
         where += f", {sum(map(len, scores.cases.values()))} patients instead of cases"
@@ -78,5 +80,3 @@ def rank(
             f"Tests are against {ranking.best}, chosen as the best on the same {subjects}, which "
             "favors it."
         )
-    options = {"patient": patient, "resamples": resamples, "seed": seed}
-    write_ranking(folder, ranking, cases, options)

@@ -63,7 +63,7 @@ def read_annotated(
     """
     found: dict[str, list[str]]
     if not classes:
-        raise ValueError("Expected argument `annotated` only with --classes.")
+        raise ValueError("--annotated needs the names of all classes; add --classes")
     if path.suffix.lower() == ".json":
         try:
             content = json.loads(path.read_text(encoding="utf-8"))

@@ -97,7 +97,7 @@ class Validator:
                     return None
                 scores.update(zip(members, self._score(stack, logits), strict=True))
                 labels = stack.target.long()
-                labels = labels.masked_fill(labels == 255, -100)  # ignored in a stored label map
+                labels = labels.masked_fill(labels == IGNORED, -100)
                 logits = logits.to(labels.device)
                 flat = self.patch_size is None
                 observe(
