@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
-from segcal.core.files import file_sha256
+from segcal.core.files import file_sha256, scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import (
     DatasetInfo,
@@ -420,15 +419,15 @@ class RunCases:
                 yield case, case
                 continue
             scan = scans.read(case.name, info.intensity)
-            with TemporaryDirectory() as folder:
+            with scratch_folder() as folder:
                 stored = case
                 if not fits:
                     placed = place(scan, info.grid, orientation)
-                    stored = write_case(placed, Path(folder, "stored"), info.dtype)
+                    stored = write_case(placed, folder / "stored", info.dtype)
                 measured = stored
                 if self.original:
                     placed = place(scan, GridRecipe(), orientation)
-                    measured = write_case(placed, Path(folder, "original"), info.dtype)
+                    measured = write_case(placed, folder / "original", info.dtype)
                 yield stored, measured
 
 

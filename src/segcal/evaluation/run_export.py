@@ -9,7 +9,7 @@ from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.files import write_json
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import IGNORED, write_nifti
+from segcal.data import IGNORED, verify_cases, write_nifti
 from segcal.evaluation.finished_run import RunCases, open_run, predicted_cases
 from segcal.evaluation.predict import choose_device
 
@@ -29,6 +29,7 @@ def export_predictions(
     opened = open_run(run)
     cases = opened.open_data().part(split, opened.config.data.fold)
     opened.check_unseen(cases, split)
+    verify_cases(cases)
     inputs = RunCases(opened, opened.open_data(), cases, original=True)
     found = predicted_cases([opened], inputs, EvaluationConfig(), choose_device(device))
     for folder in (out / "probs", out / "labels"):

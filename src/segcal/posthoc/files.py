@@ -10,7 +10,7 @@ from typing import Any
 
 from segcal import __version__
 from segcal.core.errors import PathError
-from segcal.core.files import remove_drafts, write_text
+from segcal.core.files import make_parent, write_text
 from segcal.posthoc.calibrator import CALIBRATORS, Calibrator, FitReport
 
 FORMAT = "segcal-calibrator"
@@ -39,9 +39,7 @@ def save_calibrator(calibrator: Calibrator, path: Path) -> None:
     """Write `calibrator`, completely or not at all."""
     content = calibrator_content(calibrator)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.parent.is_dir():
-        remove_drafts(path.parent)
+    make_parent(path)
     write_text(path, text + "\n")
 
 
