@@ -43,6 +43,7 @@ class Command:
     outputs: str = "out"
 
 
+FILE = "out.json"
 FILES = "--probs nnunet --labels labels"
 COMMANDS = {
     "prepare": Command(
@@ -65,9 +66,7 @@ COMMANDS = {
     "predict": Command(
         "predict run --input scans/nii.gz/images --out out --to both", "", "out/*.n*"
     ),
-    "calibrate": Command(
-        f"calibrate {FILES} --out out.json", "--overwrite", "out.json", "out.json"
-    ),
+    "calibrate": Command(f"calibrate {FILES} --out out.json", "--overwrite", FILE, FILE),
     "calibrate_run": Command(
         "calibrate run --folds 0", "--overwrite", "run/calibrator_*.json", "run"
     ),
@@ -80,7 +79,7 @@ COMMANDS = {
         "out.json",
     ),
     "assure_fit_run": Command(
-        "assure fit --run held_out --out out.json", "--overwrite", "out.json", "out.json"
+        "assure fit --run held_out --out out.json", "--overwrite", FILE, FILE
     ),
     "assure_apply": Command(
         "assure apply assurance.json --probs nnunet --out out --masks dice,outer",

@@ -52,7 +52,8 @@ VALUES: list[Any] = [
     None, True, -1, 0, 1, 2**31, 2**63, 10**30, -(10**30), 10**400, 1e300, -1e300, 1e-320,
     float("nan"), float("inf"), "", " ", "a" * 300, "\0", "../../outside/x", "/outside/x", ".",
     "<script>", "=1+1", "nan", "os:system", "segcal.core.files:remove", "{}", "é\u202e", [], {},
-    [[]], {"": {}}, [None] * 50, "x\ny", "%s%n", "${HOME}", "CON", "\ud800", {"a": [1, {"b": None}]},
+    [[]], {"": {}}, [None] * 50, "x\ny", "%s%n", "${HOME}", "CON", "\ud800",
+    {"a": [1, {"b": None}]},
 ]  # fmt: skip
 
 
@@ -198,7 +199,8 @@ def _npy(data: bytes, rng: random.Random) -> bytes:
     usual = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     changes: list[dict[str, Any] | str] = [
         {"shape": (10**6, 10**6)}, {"shape": (-1, 4)}, {"shape": ()}, {"shape": (0, *array.shape)},
-        {"shape": (2**62, 4)}, {"descr": "|O"}, {"descr": "<f2"}, {"descr": "<c16"}, {"descr": "|S9"},
+        {"shape": (2**62, 4)}, {"descr": "|O"}, {"descr": "<f2"}, {"descr": "<c16"},
+        {"descr": "|S9"}, {"shape": (1500, 1500, 1000)},
         {"descr": "<M8[ns]"}, {"descr": [("a", "<f4")]}, {"descr": "x" * 100}, {"fortran_order": 3},
         {"shape": (2.5, 1)}, {"extra": 1}, "(" * 200, "__import__('os').system('" + COMMAND + "')",
         "{" * 1000, {"shape": array.shape[::-1]}, {"shape": (array.size,)}, {"descr": "<U1000000"},
@@ -259,11 +261,13 @@ def _h5(data: bytes, rng: random.Random) -> bytes:
     stream = io.BytesIO(data)
     with h5py.File(stream, "a") as file:
         keys = [key for key in file if isinstance(file[key], h5py.Dataset)]
-        key, kind = rng.choice(keys), rng.randrange(6)
+        key, kind = rng.choice(keys), rng.randrange(7)
         old = file[key][()]
         del file[key]
         if kind == 0:
             file.create_dataset(key, shape=(10**5, 10**5, 10**5), dtype="f4", chunks=(1, 64, 64))
+        elif kind == 6:
+            file.create_dataset(key, shape=(1500, 1500, 1000), dtype="f4", chunks=(1, 64, 64))
         elif kind == 1:
             file[key] = h5py.ExternalLink("/etc/hostname", "/x")
         elif kind == 2:
