@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def run_ray(
     ray: Any = require("ray")
     started_here = not ray.is_initialized()
     if started_here:
-        _connect(ray, address, jobs)
+        _connect(ray, address, jobs, study)
     try:
         share, slots = _share(ray.cluster_resources(), jobs)
         # A preempted node gets SIGTERM first, which interrupts its training.
@@ -67,7 +68,7 @@ def _fetch(ray: Any, reference: Any) -> Result:
     return result
 
 
-def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
+def _connect(ray: Any, address: str | None, jobs: int | None, study: Path) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     if address in (None, "local"):
         options["include_dashboard"] = False
@@ -75,7 +76,9 @@ def _connect(ray: Any, address: str | None, jobs: int | None) -> None:
         # Each task needs one CPU of Ray; a machine may run more tasks than it has cores.
         options["num_cpus"] = max(jobs, os.cpu_count() or 1)
     try:
-        ray.init(address=address, **options)
+        # Ray puts the working folder on the path of its workers, before the standard library.
+        with chdir(study):
+            ray.init(address=address, **options)
     except (ConnectionError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"--address {address}: no Ray cluster answers there ({reason})") from error

@@ -154,11 +154,12 @@ def _runs(process: int) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder if it exists."""
+    """Remove a file or folder if it exists and can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk it would hide the first error
+            path.unlink(missing_ok=True)
 
 
 def file_sha256(path: Path) -> str:
