@@ -1,6 +1,7 @@
 """Commands in forks of one process, which has imported everything already."""
 
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -121,6 +122,8 @@ def built_world(existing: Path | None = None) -> Iterator[Path]:
         import torch
 
         torch.set_num_threads(1)
+        gc.collect()
+        gc.freeze()  # collections in forks would copy all memory
         yield world
 
 
