@@ -75,6 +75,8 @@ def check(world: Path, name: str) -> tuple[int, list[str]]:
             usual = run_command(copy, first, beside=root)[0].code
             needed, expected = used(copy) - before, contents(copy, command.files.split())
         (root / "disk").rmdir()
+        if usual not in (0, 1):
+            return 0, [f"{name}: exit code {usual} without a problem"]
 
         def note(kind: str, found: list[str]) -> None:
             nonlocal trials

@@ -93,4 +93,4 @@ def test_a_sample(world: Path, tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_many(world: Path, tmp_path: Path, name: str) -> None:
-    try_reader(world, tmp_path, name, 300)
+    try_reader(world, tmp_path, name, 100)
