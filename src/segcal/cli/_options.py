@@ -54,8 +54,22 @@ def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
 def warn_unused(unused: Sequence[str]) -> None:
     """A warning about label maps without a prediction."""
     if unused:
-        shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
-        typer.echo(f"{len(unused)} label maps without a prediction are skipped ({shown})", err=True)
+        typer.echo(
+            f"{len(unused)} label maps without a prediction are skipped ({_some(unused)})", err=True
+        )
+
+
+def warn_seen(cases: Sequence[str], fitting: bool = False) -> None:
+    """A warning about predictions of scans that a network was trained (or validated) on."""
+    if cases:
+        used = "trained" if fitting else "trained or validated"
+        effect = "a fit on them is too optimistic" if fitting else "results on them are optimistic"
+        scans = f"{len(cases)} of these scans ({_some(cases)})"
+        typer.echo(f"segcal: a network was {used} on {scans}; {effect}", err=True)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def number(value: float | None) -> str:

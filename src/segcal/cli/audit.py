@@ -54,10 +54,7 @@ def audit(
     opt.warn_unused(audited.unused)
     if not audited.has_spacing:
         typer.echo("no file states a voxel size: distances are in voxels", err=True)
-    if audited.seen:
-        shown = ", ".join(audited.seen[:3]) + (", …" if len(audited.seen) > 3 else "")
-        line = f"a network was trained or validated on {len(audited.seen)} of these scans ({shown})"
-        typer.echo(f"segcal: {line}; results on them are optimistic", err=True)
+    opt.warn_seen(audited.seen)
     study = read_study(out)
     page = write_report(study)
     for line in (*audited.lines(), *stated_confidence(Context(study))):
