@@ -159,7 +159,9 @@ class TrainConfig(Section):
     the total over all processes. `clip` is the maximum gradient norm, `ema` the decay of the
     averaged weights. `select` is the measure by which validation chooses best.pt. If `recover` is
     set, a training that breaks down continues once from best.pt with half the learning rate.
-    `augment` lists segcal's batched transforms and MONAI's dictionary transforms by name.
+    `augment` lists segcal's batched transforms and MONAI's dictionary transforms by name. `posthoc`
+    is the calibrator that `segcal train` fits on the validation cases in the end ("auto" or a
+    name), which `segcal evaluate` and `segcal predict` then use.
     """
 
     recipe: str = "paper"
@@ -182,6 +184,7 @@ class TrainConfig(Section):
     select: Literal["dsc", "nll", "both"] = "dsc"
     recover: bool = False
     augment: tuple[Named, ...] = ()
+    posthoc: str | None = None
     tensorboard: bool = False
 
     @_model_validator(mode="after")

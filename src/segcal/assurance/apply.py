@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.assurance.conformal import Estimate
 from segcal.assurance.factor import dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
@@ -25,6 +24,7 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import Grid, Header, read_image, write_nifti
 from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import SoftmaxFile, Unlabeled, name_file_in_errors
+from segcal.stats import Estimate
 
 MaskKind: TypeAlias = Literal["argmax", "dice", "threshold", "inner", "outer"]
 MASKS: tuple[MaskKind, ...] = get_args(MaskKind)

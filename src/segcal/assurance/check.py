@@ -13,9 +13,7 @@ from scipy.special import ndtri
 
 from segcal.assurance.apply import check_classes, result_folder, write_csv
 from segcal.assurance.conformal import (
-    Estimate,
     clopper_pearson,
-    mean_interval,
     risk_coverage,
     unit_weights,
 )
@@ -30,6 +28,7 @@ from segcal.core.files import write_json
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.predictions import Pairs
+from segcal.stats import Estimate, mean_interval
 
 _BOOTSTRAPS = 1000
 # Volume distributions that need no fit: name, ρ.

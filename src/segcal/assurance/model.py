@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segcal.assurance.conformal import Estimate, Referral
+from segcal.assurance.conformal import Referral
 from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
 from segcal.assurance.summary import CaseSummary
@@ -17,6 +17,7 @@ from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.core.files import write_text
 from segcal.posthoc import Calibrator, calibrator_from
+from segcal.stats import Estimate
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 

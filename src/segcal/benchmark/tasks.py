@@ -143,7 +143,7 @@ def _train_and_evaluate(task: Task, study: Path) -> dict[str, float]:
     if evaluation is None:
         evaluation = evaluate_run(
             folder, split=task.split, config=task.evaluation, data=task.config.data.path,
-            name=task.run, method=task.method, dataset=task.dataset, overwrite=True,
+            name=task.run, method=task.method, dataset=task.dataset, raw=True, overwrite=True,
         )  # fmt: skip
     _evaluate_external(task, study, task)
     means = evaluation.means(task.region)
@@ -173,7 +173,7 @@ def _evaluate_external(task: Task, study: Path, shown: Task, calibrator: str | N
         evaluate_run(
             run, calibrator=calibrator, out=study / shown.folder, data=task.external[name],
             config=task.evaluation, name=shown.run, method=shown.method, dataset=name,
-            overwrite=True,
+            raw=True, overwrite=True,
         )  # fmt: skip
 
 

@@ -41,6 +41,9 @@ Calibrator = Annotated[
     str | None,
     typer.Option(help="A file of `segcal calibrate`, or a name to fit on validation cases."),
 ]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Do not use the calibrator of `segcal train --posthoc`.")
+]
 Average = Annotated[str, typer.Option(help="What to average: probs or logits.")]
 
 

@@ -38,7 +38,7 @@ def audit(
 ) -> None:
     """Report the calibration of the predictions of any network; check limits with --fail-if."""
     from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
-    from segcal.report import Context, stated_confidence, write_report
+    from segcal.report import Context, network_verdicts, stated_confidence, write_report
     from segcal.study import read_study
 
     rules = [parse_rule(text) for text in fail_if or ()]
@@ -57,7 +57,8 @@ def audit(
     opt.warn_seen(audited.seen)
     study = read_study(out)
     page = write_report(study)
-    for line in (*audited.lines(), *stated_confidence(Context(study))):
+    context = Context(study)
+    for line in (*network_verdicts(context), *audited.lines(), *stated_confidence(context)):
         typer.echo(line)
     typer.echo(f"report: {page}")
     violations = check_rules(audited.networks, rules)

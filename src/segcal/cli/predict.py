@@ -27,6 +27,7 @@ def predict(
     flips: opt.Flips = "",
     average: opt.Average = "probs",
     calibrator: opt.Calibrator = None,
+    raw: opt.Raw = False,
     device: opt.Device = "auto",
     overwrite: opt.Overwrite = False,
 ) -> None:
@@ -36,12 +37,13 @@ def predict(
     with show_progress() as step:
         report = predict_volumes(
             run, source, out, outputs=output or OUTPUTS, to=to, checkpoint=checkpoint,
-            flips=list(flips), average=average, calibrator=calibrator,
+            flips=list(flips), average=average, calibrator=calibrator, raw=raw,
             device=device, overwrite=overwrite, progress=step,
             warn=lambda line: typer.echo(f"segcal: {line}", err=True),
         )  # fmt: skip
     kept = f"; {len(report.kept)} scans were predicted before" if report.kept else ""
-    typer.echo(f"{out}: {len(report.written)} files written{kept}")
+    state = f"calibrated by {report.calibrator}" if report.calibrator else "not calibrated"
+    typer.echo(f"{out}: {len(report.written)} files written{kept}; {state}")
     for problem in report.problems:
         typer.echo(f"skipped: {problem}", err=True)
     if report.problems:

@@ -175,6 +175,7 @@ def evaluate_run(
     dataset: str | None = None,
     data: Path | str | None = None,
     calibrator: Path | str | None = None,
+    raw: bool = False,
     out: Path | str | None = None,
     device: str = "auto",
     jobs: int | None = None,
@@ -205,7 +206,9 @@ def evaluate_run(
         data: a prepared set: that of the training, if it has moved, or an external one.
         calibrator: a file that `segcal calibrate` wrote, or the name of a calibrator, which is
             fitted on the validation cases of the run (or of each fold, with its network) and saved
-            in it as calibrator_NAME.json. Members are calibrated before they are averaged.
+            in it as calibrator_NAME.json. Members are calibrated before they are averaged. None
+            is the one that the settings of the run name (`posthoc`), if they do.
+        raw: whether to evaluate without a calibrator.
         out: where results are written; by default the run, or its folder calibrated/NAME. Required
             for several runs.
         device: "auto", "cpu", "cuda", "cuda:1", "mps", …
@@ -224,11 +227,15 @@ def evaluate_run(
     home = Path(folders[0] if len(folders) == 1 or out is None else out)
     part = split or ("test" if other is None else "all")
     fitted, suffix, folder = None, "", home
-    if calibrator is not None:
-        from segcal.evaluation.posthoc_run import run_calibrator
+    from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 
-        own = data if other is None else None
-        fitted = run_calibrator(run, calibrator, config=config, data=own, device=device, say=say)
+    own = data if other is None else None
+    fit: dict[str, Any] = {"config": config, "data": own, "device": device, "say": say}
+    if calibrator is not None:
+        fitted = run_calibrator(run, calibrator, **fit)
+    elif not raw:
+        fitted = default_calibrator(run, **fit)
+    if fitted is not None:
         short = short_name(fitted.method)
         suffix, folder = f"+{short}", folder / "calibrated" / short
     folder = folder if out is None else Path(out)

@@ -20,7 +20,7 @@ from segcal.core.files import file_sha256, write_text
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_runs
-from segcal.evaluation.posthoc_run import run_calibrator
+from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import (
     AVERAGES,
     FLIPS,
@@ -58,11 +58,15 @@ PAIRWISE_DICE, _COLUMNS = "pairwise_dice.csv", ("case", "structure", "dice")
 
 @dataclass(frozen=True)
 class PredictReport:
-    """The maps written, the cases kept from an earlier call, and one problem per skipped scan."""
+    """The maps written, the cases kept from an earlier call, and one problem per skipped scan.
+
+    `calibrator` is the method that the probabilities are calibrated by, if they are.
+    """
 
     written: tuple[Path, ...]
     kept: tuple[str, ...]
     problems: tuple[PathError, ...]
+    calibrator: str | None = None
 
 
 def predict_volumes(
@@ -76,6 +80,7 @@ def predict_volumes(
     flips: Sequence[str] = (),
     average: str = "probs",
     calibrator: Path | str | None = None,
+    raw: bool = False,
     device: str = "auto",
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
@@ -104,8 +109,7 @@ def predict_volumes(
         to: format of the probabilities: "nifti" (also None), "npz" for nnU-Net's NAME.npz and
             NAME.pkl, or "both".
         flips, average: as in `predict_case`.
-        calibrator: a file, or the name of a calibrator, as in `evaluate_run`; all maps are of
-            calibrated probabilities.
+        calibrator, raw: as in `evaluate_run`; all maps are of calibrated probabilities.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
         warn: called with one line about each unusual orientation or spacing, about skipped label
@@ -138,11 +142,15 @@ def predict_volumes(
         "orientation": space.orientation,
     }
     fitted = None
+    config = EvaluationConfig.model_validate(
+        {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
+    )
+    fit: dict[str, Any] = {"config": config, "data": None, "device": device, "say": warn}
     if calibrator is not None:
-        config = EvaluationConfig.model_validate(
-            {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
-        )
-        fitted = run_calibrator(runs, calibrator, config=config, data=None, device=device, say=warn)
+        fitted = run_calibrator(runs, calibrator, **fit)
+    elif not raw:
+        fitted = default_calibrator(runs, **fit)
+    if fitted is not None:
         settings["calibrator"] = {"method": fitted.method, **fitted.params()}
     manifest = PredictionManifest(out, settings)
     kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], paths[c])]
@@ -190,7 +198,8 @@ def predict_volumes(
         raise problems[0]
     if seen:
         warn(opened[0].describe_seen(seen))
-    return PredictReport(tuple(written), tuple(kept), tuple(problems))
+    method = None if fitted is None else fitted.method
+    return PredictReport(tuple(written), tuple(kept), tuple(problems), method)
 
 
 def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | None:

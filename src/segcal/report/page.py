@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from segcal import __version__
 from segcal.report.blocks import Section
-from segcal.report.context import Context
+from segcal.report.context import MOST_NETWORKS, Context
 from segcal.report.curves import FEW_VOXELS, Floats
 from segcal.report.text import count
 
@@ -76,6 +76,7 @@ def page_data(context: Context) -> dict[str, Any]:
         "regions": list(study.regions),
         "region": context.region,
         "few": FEW_VOXELS,
+        "networks": MOST_NETWORKS,
         "thinned": thinned,
         "datasets": [_dataset(context, name, single, step) for name in study.datasets],
     }  # fmt: skip

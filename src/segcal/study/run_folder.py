@@ -163,10 +163,11 @@ def read_training(folder: Path, checkpoint: str = "best") -> Training | None:
 def free_to_change(config: TrainConfig) -> set[str]:
     """Settings in which an existing run may differ from the requested config.
 
-    More epochs continue it, the data may have moved (a fingerprint detects other data), and CUDA
-    graphs do not change what a step computes. The run has the precision that "auto" meant then.
+    More epochs continue it, the data may have moved (a fingerprint detects other data), CUDA graphs
+    do not change what a step computes, and a calibrator is fitted after the training. The run has
+    the precision that "auto" meant then.
     """
-    return {"epochs", "data.path", "device", "cuda_graph"} | (
+    return {"epochs", "data.path", "device", "cuda_graph", "posthoc"} | (
         {"precision"} if config.precision == "auto" else set()
     )
 
