@@ -94,6 +94,7 @@ def _pairs(
     axes: opt.AxisOrder, ignore_label: int | None, progress: ProgressCallback,
 ) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
     """Predictions with labels, and the patients of a run."""
+    from segcal.core.errors import PathError
     from segcal.predictions import find_pairs
 
     if (run is None) == (probs is None) or (probs is None) != (labels is None):
@@ -101,6 +102,9 @@ def _pairs(
     if run is None and probs is not None and labels is not None:
         pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
         opt.warn_unused(pairs.unused)
+        if pairs.heads:
+            problem = "holds overlapping regions (sigmoid outputs)"
+            raise PathError(probs, problem, "give probabilities of exclusive classes")
         yield pairs, None
         return
     from segcal.data import IGNORED

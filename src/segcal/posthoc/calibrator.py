@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
+from segcal.core.heads import two_classes
 from segcal.posthoc._blocks import (
     BlockReader,
     FeatureMap,
@@ -296,14 +297,20 @@ def short_name(method: str) -> str:
     return method.rpartition(":")[2]
 
 
-def to_probs(logits: npt.NDArray[Any], *, from_probs: bool = False) -> npt.NDArray[Any]:
+def to_probs(
+    logits: npt.NDArray[Any], *, from_probs: bool = False, heads: bool = False
+) -> npt.NDArray[Any]:
     """The probabilities (K, *S) of a network before calibration: the softmax of its logits.
+
+    With `heads` each of the K logits has a sigmoid of its own.
 
     Computed in float64, a block at a time; half precision is returned as float32. Probabilities
     are returned unchanged where `from_probs` is given, and rejected where it is not.
     """
     if from_probs:
         return logits
+    if heads:
+        return np.stack([to_probs(two_classes(head, from_probs=False))[1] for head in logits])
     return map_blocks(logits, BlockReader(space="logits"), lambda rows, block: softmax(rows))
 
 

@@ -44,16 +44,22 @@ def read_dataset_json(path: Path) -> DatasetJson:
 
 
 def _read_labels(path: Path, labels: dict[str, Any]) -> tuple[dict[int, str], dict[str, Any]]:
-    """The Decathlon has {"1": "liver"}, nnU-Net {"liver": 1} and regions as {"all": [1, 2]}."""
+    """The Decathlon has {"1": "liver"}, nnU-Net {"liver": 1} and regions as {"all": [1, 2]}.
+
+    With one region of several labels, nnU-Net trains a sigmoid for every entry but the background.
+    """
     classes: dict[int, str] = {}
     regions: dict[str, tuple[int, ...]] = {}
+    has_regions = any(isinstance(value, list) and len(value) > 1 for value in labels.values())
     for key, value in labels.items():
-        if isinstance(value, list):
-            regions[key] = tuple(int(v) for v in value)
-        elif str(key).isdigit():
+        if not isinstance(value, list) and str(key).isdigit():
             classes[int(key)] = str(value)
         elif key != "ignore":
-            classes[int(value)] = str(key)
+            members = tuple(int(v) for v in (value if isinstance(value, list) else [value]))
+            if len(members) == 1:
+                classes[members[0]] = str(key)
+            if has_regions and any(members):
+                regions[key] = members
     top = max([*classes, *(v for region in regions.values() for v in region)])
     if not 0 < top < IGNORED or min(classes, default=0) < 0:
         raise PathError(path, f"has labels up to {top}", "labels must lie in 0 to 254")
