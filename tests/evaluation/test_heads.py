@@ -18,8 +18,9 @@ from helpers.softmax_files import (
 )
 from segcal.cli import app
 from segcal.core.errors import PathError
-from segcal.evaluation import audit_predictions
-from segcal.metrics import evaluate_heads
+from segcal.evaluation import audit_predictions, fit_pairs
+from segcal.metrics import evaluate_heads, voxel_statistics
+from segcal.posthoc import load_calibrator
 from segcal.predictions import find_pairs
 from segcal.stats import to_frame
 from segcal.study import read_study
@@ -88,3 +89,42 @@ def test_networks_with_other_outputs_are_not_compared(files: Path, tmp_path: Pat
     other = write_predictions(tmp_path / "softmax", "nnunet")
     with pytest.raises(ValueError, match="'a' has whole, right and 'b' 3"):
         audit_predictions({"a": files / "sure", "b": other}, files / "labels", tmp_path / "out")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_calibrate_and_apply(files: Path, tmp_path: Path, shared: bool) -> None:
+    base = ("--probs", files / "sure", "--labels", files / "labels")
+    file, out = tmp_path / "cal.json", tmp_path / "calibrated"
+    text = run("calibrate", *base, "--out", file, "--folds", 2, *(["--shared"] if shared else []))
+    assert "Yes, calibration helped" in text
+    params = load_calibrator(file).params()
+    temperatures = [params[name]["temperature"] for name in REGIONS]
+    assert all(2 < each < 4 for each in temperatures)  # the logits were multiplied by 3
+    assert (len(set(temperatures)) == 1) == shared
+    assert "0 of 13,440 voxels changed" in run(
+        "apply", file, "--probs", files / "sure", "--out", out
+    )
+    # The calibrated files are recognized as regions; they are better, with the same masks.
+    means = [
+        audit_predictions({"net": folder}, files / "labels", tmp_path / f"audit {folder.name}")
+        .networks["net"]
+        .means("predicted_boundary")
+        for folder in (files / "sure", out)
+    ]
+    assert means[1]["nll"] < 0.8 * means[0]["nll"]
+    assert means[1]["dsc"] == means[0]["dsc"]
+
+
+def test_auto_compares_methods_by_the_mean_over_heads(files: Path) -> None:
+    pairs = find_pairs(files / "sure", files / "labels")
+    fitted = fit_pairs(pairs, "auto", from_probs=True, folds=2)
+    assert fitted.choice is not None
+    assert fitted.choice.method != "none"
+    scores = [
+        voxel_statistics(
+            np.stack([1 - p, p]), np.isin(blobs(i)[1], labels).astype(int), 2, batched=False
+        ).scores.nll()
+        for i in range(6)
+        for p, labels in zip(region_probs(i), REGIONS.values(), strict=True)
+    ]
+    assert fitted.choice.nll["none"][0] == pytest.approx(np.mean(scores), rel=1e-4)

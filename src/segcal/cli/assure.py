@@ -121,12 +121,15 @@ def _pairs(
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":
     from segcal.assurance import fit_calibrator
-    from segcal.posthoc import CALIBRATORS, load_calibrator
+    from segcal.posthoc import CALIBRATORS, Calibrator, load_calibrator
 
     if text == "none":
         return None
     if Path(text).suffix == ".json":
-        return load_calibrator(text)
+        found = load_calibrator(text)
+        if not isinstance(found, Calibrator):
+            raise ValueError(f"--calibrator {text}: is a calibrator of overlapping regions")
+        return found
     try:
         CALIBRATORS.get(text)
     except ValueError as error:

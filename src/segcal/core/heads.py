@@ -93,6 +93,13 @@ def region_labels(heads: Heads) -> dict[str, int]:
     return out
 
 
+def region_map(probs: Array, heads: Heads) -> npt.NDArray[np.uint8]:
+    """One label map (*S) of the probabilities (R, *S) of heads; see `region_labels`."""
+    names = list(heads)
+    values = {names.index(name): label for name, label in region_labels(heads).items()}
+    return paint(head_masks(probs), values)
+
+
 def paint(masks: npt.NDArray[np.bool_], values: Mapping[int, int]) -> npt.NDArray[np.uint8]:
     """One label map (*S) of masks (R, *S): {head: label}, later ones over earlier ones."""
     out = np.zeros(masks.shape[1:], np.uint8)

@@ -18,6 +18,7 @@ class DatasetJson:
     regions: dict[str, tuple[int, ...]] = field(default_factory=dict)
     training: tuple[tuple[str, str], ...] | None = None
     ignore: int | None = None
+    class_order: tuple[int, ...] = ()  # the label that nnU-Net writes for each region
 
 
 def read_dataset_json(path: Path) -> DatasetJson:
@@ -35,7 +36,8 @@ def read_dataset_json(path: Path) -> DatasetJson:
             pairs = tuple((str(t["image"]), str(t["label"])) for t in training)
         ignore = content["labels"].get("ignore")
         names = tuple(str(name) for _, name in ordered)
-        return DatasetJson(names, classes, regions, pairs, ignore)
+        order = tuple(int(label) for label in content.get("regions_class_order") or ())
+        return DatasetJson(names, classes, regions, pairs, ignore, order)
     except PathError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
