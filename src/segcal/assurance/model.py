@@ -121,8 +121,11 @@ class Assurance(Part):
 
     def own_calibrator(self) -> Calibrator | None:
         """The calibrator that the file contains."""
-        content = self.calibrator
-        return None if content is None else calibrator_from(content, Path("assurance.json"))
+        if self.calibrator is None:
+            return None
+        found = calibrator_from(self.calibrator, Path("assurance.json"))
+        assert isinstance(found, Calibrator)  # those of sigmoid heads are refused by the fit
+        return found
 
     def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval:
         """The volume interval of structure `s`; NaN if the fit does not support one."""

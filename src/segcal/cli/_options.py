@@ -13,6 +13,13 @@ Images = Annotated[Path | None, typer.Option(help="Folder of images with the nam
 AxisOrder = Literal["auto", "zyx", "xyz"]
 Axes = Annotated[AxisOrder, typer.Option(help="Axis order of plain arrays.")]
 IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore.")]
+Heads = Annotated[
+    str | None,
+    typer.Option(
+        help="Sigmoid outputs: the labels of each, such as 'whole tumor=1+2+3,core=2+3'. Default: "
+        "the regions in nnU-Net's dataset.json beside the predictions."
+    ),
+]
 Method = Annotated[
     str,
     typer.Option(
@@ -52,6 +59,13 @@ def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
     if (logits is None) == (probs is None):
         raise ValueError("give either --logits FOLDER or --probs FOLDER")
     return (logits, False) if logits is not None else (Path(str(probs)), True)
+
+
+def given_heads(text: str | None) -> dict[str, tuple[int, ...]] | None:
+    """The value of --heads."""
+    from segcal.core.heads import parse_heads
+
+    return None if text is None else parse_heads(text)
 
 
 def warn_unused(unused: Sequence[str]) -> None:

@@ -94,6 +94,7 @@ def _pairs(
     axes: opt.AxisOrder, ignore_label: int | None, progress: ProgressCallback,
 ) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
     """Predictions with labels, and the patients of a run."""
+    from segcal.core.errors import PathError
     from segcal.evaluation import seen_cases
     from segcal.predictions import find_pairs
 
@@ -104,6 +105,9 @@ def _pairs(
         opt.warn_unused(pairs.unused)
         parts = ["train"] if split == "val" else ["train", "val"]
         opt.warn_seen(seen_cases(pairs, parts), fitting=split == "val")
+        if pairs.heads:
+            problem = "holds overlapping regions (sigmoid outputs)"
+            raise PathError(probs, problem, "give probabilities of exclusive classes")
         yield pairs, None
         return
     from segcal.data import IGNORED
@@ -120,12 +124,15 @@ def _pairs(
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":
     from segcal.assurance import fit_calibrator
-    from segcal.posthoc import CALIBRATORS, load_calibrator
+    from segcal.posthoc import CALIBRATORS, Calibrator, load_calibrator
 
     if text == "none":
         return None
     if Path(text).suffix == ".json":
-        return load_calibrator(text)
+        found = load_calibrator(text)
+        if not isinstance(found, Calibrator):
+            raise ValueError(f"--calibrator {text}: is a calibrator of overlapping regions")
+        return found
     try:
         CALIBRATORS.get(text)
     except ValueError as error:

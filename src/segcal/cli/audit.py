@@ -33,6 +33,7 @@ def audit(
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
     jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
@@ -48,8 +49,8 @@ def audit(
             networks, labels, out,
             images=images, dataset=dataset, region=region, logits=logits, axes=axes,
             classes=None if classes is None else [part.strip() for part in classes.split(",")],
-            ignore_label=ignore_label, patient=patient, jobs=jobs, overwrite=overwrite,
-            progress=step,
+            ignore_label=ignore_label, heads=opt.given_heads(heads), patient=patient,
+            jobs=jobs, overwrite=overwrite, progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
     if not audited.has_spacing:

@@ -44,6 +44,10 @@ def calibrate(
     ] = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="One calibrator for all sigmoid outputs.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option(help="The prepared set of RUN, if it has moved.")
     ] = None,
@@ -65,7 +69,7 @@ def calibrate(
         make_calibrator(method, **options)
     fit: dict[str, Any] = {
         "region": region, "balance": balance, "folds": folds,
-        "max_voxels": max_voxels, "seed": seed, "options": options,
+        "max_voxels": max_voxels, "seed": seed, "options": options, "shared": shared,
         **({"patient": patient} if patient else {}),
     }  # fmt: skip
     if run is not None:
@@ -83,7 +87,9 @@ def calibrate(
             raise ValueError("give a RUN, or --probs or --logits with --labels and --out")
         folder, from_probs = opt.one_folder(logits, probs)
         check_not_existing([out], overwrite)
-        pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
+        pairs = find_pairs(
+            folder, labels, axes=axes, ignore_label=ignore_label, heads=opt.given_heads(heads)
+        )
         opt.warn_unused(pairs.unused)
         opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         with show_progress() as progress:
@@ -116,8 +122,9 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         f"({report.used:,} sampled), NLL {report.nll_before:.4f} → {report.nll_after:.4f}"
     )
     params = calibrator.params()
-    if list(params) == ["temperature"]:
-        typer.echo(f"temperature {params['temperature']:.4f}")
+    if calibrator.method == "temperature":
+        for name, each in (params if "temperature" not in params else {"": params}).items():
+            typer.echo(f"{name}{name and ': '}temperature {each['temperature']:.4f}")
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)
     for line in fitted.choice.lines() if fitted.choice is not None else ():

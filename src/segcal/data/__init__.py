@@ -56,6 +56,7 @@ from segcal.data.sources import SOURCES
 from segcal.data.sources.acdc import AcdcSource
 from segcal.data.sources.base import FileCase, Source, SourceCase
 from segcal.data.sources.brats import BratsSource
+from segcal.data.sources.dataset_json import read_dataset_json
 from segcal.data.sources.flare import FlareSource
 from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
@@ -76,10 +77,10 @@ __all__ = [
     "Source", "SourceCase", "Splits", "StreamLoader", "at_most", "axis_codes",
     "check_dataset", "check_fits", "check_same_grid", "check_scan", "files_of", "find_copies",
     "find_images", "find_label", "free_bytes", "grid_orientation", "make_loader", "make_splits",
-    "nifti_name", "npz_headers", "open_dataset", "open_npy", "place", "prepare", "read_header",
-    "read_image", "read_labels", "read_npz", "read_scan", "read_voxels", "reorient", "scan_grids",
-    "scan_name", "training_space", "turned_grid", "verify_cases", "write_case",
-    "write_contact_sheet", "write_nifti",
+    "nifti_name", "npz_headers", "open_dataset", "open_npy", "place", "prepare",
+    "read_dataset_json", "read_header", "read_image", "read_labels", "read_npz", "read_scan",
+    "read_voxels", "reorient", "scan_grids", "scan_name", "training_space", "turned_grid",
+    "verify_cases", "write_case", "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -12,6 +12,7 @@ from pathlib import Path
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
+from segcal.core.heads import Heads
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
@@ -116,6 +117,7 @@ def audit_predictions(
     logits: bool = False,
     axes: Axes = "auto",
     ignore_label: int | None = None,
+    heads: Heads | None = None,
     patient: str | None = None,
     jobs: int = 1,
     overwrite: bool = False,
@@ -125,7 +127,7 @@ def audit_predictions(
 
     Args:
         networks: title → folder of predictions, or of logits if `logits`.
-        labels, images, axes, ignore_label: see `find_pairs`.
+        labels, images, axes, ignore_label, heads: see `find_pairs`.
         dataset: title of the data.
         classes: names, background first; by default those of nnU-Net's dataset.json beside the
             predictions, else numbers.
@@ -141,7 +143,7 @@ def audit_predictions(
     check_choice("--region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
     pairs_of = {
-        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
+        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label, heads=heads)
         for title, folder in networks.items()
     }
     _check_same_cases(pairs_of)
@@ -163,7 +165,7 @@ def audit_predictions(
                 draft / "runs" / run, jobs=jobs,
                 progress=partial(_report, progress, title, len(pairs)),
                 run=run, method=slugs[title], seed=0, dataset=described.name,
-                labels=described.labels,
+                labels=described.labels, groups=pairs.heads or None,
                 about={
                     "source": str(pairs.folder), "kind": kind,
                     "grid": "original", "seen": known,
@@ -205,16 +207,20 @@ def _check_same_cases(pairs_of: Mapping[str, Pairs]) -> None:
         if missing:
             where = f"{missing[0]} is only in one of {first!r} and {title!r}"
             raise ValueError(f"Expected every network to have the same cases, but {where}.")
-        if pairs.num_classes != reference.num_classes:
-            given = f"{first!r} has {reference.num_classes} and {title!r} {pairs.num_classes}"
+        if (pairs.num_classes, pairs.heads) != (reference.num_classes, reference.heads):
+            both = [", ".join(p.heads) or p.num_classes for p in (reference, pairs)]
+            given = f"{first!r} has {both[0]} and {title!r} {both[1]}"
             raise ValueError(f"Expected every network to have the same classes, but {given}.")
 
 
 def _describe_dataset(
     title: str, pairs: Pairs, classes: Sequence[str] | None, patient: str | None
 ) -> Dataset:
-    k = pairs.num_classes
-    names = class_names(pairs.folder, k, classes)
+    if pairs.heads and classes is not None:
+        raise ValueError("--classes: predictions of overlapping regions have names by --heads")
+    names = ("background", *pairs.heads)
+    if not pairs.heads:
+        names = class_names(pairs.folder, pairs.num_classes, classes)
     patients = {} if patient is None else patients_of(pairs.names, patient)
     return Dataset(
         name=slug_of(title), title=title, source="folder", labels=names, structures=names[1:],
@@ -245,10 +251,10 @@ def _read(pair: Pair, logits: bool) -> PredictedCase:
     path = pair.softmax.path
     loaded = pair.load()
     with name_file_in_errors(path):
-        probs = to_probs(loaded.values, from_probs=not logits)
+        probs = to_probs(loaded.values, from_probs=not logits, heads=bool(pair.heads))
     return PredictedCase(
         pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
-        logits=loaded.values if logits else None, path=path,
+        logits=loaded.values if logits else None, path=path, heads=pair.heads,
     )  # fmt: skip
 
 

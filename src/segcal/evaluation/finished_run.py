@@ -42,7 +42,7 @@ from segcal.evaluation.predict import (
 from segcal.evaluation.scan_checks import Space
 from segcal.metrics import CaseOptions, predicted_labels
 from segcal.models import SegmentationNetwork, load_model
-from segcal.posthoc import Calibrator, short_name
+from segcal.posthoc import BaseCalibrator, short_name
 from segcal.study import (
     EXTERNAL,
     Evaluation,
@@ -335,7 +335,7 @@ def _measure(
     config: EvaluationConfig,
     names: Mapping[str, Any],
     *,
-    fitted: Calibrator | None,
+    fitted: BaseCalibrator | None,
     device: str,
     jobs: int | None,
     overwrite: bool,
@@ -444,7 +444,7 @@ def predicted_cases(
     cases: Iterable[tuple[PreparedCase, PreparedCase]],
     config: EvaluationConfig,
     device: torch.device,
-    calibrator: Calibrator | None = None,
+    calibrator: BaseCalibrator | None = None,
 ) -> Iterator[PredictedCase]:
     """The predictions of one case after another, with everything they are measured against.
 

@@ -27,7 +27,7 @@ from segcal.evaluation.finished_run import (
 from segcal.evaluation.posthoc_choice import AUTO, NONE
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
-from segcal.posthoc import Calibrator, load_calibrator, make_calibrator, short_name
+from segcal.posthoc import BaseCalibrator, load_calibrator, make_calibrator, short_name
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
@@ -52,7 +52,7 @@ def run_calibrator(
     data: Path | str | None,
     device: str,
     say: Callable[[str], None],
-) -> Calibrator:
+) -> BaseCalibrator:
     """The calibrator of a file, or the named one, fitted on all voxels of the validation cases.
 
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
