@@ -82,7 +82,7 @@ def default_calibrator(
     *,
     say: Callable[[str], None],
     **options: Any,
-) -> Calibrator | None:
+) -> BaseCalibrator | None:
     """The calibrator that the settings of a run name (`posthoc`), fitted if need be.
 
     None if they name none, or if "auto" chose none. Several runs have none in common; a folder of
@@ -103,7 +103,7 @@ def default_calibrator(
 
 def saved_calibrator(
     run: Path | str, method: str, config: EvaluationConfig | None = None
-) -> Calibrator | None:
+) -> BaseCalibrator | None:
     """The calibrator that a run keeps, if it was fitted on the present weights and cases."""
     with suppress(PathError):  # it does not exist, or is damaged
         fitted = load_calibrator(calibrator_path(run, method))
