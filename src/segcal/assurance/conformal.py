@@ -139,8 +139,8 @@ def mean_interval(values: ArrayLike, units: Units = None, confidence: float = 0.
 class Referral(NamedTuple):
     """Accept a case whose expected Dice is at least `limit`.
 
-    Among `accepted` patients of the fit `failures` had a worse Dice than asked for; the failure
-    rate is at most `bound` with the confidence asked for.
+    Among `accepted` patients of the fit `failures` had a worse Dice than required; the failure
+    rate is at most `bound` with the required confidence.
     """
 
     limit: float

@@ -6,12 +6,22 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from segcal.core.text import first_few
+
 Logits = Annotated[Path | None, typer.Option(help="Folder of logits.")]
 Probs = Annotated[Path | None, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
 Labels = Annotated[Path, typer.Option(help="Folder of label maps with the names of the cases.")]
 Images = Annotated[Path | None, typer.Option(help="Folder of images with the names of the cases.")]
 AxisOrder = Literal["auto", "zyx", "xyz"]
 Axes = Annotated[AxisOrder, typer.Option(help="Axis order of plain arrays.")]
+OptionalLabels = Annotated[Path | None, typer.Option(help="Folder of label maps of the cases.")]
+Runs = Annotated[
+    list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
+]
+Classes = Annotated[
+    str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
+]
+Report = Annotated[bool, typer.Option(help="Write the report at the end.")]
 IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore.")]
 Method = Annotated[
     str,
@@ -44,6 +54,16 @@ Calibrator = Annotated[
 Average = Annotated[str, typer.Option(help="What to average: probs or logits.")]
 
 
+def split_names(text: str | None) -> list[str] | None:
+    """Names that are separated by commas."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def warn(line: str) -> None:
+    """Print a line on stderr."""
+    typer.echo(f"segcal: {line}", err=True)
+
+
 def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
     """The folder, and whether it holds probabilities."""
     if (logits is None) == (probs is None):
@@ -54,8 +74,7 @@ def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
 def warn_unused(unused: Sequence[str]) -> None:
     """A warning about label maps without a prediction."""
     if unused:
-        shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
-        typer.echo(f"{len(unused)} label maps without a prediction are skipped ({shown})", err=True)
+        warn(f"{len(unused)} label maps without a prediction are skipped ({first_few(unused)})")
 
 
 def number(value: float | None) -> str:
@@ -68,4 +87,4 @@ def print_table(table: Any) -> None:
     from rich.console import Console
 
     console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    (console if console.is_terminal else Console(width=1000)).print(table)

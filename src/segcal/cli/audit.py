@@ -7,6 +7,7 @@ import typer
 
 from segcal.cli import _options as opt
 from segcal.core.progress import show_progress
+from segcal.core.text import first_few
 
 
 def audit(
@@ -19,9 +20,7 @@ def audit(
     images: opt.Images = None,
     name: Annotated[str | None, typer.Option(help="Name of the network.")] = None,
     dataset: Annotated[str, typer.Option(help="Name of the data.")] = "audit",
-    classes: Annotated[
-        str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
-    ] = None,
+    classes: opt.Classes = None,
     region: Annotated[
         str, typer.Option(help="Where the report reads calibration; all regions are measured.")
     ] = "predicted",
@@ -47,17 +46,16 @@ def audit(
         audited = audit_predictions(
             networks, labels, out,
             images=images, dataset=dataset, region=region, logits=logits, axes=axes,
-            classes=None if classes is None else [part.strip() for part in classes.split(",")],
+            classes=opt.split_names(classes),
             ignore_label=ignore_label, patient=patient, jobs=jobs, overwrite=overwrite,
             progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
     if not audited.has_spacing:
-        typer.echo("no file states a voxel size: distances are in voxels", err=True)
+        opt.warn("no file states a voxel size: distances are in voxels")
     if audited.seen:
-        shown = ", ".join(audited.seen[:3]) + (", …" if len(audited.seen) > 3 else "")
-        line = f"a network was trained or validated on {len(audited.seen)} of these scans ({shown})"
-        typer.echo(f"segcal: {line}; results on them are optimistic", err=True)
+        scans = f"{len(audited.seen)} of these scans ({first_few(audited.seen)})"
+        opt.warn(f"a network was trained or validated on {scans}; results on them are optimistic")
     study = read_study(out)
     page = write_report(study)
     for line in (*audited.lines(), *stated_confidence(Context(study))):
@@ -65,6 +63,6 @@ def audit(
     typer.echo(f"report: {page}")
     violations = check_rules(audited.networks, rules)
     for line in violations:
-        typer.echo(f"segcal: FAILED {line}", err=True)
+        opt.warn(f"FAILED {line}")
     if violations:
         raise typer.Exit(1)
