@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from segcal.evaluation.posthoc_run import calibrator_path, fit_run
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
-    from segcal.evaluation.run_cases import export_predictions
     from segcal.evaluation.run_evaluation import SPLITS, differences, evaluate_run
+    from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
     "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
@@ -48,7 +48,7 @@ _LAZY = {
     "posthoc_run": ("calibrator_path", "fit_run"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),
-    "run_cases": ("export_predictions",),
+    "run_export": ("export_predictions",),
 }
 __getattr__, __dir__ = lazy_exports(
     __name__,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,10 +13,7 @@ import torch
 
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
-from segcal.core.files import write_json
-from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import (
-    IGNORED,
     GridRecipe,
     OriginalScans,
     PreparedCase,
@@ -26,11 +22,10 @@ from segcal.data import (
     turned_grid,
     verify_cases,
     write_case,
-    write_nifti,
 )
 from segcal.evaluation.case_metrics import PredictedCase
-from segcal.evaluation.finished_run import FinishedRun, open_run
-from segcal.evaluation.predict import calibrated, choose_device, predict_case
+from segcal.evaluation.finished_run import FinishedRun
+from segcal.evaluation.predict import calibrated, predict_case
 from segcal.evaluation.scan_checks import Space
 from segcal.metrics import predicted_labels
 from segcal.posthoc import Calibrator
@@ -162,32 +157,3 @@ def predicted_cases(
             annotated=measured.properties.annotated,
             members=np.stack(labels) if labels else None,
         )
-
-
-def export_predictions(
-    run: Path | str,
-    split: str,
-    out: Path,
-    *,
-    device: str = "auto",
-    progress: ProgressCallback = no_progress,
-) -> Mapping[str, str]:
-    """Write probs/ and labels/ of a split of a run to `out`, as NIfTI files on the original grid.
-
-    Ignored voxels have the label 255. Returns the patient of each case.
-    """
-    opened = open_run(run)
-    dataset, config = opened.open_data(), EvaluationConfig()
-    cases, _ = checked_cases([opened], dataset, split, config, warnings.warn)
-    inputs = RunCases(opened, dataset, cases, original=True)
-    found = predicted_cases([opened], inputs, config, choose_device(device))
-    for folder in (out / "probs", out / "labels"):
-        folder.mkdir(parents=True)
-    labels = {name: label for label, name in opened.data_info.classes.items()}
-    write_json(out / "probs" / "dataset.json", {"labels": labels})
-    for done, (case, one) in enumerate(zip(cases, found, strict=True), start=1):
-        target = np.where(one.target < 0, IGNORED, one.target).astype(np.uint8)
-        for folder_name, array in (("probs", to_numpy(one.probs)), ("labels", target)):
-            write_nifti(out / folder_name / f"{case.name}.nii", array, case.grid)
-        progress("predicting", done, len(cases))
-    return {case.name: case.patient for case in cases}

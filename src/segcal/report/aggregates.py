@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
-from segcal.assurance import mean_interval
 from segcal.metrics import POOLED, find_metric
 from segcal.stats import means_over_seeds
 from segcal.study import Study
@@ -99,9 +99,12 @@ class Aggregates:
         if values is None:
             return None
         patients = self.study.datasets[dataset].patients
-        of_case = [patients.get(str(case), str(case)) for case in values.index]
-        _, low, high = mean_interval(values, of_case)
-        return None if np.isnan(low) else (low, high)
+        each = values.groupby([patients.get(str(case), str(case)) for case in values.index]).mean()
+        each = each.dropna()
+        if len(each) < 2:
+            return None
+        half = float(stdtrit(len(each) - 1, 0.975) * each.std() / np.sqrt(len(each)))
+        return float(each.mean()) - half, float(each.mean()) + half
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
         """The labels that have rows of these metrics."""
