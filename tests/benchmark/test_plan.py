@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
     "train": {"epochs": 7, "batch_size": 2, "optimizer": {"milestones": [4]}},
 }
 
+CLAIM = {"claim": "NACL is better", "method": "nacl", "other": "ce", "metric": "ece"}
 VARIANTS = {
     "ce": {"loss": "ce"}, "ls": {"loss": "ls"}, "ce_2": {"loss": "ce", "group": "prior"}
 }  # fmt: skip
@@ -138,6 +139,14 @@ def test_tasks(tmp_path: Path) -> None:
         ({"metrics": ["hd95", "hd95_mm"]}, "a value twice in `metrics`"),
         ({"tables": ["mian"]}, "`tables.0`.*'main', 'classes', 'ablation' or 'priors'"),
         ({"tables": ["main", "main"]}, "`tables` has a value twice"),
+        (
+            {"hypotheses": [{**CLAIM, "other": "nalc"}]},
+            "hypothesis 1 .* `nalc`, which is no method",
+        ),
+        ({"hypotheses": [{**CLAIM, "datasets": ["x"]}]}, "`x`, which is no dataset"),
+        ({"hypotheses": [{**CLAIM, "region": "rim"}]}, "`rim`, which is no region"),
+        ({"hypotheses": [{**CLAIM, "metric": "mean_confidence"}]}, "descriptive metric"),
+        ({"hypotheses": [{**CLAIM, "limit": 1}]}, "limit"),
         ({"reference": "nalc"}, r"`nalc` in `reference`.*ce, nacl, mbls. Did you mean 'nacl'"),
         ({"reference": "nacl+temperature"}, r"`reference`, which is none of ce, nacl, mbls"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -29,7 +29,7 @@ from segcal.core.checks import did_you_mean
 from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
 from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats import ranked_methods
-from segcal.study import MethodGroup, Table
+from segcal.study import Hypothesis, MethodGroup, Table
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -86,6 +86,7 @@ class Plan(Section):
         reference: the method that the report compares with the others.
         published: published numbers to print beside the study's; see `StudyFile`.
         groups: how the report presents groups of methods.
+        hypotheses: claims about two methods, each with the rule that decides it.
     """
 
     title: str = "Study"
@@ -103,6 +104,7 @@ class Plan(Section):
     reference: str | None = None
     published: str | None = None
     groups: dict[str, MethodGroup] = Field(default_factory=dict)
+    hypotheses: tuple[Hypothesis, ...] = ()
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -171,6 +173,23 @@ class Plan(Section):
         else:
             hint = f".{did_you_mean(name, ranked)}"
         raise ValueError(f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}")
+
+    @model_validator(mode="after")
+    def _check_hypotheses(self) -> Self:
+        for number, each in enumerate(self.hypotheses, start=1):
+            where = f"has in hypothesis {number} (`{each.claim}`)"
+            if get_metric(each.metric).better is None:
+                raise ValueError(f"{where} the descriptive metric `{each.metric}`")
+            known: dict[str, tuple[Iterable[str], Collection[str]]] = {
+                "method": ([each.method, each.other], self.method_groups),
+                "dataset": (each.datasets, self.datasets),
+                "region": ([each.region], self.evaluation.regions),
+            }
+            for kind, (names, allowed) in known.items():
+                for name in names:
+                    if name not in allowed:
+                        raise ValueError(f"{where} `{name}`, which is no {kind} of the plan")
+        return self
 
     @property
     def method_groups(self) -> dict[str, str]:

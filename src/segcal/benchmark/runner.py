@@ -83,7 +83,7 @@ def run_benchmark(
         check_existing_runs(possible_tasks(plan), folder)
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = BenchmarkStudy(folder.resolve(), plan, kind, datasets, external)
-        study.reference_late = named_late(plan, folder)
+        study.reference_late, study.hypotheses = named_late(plan, folder)
         with StudyProgress(study.folder, sum(counts(plan).values()), silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():

@@ -77,6 +77,15 @@ def warn_unused(unused: Sequence[str]) -> None:
         warn(f"{len(unused)} label maps without a prediction are skipped ({first_few(unused)})")
 
 
+def warn_seen(cases: Sequence[str], fitting: bool = False) -> None:
+    """A warning about predictions of scans that a network was trained (or validated) on."""
+    if cases:
+        used = "trained" if fitting else "trained or validated"
+        effect = "a fit on them is too optimistic" if fitting else "results on them are optimistic"
+        scans = f"{len(cases)} of these scans ({first_few(cases)})"
+        warn(f"a network was {used} on {scans}; {effect}")
+
+
 def number(value: float | None) -> str:
     """Four digits; a dash for None and NaN."""
     return "–" if value is None or value != value else f"{value:.4g}"

@@ -90,6 +90,7 @@ def _pairs(
     axes: opt.AxisOrder, ignore_label: int | None, progress: ProgressCallback,
 ) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
     """Predictions with labels, and the patients of a run."""
+    from segcal.evaluation import seen_cases
     from segcal.predictions import find_pairs
 
     if (run is None) == (probs is None) or (probs is None) != (labels is None):
@@ -97,6 +98,8 @@ def _pairs(
     if run is None and probs is not None and labels is not None:
         pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
         opt.warn_unused(pairs.unused)
+        parts = ["train"] if split == "val" else ["train", "val"]
+        opt.warn_seen(seen_cases(pairs, parts), fitting=split == "val")
         yield pairs, None
         return
     from segcal.data import IGNORED

@@ -7,7 +7,6 @@ import typer
 
 from segcal.cli import _options as opt
 from segcal.core.progress import show_progress
-from segcal.core.text import first_few
 
 
 def audit(
@@ -53,9 +52,7 @@ def audit(
     opt.warn_unused(audited.unused)
     if not audited.has_spacing:
         opt.warn("no file states a voxel size: distances are in voxels")
-    if audited.seen:
-        scans = f"{len(audited.seen)} of these scans ({first_few(audited.seen)})"
-        opt.warn(f"a network was trained or validated on {scans}; results on them are optimistic")
+    opt.warn_seen(audited.seen)
     study = read_study(out)
     page = write_report(study)
     for line in (*audited.lines(), *stated_confidence(Context(study))):

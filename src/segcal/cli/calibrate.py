@@ -54,7 +54,7 @@ def calibrate(
 
     The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
     """
-    from segcal.evaluation import calibrator_path, fit_pairs, fit_run
+    from segcal.evaluation import calibrator_path, fit_pairs, fit_run, seen_cases
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
@@ -82,6 +82,7 @@ def calibrate(
         check_not_existing([out], overwrite)
         pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
         opt.warn_unused(pairs.unused)
+        opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         with show_progress() as progress:
             fitted = fit_pairs(
                 pairs, method, from_probs=from_probs, jobs=jobs, progress=progress, **fit

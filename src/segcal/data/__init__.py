@@ -44,7 +44,6 @@ from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import Intensity
 from segcal.data.orientation import (
     UNKNOWN,
-    TrainingSpace,
     axis_codes,
     grid_orientation,
     reorient,
@@ -74,7 +73,7 @@ __all__ = [
     "Case", "DatasetInfo", "Description", "FileCase", "FlareSource", "FolderSource", "Grid",
     "GridRecipe", "Header", "Intensity", "Loader", "MsdSource", "OriginalScans", "PatchDataset",
     "PhantomSource", "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset",
-    "Source", "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "at_most", "axis_codes",
+    "Source", "SourceCase", "Splits", "StreamLoader", "at_most", "axis_codes",
     "check_dataset", "check_fits", "check_same_grid", "check_scan", "files_of", "find_copies",
     "find_images", "find_label", "free_bytes", "grid_orientation", "make_loader", "make_splits",
     "nifti_name", "npz_headers", "open_dataset", "open_npy", "place", "plan_grid", "prepare",

@@ -15,7 +15,7 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
-from segcal.evaluation.predict_manifest import seen_maps
+from segcal.evaluation.predict_manifest import seen_cases
 from segcal.metrics import REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
@@ -146,8 +146,7 @@ def audit_predictions(
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
-            maps = seen_maps(pairs.folder)
-            known = [pair.name for pair in pairs if pair.softmax.path.name in maps]
+            known = seen_cases(pairs)
             seen |= dict.fromkeys(known)
             evaluation = write_evaluation(
                 {pair.name: partial(_read, pair, logits) for pair in pairs},

@@ -19,7 +19,7 @@ from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_text
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
-from segcal.evaluation.finished_run import open_runs
+from segcal.evaluation.finished_run import FinishedRun, open_runs
 from segcal.evaluation.posthoc_run import run_calibrator
 from segcal.evaluation.predict import (
     AVERAGES,
@@ -173,9 +173,9 @@ def predict_volumes(
                 what: _MAPS[what](probs) if what in _MAPS else _DISAGREEMENT[what](members)
                 for what in outputs
             }
-            known = any(run.seen({case: scan.voxels_sha256}) for run in opened)
-            seen += [case] if known else []
-            manifest.begin(images[case], paths[case], seen=known)
+            used = _part_of_training(opened, scan.voxels_sha256)
+            seen += [case] if used else []
+            manifest.begin(images[case], paths[case], seen=used)
             if len(members) or (out / PAIRWISE_DICE).is_file():
                 _write_pairwise_dice(out, case, members, info)
             for path, (what, _) in zip(paths[case], files, strict=True):
@@ -191,6 +191,14 @@ def predict_volumes(
     if seen:
         warn(opened[0].describe_seen(seen))
     return PredictReport(tuple(written), tuple(kept), tuple(problems))
+
+
+def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | None:
+    """The split ("train" before "val") in which a run used the scan."""
+    scan = {"": voxels_sha256}
+    if any(run.seen(scan, "val") for run in runs):
+        return "train"
+    return "val" if any(run.seen(scan) for run in runs) else None
 
 
 def _write_pairwise_dice(

@@ -52,6 +52,7 @@ from segcal.study.schema import (
     VERSION,
     Candidate,
     Dataset,
+    Hypothesis,
     Method,
     MethodGroup,
     Run,
@@ -63,9 +64,9 @@ from segcal.study.writer import STUDY, StudyWriter, rank_study
 
 __all__ = [
     "BEST", "BREAKDOWN_SHARE", "CASES", "EXTERNAL", "FORMAT", "LAST", "PREVIOUS", "REFUSED",
-    "STUDY", "VERSION", "Candidate", "Dataset", "Evaluation", "EvaluationInfo", "Method",
-    "MethodGroup", "Run", "RunFolder", "RunRecord", "Study", "StudyFile", "StudyWriter", "Table",
-    "Training", "broke_down", "check_ranking_folder", "check_same_data", "check_same_settings",
+    "STUDY", "VERSION", "Candidate", "Dataset", "Evaluation", "EvaluationInfo", "Hypothesis",
+    "Method", "MethodGroup", "Run", "RunFolder", "RunRecord", "Study", "StudyFile", "StudyWriter",
+    "Table", "Training", "broke_down", "check_ranking_folder", "check_same_data", "check_same_settings",
     "epochs_done", "file_of_split", "free_to_change", "neutral", "open_arrays", "rank_study",
     "read_cases_table", "read_cases_tables", "read_evaluation", "read_run", "read_run_config",
     "read_run_info", "read_study", "read_study_file", "read_training", "training_seconds",

@@ -20,11 +20,22 @@ from segcal.core.errors import PathError
 from segcal.core.files import write_json, write_text
 from segcal.core.locks import folder_lock, holds_work
 from segcal.core.provenance import git_commit, versions
-from segcal.data import TrainingSpace
 from segcal.study.schema import Course, Training
 
 CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
 BEST, LAST, PREVIOUS, REFUSED = "best.pt", "last.pt", "last.prev.pt", "last.refused.pt"
+
+
+class TrainingSpace(BaseModel, frozen=True, extra="forbid"):
+    """Orientation and spacing of the cases that a network was trained on, stored in `run.json`.
+
+    `orientations` counts the cases by the axis codes (x, y, z) of their files, such as "RAS";
+    files whose affine is a placeholder count as "unknown". `spacing_mm` has the smallest and the
+    largest spacing of the stored grids, axes (Z, Y, X).
+    """
+
+    orientations: dict[str, int]
+    spacing_mm: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 
 class RunInfo(BaseModel):

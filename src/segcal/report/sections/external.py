@@ -9,6 +9,7 @@ from segcal.core.text import first_few
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
+from segcal.report.rankings import FEW_CASES
 from segcal.report.sections.main import grid_note, with_notes
 from segcal.report.table_model import Cell, Column, Table, metric_column
 from segcal.report.text import signed
@@ -18,7 +19,8 @@ from segcal.study import EXTERNAL, Dataset, read_evaluation
 _TEXT = (
     "The same networks on data sets that they were not trained on, prepared like the training set. "
     "The change is external − internal, with its 95 % interval: patients of both sets are drawn "
-    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0."
+    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0. "
+    f"A set of fewer than {FEW_CASES} patients has no interval."
 )
 
 
@@ -60,7 +62,9 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
             change = Cell()
             if m in before and m in after:
                 patients = dataset.patients, other.patients
-                found = unpaired_difference(before[m], after[m], patients=patients)
+                found = unpaired_difference(
+                    before[m], after[m], patients=patients, min_patients=FEW_CASES
+                )
                 change = _change(*found, digits=shown.digits)
             row.append(change)
     caption = (
@@ -77,7 +81,7 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
 
 
 def _change(difference: float, low: float, high: float, digits: int) -> Cell:
-    """A difference with its interval, which is NaN for a single patient."""
+    """A difference with its interval, which is NaN for few patients."""
     after = "" if math.isnan(low) else f"[{signed(low, digits)}, {signed(high, digits)}]"
     mark: Literal["", "significant"] = "significant" if low > 0 or high < 0 else ""
     return Cell(Number(difference), signed=True, after=after, mark=mark)
