@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -19,12 +18,14 @@ from segcal.config import (
     RegionName,
     Section,
     TrainConfig,
+    Unique,
     check_config,
     check_section,
     merge,
     put_overrides,
     read_yaml,
 )
+from segcal.core.checks import did_you_mean
 from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
 from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats import ranked_methods
@@ -92,14 +93,14 @@ class Plan(Section):
     note: str = ""
     datasets: Annotated[dict[str, DatasetPlan], Field(min_length=1)]
     methods: Annotated[dict[str, MethodPlan], Field(min_length=1)]
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), Unique] = (0,)
     train: Settings = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
     region: RegionName = DEFAULT_REGION
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
     posthoc: tuple[str, ...] = ()
     keep: Literal["all", "best", "none"] = "best"
-    tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
+    tables: Annotated[tuple[Table, ...], Unique] = ("main", "classes", "ablation", "priors")
     reference: str | None = None
     published: str | None = None
     groups: dict[str, MethodGroup] = Field(default_factory=dict)
@@ -114,10 +115,6 @@ class Plan(Section):
                 if not _FOLDER_NAME.fullmatch(name):
                     allowed = "names of folders, of letters, digits and . _ + -"
                     raise ValueError(f"has `{name}` in `{kind}`, which must be {allowed}")
-        for key in ("seeds", "tables"):
-            values = getattr(self, key)
-            if len(set(values)) < len(values):
-                raise ValueError(f"has a value twice in `{key}`")
         if self.region not in self.evaluation.regions:
             raise ValueError(f"has region {self.region}, which `evaluation.regions` leaves out")
         return self
@@ -171,11 +168,10 @@ class Plan(Section):
         name, ranked = self.reference, ranked_methods(self.method_groups)
         if name is None or name in ranked:
             return self
-        hint = ""
         if name in self.method_groups:
             hint = f": group {self.method_groups[name]} is not ranked"
-        elif near := get_close_matches(name, ranked, n=1):
-            hint = f"; did you mean `{near[0]}`?"
+        else:
+            hint = f".{did_you_mean(name, ranked)}"
         raise ValueError(f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}")
 
     @model_validator(mode="after")

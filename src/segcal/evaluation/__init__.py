@@ -29,7 +29,7 @@ from segcal.evaluation.predict_manifest import seen_cases
 from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
-    from segcal.evaluation.finished_run import SPLITS, differences, evaluate_run, open_run
+    from segcal.evaluation.finished_run import open_run
     from segcal.evaluation.posthoc_run import (
         calibrator_path,
         fit_and_save,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
+    from segcal.evaluation.run_evaluation import SPLITS, differences, evaluate_run
     from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
@@ -49,7 +50,8 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
-    "finished_run": ("SPLITS", "differences", "evaluate_run", "open_run"),
+    "run_evaluation": ("SPLITS", "differences", "evaluate_run"),
+    "finished_run": ("open_run",),
     "posthoc_run": ("calibrator_path", "fit_and_save", "fit_run", "saved_calibrator"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),

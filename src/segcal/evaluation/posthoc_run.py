@@ -16,17 +16,11 @@ from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import verify_cases
-from segcal.evaluation.finished_run import (
-    FinishedRun,
-    RunCases,
-    identity,
-    open_runs,
-    predicted_cases,
-)
+from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_choice import AUTO, NONE
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
+from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
 from segcal.posthoc import BaseCalibrator, load_calibrator, make_calibrator, short_name
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
@@ -162,13 +156,7 @@ def fit_run(
     with TemporaryDirectory() as folder, reproducible_float32():
         for member in runs:
             dataset = member.open_data(data)
-            cases = dataset.part(FITTED_ON, member.config.data.fold)
-            member.check_unseen(cases, FITTED_ON)
-            verify_cases(cases)
-            scans = {case.name: case.properties.voxels_sha256 for case in cases}
-            seen = member.seen(scans, FITTED_ON)
-            if seen:
-                say(member.describe_seen(seen))
+            cases, _ = checked_cases([member], dataset, FITTED_ON, config, say)
             inputs = RunCases(member, dataset, cases)
             for case in predicted_cases([member], inputs, config, choose_device(device)):
                 if case.logits is None:

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import product
 from typing import Literal
 
+from segcal.core.text import first_few
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
@@ -103,8 +104,8 @@ def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> Text | Non
     for run, path in context.study.files(f"{EXTERNAL}/{other.name}/evaluation.json"):
         found = read_evaluation(path.parent) if run.dataset == dataset.name else None
         seen |= dict.fromkeys(found.info.seen if found is not None else ())
-    shown = ", ".join(list(seen)[:3]) + (", …" if len(seen) > 3 else "")
-    text = f"{len(seen)} of the external scans were used for training or validation ({shown})."
+    used = f"{len(seen)} of the external scans were used for training or validation"
+    text = f"{used} ({first_few(seen)})."
     return Text(text, "note") if seen else None
 
 
