@@ -25,6 +25,7 @@ from segcal.data import Grid, GridRecipe, Header, plan_grid, read_image, write_n
 from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import SoftmaxFile, Unlabeled, name_file_in_errors
 from segcal.stats import Estimate
+from segcal.study import write_frame
 
 MaskKind: TypeAlias = Literal["argmax", "dice", "threshold", "inner", "outer"]
 MASKS: tuple[MaskKind, ...] = get_args(MaskKind)
@@ -146,7 +147,7 @@ def result_folder(out: Path, overwrite: bool) -> Iterator[Path]:
             raise PathError(out, "holds a result already", "pass --overwrite to replace it")
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_drafts(out.parent)
-    with atomic_path(out) as draft:
+    with atomic_path(out, replace=overwrite) as draft:
         draft.mkdir()
         yield draft
 
@@ -163,7 +164,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Rows with the same keys; NaN is empty."""
     import pandas as pd
 
-    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+    write_frame(path, pd.DataFrame(rows), float_format="%.6g")
 
 
 def _case_row(result: CaseResult) -> dict[str, object]:

@@ -14,7 +14,7 @@ from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
 from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_model
-from segcal.core.files import write_text
+from segcal.core.files import make_parent, write_text
 from segcal.posthoc import Calibrator, calibrator_from
 from segcal.stats import Estimate
 
@@ -115,7 +115,7 @@ class Assurance(Part):
 
     def save(self, path: Path) -> None:
         """Write the file, completely or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_parent(path)
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def own_calibrator(self) -> Calibrator | None:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segcal.cli import _options as opt
+from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, show_progress
 
 if TYPE_CHECKING:
@@ -109,13 +109,14 @@ def _pairs(
     from segcal.data import IGNORED
     from segcal.evaluation import export_predictions
 
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         patients = export_predictions(str(run), split, folder, progress=progress)
-        yield (
-            find_pairs(folder / "probs", folder / "labels", images, ignore_label=IGNORED),
-            patients,
-        )
+        pairs = find_pairs(folder / "probs", folder / "labels", images, ignore_label=IGNORED)
+        try:
+            yield pairs, patients
+        except ValueError as error:  # the user knows the run, not its temporary files
+            text = str(error).replace(f"{pairs.folder}/", f"{run}: case ")
+            raise ValueError(text.replace(str(pairs.folder), str(run))) from error
 
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":

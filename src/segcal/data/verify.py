@@ -8,7 +8,7 @@ from pathlib import Path
 
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError
-from segcal.core.files import write_text
+from segcal.core.files import make_parent, write_text
 from segcal.data.dataset import PreparedCase
 from segcal.data.store import REBUILD, array_sha256
 
@@ -38,6 +38,7 @@ def verify_cases(cases: Sequence[PreparedCase]) -> int:
     if stamps:
         known |= {key: stamp for key, (_, _, stamp) in stamps.items()}
         with suppress(PathError):  # a set that cannot be written is verified every time
+            make_parent(cache)
             write_text(cache, json.dumps(known))
     return len(stamps)
 

@@ -154,7 +154,7 @@ def audit_predictions(
     runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
         remove_drafts(out.parent)
-    with atomic_path(out) as draft:
+    with atomic_path(out, replace=overwrite) as draft:
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
@@ -178,7 +178,6 @@ def audit_predictions(
         StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(draft, table, list(slugs.values()), METRICS, region)
-        _check_out(out, overwrite, [])  # another audit may have written it in the meantime
     has_spacing = all(pair.has_spacing for pair in first)
     return Audited(out, region, done, first.unused, has_spacing, tuple(seen), described.patients)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
+from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_choice import AUTO, NONE
@@ -153,7 +153,7 @@ def fit_run(
     total = sum(len(member.info.cases[FITTED_ON]) for member in runs)
     patients: dict[str, str] = {}
     pairs: list[Pair] = []
-    with TemporaryDirectory() as folder, reproducible_float32():
+    with scratch_folder() as folder, reproducible_float32():
         for member in runs:
             dataset = member.open_data(data)
             cases, _ = checked_cases([member], dataset, FITTED_ON, config, say)
@@ -161,7 +161,7 @@ def fit_run(
             for case in predicted_cases([member], inputs, config, choose_device(device)):
                 if case.logits is None:
                     raise ValueError(f"{member.folder}: case {case.name}: {NO_LOGITS}")
-                path = Path(folder, f"{case.name}.npz")
+                path = folder / f"{case.name}.npz"
                 np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
                 shape = tuple(case.logits.shape)
                 file = SoftmaxFile(case.name, "npz", (member.folder,), shape)

@@ -40,6 +40,7 @@ from segcal.metrics import (
     probability_variance,
 )
 from segcal.predictions import Form, write_nnunet
+from segcal.study import neutral
 
 _MAPS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
     "labels": lambda probs: probs.argmax(0).astype(np.uint8),
@@ -220,9 +221,14 @@ def _write_pairwise_dice(
         tables = pair_tables(np.stack([predicted_labels(p) for p in members]), members.shape[1])
         dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
         dice["mean"] = float(np.mean([*dice.values()]))
-    path = folder / PAIRWISE_DICE
-    rows = pd.DataFrame([(case, *row) for row in dice.items()], columns=_COLUMNS)
+    path, case = folder / PAIRWISE_DICE, neutral(case)
+    rows = pd.DataFrame(
+        [(case, neutral(name), value) for name, value in dice.items()], columns=_COLUMNS
+    )
     if path.is_file():
-        old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)
+        try:
+            old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)[[*_COLUMNS]]
+        except (ValueError, KeyError) as error:
+            raise PathError(path, "is damaged", "remove it, and pass --overwrite") from error
         rows = pd.concat([old[old["case"] != case], rows])
     write_text(path, rows.to_csv(index=False, float_format="%.6f"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
+from segcal.core.files import scratch_folder
 from segcal.data import (
     GridRecipe,
     OriginalScans,
@@ -96,15 +95,15 @@ class RunCases:
                 yield case, case
                 continue
             scan = scans.read(case.name, info.intensity)
-            with TemporaryDirectory() as folder:
+            with scratch_folder() as folder:
                 stored = case
                 if not fits:
                     placed = place(scan, info.grid, orientation)
-                    stored = write_case(placed, Path(folder, "stored"), info.dtype)
+                    stored = write_case(placed, folder / "stored", info.dtype)
                 measured = stored
                 if self.original:
                     placed = place(scan, GridRecipe(), orientation)
-                    measured = write_case(placed, Path(folder, "original"), info.dtype)
+                    measured = write_case(placed, folder / "original", info.dtype)
                 yield stored, measured
 
 
