@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from segcal.config import EvaluationConfig
-from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
+from segcal.core.heads import Heads, head_masks
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import (
+    IGNORED,
     DatasetInfo,
     GridRecipe,
     OriginalScans,
@@ -38,6 +39,7 @@ from segcal.evaluation.predict import (
     choose_device,
     predict_case,
     reproducible_float32,
+    restore_probs,
 )
 from segcal.evaluation.scan_checks import Space
 from segcal.metrics import CaseOptions, predicted_labels
@@ -68,6 +70,11 @@ class FinishedRun(RunRecord):
     def data_info(self) -> DatasetInfo:
         """The description of the training data (without the cases)."""
         return DatasetInfo.model_validate({**self.info.data, "cases": ()})
+
+    @property
+    def heads(self) -> Heads:
+        """The regions of its sigmoid heads; empty for a softmax."""
+        return self.config.data.heads
 
     @property
     def patch_size(self) -> tuple[int, int, int] | None:
@@ -162,6 +169,9 @@ def open_runs(folders: Path | str | Sequence[Path | str]) -> list[FinishedRun]:
             if getattr(other.data_info, what) != getattr(first.data_info, what):
                 problem = f"was trained on data with another `{what}` than {first.folder}"
                 raise PathError(other.folder, problem, "average runs of one data set only")
+        if other.heads != first.heads:
+            problem = f"was trained with other `data.heads` than {first.folder}"
+            raise PathError(other.folder, problem, "average runs with the same outputs only")
     return runs
 
 
@@ -357,6 +367,7 @@ def _measure(
     on_cuda = chosen.type == "cuda"
     name = torch.cuda.get_device_name(chosen) if on_cuda else chosen.type.upper()
     inputs = RunCases(run, dataset, cases, original=config.grid == "original")
+    names_of_classes = [run.data_info.classes[k] for k in sorted(run.data_info.classes)]
     with reproducible_float32(), warnings.catch_warnings():
         # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
@@ -364,9 +375,9 @@ def _measure(
             predicted_cases(runs, inputs, config, chosen, fitted),
             out,
             **names,
-            labels=[run.data_info.classes[k] for k in sorted(run.data_info.classes)],
+            labels=["background", *run.heads] if run.heads else names_of_classes,
             split=split,
-            groups=run.data_info.regions or None,
+            groups=run.heads or run.data_info.regions or None,
             options=CaseOptions(**config.metric_options()),
             # This process's share of the cores; more than four threads do not help.
             jobs=max(1, min(4, torch.get_num_threads())) if jobs is None else jobs,
@@ -444,6 +455,8 @@ def predicted_cases(
     `cases` are those of `RunCases`: each as the network gets it, and on the grid to measure on.
     """
     networks = [run.network(config.checkpoint, device) for run in runs]
+    heads = runs[0].heads
+    label = head_masks if heads else predicted_labels
     # Metrics count in float64, which MPS does not have.
     target_device = torch.device("cpu") if device.type == "mps" else device
     for case, measured in cases:
@@ -452,7 +465,7 @@ def predicted_cases(
             found = predict_case(
                 networks, torch.from_numpy(image).to(device),
                 patch_size=[run.patch_size for run in runs],
-                flips=config.flips, average=config.average,
+                flips=config.flips, average=config.average, sigmoid=bool(heads),
             )  # fmt: skip
             if calibrator is not None:
                 # The networks' logits do not belong to the calibrated probabilities.
@@ -462,11 +475,15 @@ def predicted_cases(
         probs: Any = found.probs.to(target_device)
         logits = None if found.logits is None else found.logits.to(target_device)
         if measured is not case:
-            probs, logits = case.grid.restore_probs(to_numpy(probs)), None
+            probs, logits = restore_probs(case.grid, probs, bool(heads)), None
         labels = [
-            predicted_labels(p if measured is case else case.grid.restore_probs(to_numpy(p)))
+            label(p if measured is case else restore_probs(case.grid, p, bool(heads)))
             for p in (member.probs for member in found.members)
         ]
+        readers = measured.readers
+        raters = dict(zip(readers, measured.raters(), strict=True)) if readers else {}
+        if heads:
+            raters = {k: np.where(r == IGNORED, np.int16(-100), r) for k, r in raters.items()}
         yield PredictedCase(
             name=case.name,
             probs=probs,
@@ -475,11 +492,10 @@ def predicted_cases(
             image=image if measured is case else measured.image(),
             logits=logits,
             true_probs=measured.truth(),
-            raters=dict(zip(measured.readers, measured.raters(), strict=True))
-            if measured.readers
-            else None,
+            raters=raters or None,
             annotated=measured.properties.annotated,
             members=np.stack(labels) if labels else None,
+            heads=heads,
         )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
+from segcal.core.errors import PathError
 from segcal.core.files import write_json
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import IGNORED, write_nifti
@@ -27,6 +28,9 @@ def export_predictions(
     Ignored voxels have the label 255. Returns the patient of each case.
     """
     opened = open_run(run)
+    if opened.heads:
+        problem = "has overlapping regions (sigmoid outputs)"
+        raise PathError(opened.folder, problem, "use a run with exclusive classes")
     cases = opened.open_data().part(split, opened.config.data.fold)
     opened.check_unseen(cases, split)
     inputs = RunCases(opened, opened.open_data(), cases, original=True)
