@@ -75,7 +75,7 @@ def test_settings(data: Path) -> None:
     with pytest.raises(ConfigError, match="only without `heads`"):
         check_config({"data": {"heads": HEADS, "raters": "mean"}})
     adaptive = {"name": "ecp", "schedule": {"name": "error_driven"}}
-    with pytest.raises(ValueError, match="`loss`: .* need exclusive classes"):
+    with pytest.raises(ValueError, match=r"`loss`: .* need exclusive classes"):
         train(settings(data, data={"heads": HEADS}, loss=adaptive), data.parent / "adaptive")
 
 
