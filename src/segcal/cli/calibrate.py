@@ -19,9 +19,7 @@ def calibrate(
         Path | None,
         typer.Argument(help="A run or a folder of folds: fits on their validation cases."),
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Folder of label maps with the names of the cases.")
-    ] = None,
+    labels: opt.OptionalLabels = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File of the calibrator. Default: RUN/calibrator_METHOD.json."),
@@ -60,7 +58,7 @@ def calibrate(
 
     The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
     """
-    from segcal.evaluation import calibrator_path, fit_pairs, fit_run
+    from segcal.evaluation import calibrator_path, fit_pairs, fit_run, seen_cases
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
@@ -79,9 +77,8 @@ def calibrate(
         check_not_existing([out], overwrite)
         with show_progress() as progress:
             fitted = fit_run(
-                run, method, data=data, device=device, progress=progress,
-                say=lambda line: typer.echo(f"segcal: {line}", err=True), **fit,
-            )  # fmt: skip
+                run, method, data=data, device=device, progress=progress, say=opt.warn, **fit
+            )
     else:
         if labels is None or out is None:
             raise ValueError("give a RUN, or --probs or --logits with --labels and --out")
@@ -91,6 +88,7 @@ def calibrate(
             folder, labels, axes=axes, ignore_label=ignore_label, heads=opt.given_heads(heads)
         )
         opt.warn_unused(pairs.unused)
+        opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         with show_progress() as progress:
             fitted = fit_pairs(
                 pairs, method, from_probs=from_probs, jobs=jobs, progress=progress, **fit

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
-from segcal.evaluation.predict_manifest import seen_maps
-from segcal.metrics import REGIONS, confidence_verdict
+from segcal.evaluation.predict_manifest import seen_cases
+from segcal.metrics import POOLED, REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
-from segcal.stats import patients_of
+from segcal.stats import mean_interval, patients_of
 from segcal.study import (
     FORMAT,
     STUDY,
@@ -51,6 +52,7 @@ class Audited:
     unused: tuple[str, ...]
     has_spacing: bool = True
     seen: tuple[str, ...] = ()
+    patients: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
         """One line per network for the terminal."""
@@ -58,10 +60,18 @@ class Audited:
             mean = evaluation.means(self.region)
             yield (
                 f"{title}: {len(evaluation.info.case_names)} cases, original grid; "
-                f"region {self.region}: ECE "
-                f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
+                f"region {self.region}: ECE {mean['ece']:.4f}{self._interval(evaluation)}, "
+                f"CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
                 f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"
             )
+
+    def _interval(self, evaluation: Evaluation) -> str:
+        """95 % interval of the ECE over patients, such as " [0.0102, 0.0131]"."""
+        table = evaluation.table()
+        chosen = (table["metric"] == "ece") & (table["region"] == self.region)
+        cases = table[chosen & (table["case"] != POOLED)]
+        found = mean_interval(cases["value"], [self.patients.get(c, c) for c in cases["case"]])
+        return "" if math.isnan(found.low) else f" [{found.low:.4f}, {found.high:.4f}]"
 
 
 def _describe_gap(gap: float) -> str:
@@ -139,17 +149,16 @@ def audit_predictions(
     _check_same_cases(pairs_of)
     first = next(iter(pairs_of.values()))
     described = _describe_dataset(dataset, first, classes, patient)
-    slugs = _slugs(pairs_of)
+    slugs, kind = _slugs(pairs_of), "logits" if logits else "probs"
     done: dict[str, Evaluation] = {}
     runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
         remove_drafts(out.parent)
-    with atomic_path(out) as draft:
+    with atomic_path(out, replace=overwrite) as draft:
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
-            maps = seen_maps(pairs.folder)
-            known = [pair.name for pair in pairs if pair.softmax.path.name in maps]
+            known = seen_cases(pairs)
             seen |= dict.fromkeys(known)
             evaluation = write_evaluation(
                 {pair.name: partial(_read, pair, logits) for pair in pairs},
@@ -158,20 +167,19 @@ def audit_predictions(
                 run=run, method=slugs[title], seed=0, dataset=described.name,
                 labels=described.labels, groups=pairs.heads or None,
                 about={
-                    "source": str(pairs.folder), "kind": "logits" if logits else "probs",
+                    "source": str(pairs.folder), "kind": kind,
                     "grid": "original", "seen": known,
                 },
             )  # fmt: skip
             done[title] = replace(evaluation, folder=out / "runs" / run)
             facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
             runs.append(Run(**facts, folder=f"runs/{run}"))
-        content = _study_file(slugs, described, runs, region, len(first.unused))
+        content = _study_file(networks, kind, slugs, described, runs, region, len(first.unused))
         StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(draft, table, list(slugs.values()), METRICS, region)
-        _check_out(out, overwrite, [])  # another audit may have written it in the meantime
     has_spacing = all(pair.has_spacing for pair in first)
-    return Audited(out, region, done, first.unused, has_spacing, tuple(seen))
+    return Audited(out, region, done, first.unused, has_spacing, tuple(seen), described.patients)
 
 
 def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
@@ -250,8 +258,9 @@ def _read(pair: Pair, logits: bool) -> PredictedCase:
 
 
 def _study_file(
-    slugs: Mapping[str, str], dataset: Dataset, runs: Sequence[Run], region: str, unused: int
-) -> StudyFile:
+    networks: Mapping[str, Path], kind: str, slugs: Mapping[str, str], dataset: Dataset,
+    runs: Sequence[Run], region: str, unused: int,
+) -> StudyFile:  # fmt: skip
     note = "Predictions of trained networks, measured as they are; nothing was trained."
     if unused:
         note += f" {unused} label maps without a prediction were skipped."
@@ -265,7 +274,12 @@ def _study_file(
         grid="original",
         metrics=METRICS,
         datasets=(dataset,),
-        methods=tuple(Method(name=slug, title=title) for title, slug in slugs.items()),
+        methods=tuple(
+            Method(
+                name=slug, title=title, options={"predictions": str(networks[title]), "kind": kind}
+            )
+            for title, slug in slugs.items()
+        ),
         runs=tuple(runs),
         tables=("main", "classes"),
         environment={"device": "cpu", "versions": versions(), "commit": git_commit()},

@@ -20,8 +20,8 @@ from segcal.core.files import file_sha256, write_json, write_text
 from segcal.core.heads import Heads, head_masks, region_labels, region_map, two_classes
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
-from segcal.evaluation.finished_run import open_runs
-from segcal.evaluation.posthoc_run import run_calibrator
+from segcal.evaluation.finished_run import FinishedRun, open_runs
+from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import (
     AVERAGES,
     FLIPS,
@@ -42,6 +42,7 @@ from segcal.metrics import (
     probability_variance,
 )
 from segcal.predictions import Form, write_nnunet
+from segcal.study import neutral
 
 _Maps = dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]]
 _MAPS: _Maps = {
@@ -77,11 +78,15 @@ PAIRWISE_DICE, _COLUMNS = "pairwise_dice.csv", ("case", "structure", "dice")
 
 @dataclass(frozen=True)
 class PredictReport:
-    """The maps written, the cases kept from an earlier call, and one problem per skipped scan."""
+    """The maps written, the cases kept from an earlier call, and one problem per skipped scan.
+
+    `calibrator` is the method that the probabilities are calibrated by, if they are.
+    """
 
     written: tuple[Path, ...]
     kept: tuple[str, ...]
     problems: tuple[PathError, ...]
+    calibrator: str | None = None
 
 
 def predict_volumes(
@@ -95,6 +100,7 @@ def predict_volumes(
     flips: Sequence[str] = (),
     average: str = "probs",
     calibrator: Path | str | None = None,
+    raw: bool = False,
     device: str = "auto",
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
@@ -125,8 +131,7 @@ def predict_volumes(
         to: format of the probabilities: "nifti" (also None), "npz" for nnU-Net's NAME.npz and
             NAME.pkl, or "both".
         flips, average: as in `predict_case`.
-        calibrator: a file, or the name of a calibrator, as in `evaluate_run`; all maps are of
-            calibrated probabilities.
+        calibrator, raw: as in `evaluate_run`; all maps are of calibrated probabilities.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
         warn: called with one line about each unusual orientation or spacing, about skipped label
@@ -160,11 +165,15 @@ def predict_volumes(
         "orientation": space.orientation,
     }
     fitted = None
+    config = EvaluationConfig.model_validate(
+        {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
+    )
+    fit: dict[str, Any] = {"config": config, "data": None, "device": device, "say": warn}
     if calibrator is not None:
-        config = EvaluationConfig.model_validate(
-            {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
-        )
-        fitted = run_calibrator(runs, calibrator, config=config, data=None, device=device, say=warn)
+        fitted = run_calibrator(runs, calibrator, **fit)
+    elif not raw:
+        fitted = default_calibrator(runs, **fit)
+    if fitted is not None:
         settings["calibrator"] = {"method": fitted.method, **fitted.params()}
     manifest = PredictionManifest(out, settings)
     kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], paths[c])]
@@ -194,9 +203,9 @@ def predict_volumes(
             each = [restore_probs(scan.grid, m.probs, bool(heads)) for m in found.members]
             members = np.stack(each) if each else np.empty(0, np.float32)
             maps = {what: compute[what](probs if what in _MAPS else members) for what in outputs}
-            known = any(run.seen({case: scan.voxels_sha256}) for run in opened)
-            seen += [case] if known else []
-            manifest.begin(images[case], paths[case], seen=known)
+            used = _part_of_training(opened, scan.voxels_sha256)
+            seen += [case] if used else []
+            manifest.begin(images[case], paths[case], seen=used)
             if heads:
                 order = [region_labels(heads)[name] for name in heads]
                 names = {"labels": {"background": 0, **heads}, "regions_class_order": order}
@@ -215,7 +224,16 @@ def predict_volumes(
         raise problems[0]
     if seen:
         warn(opened[0].describe_seen(seen))
-    return PredictReport(tuple(written), tuple(kept), tuple(problems))
+    method = None if fitted is None else fitted.method
+    return PredictReport(tuple(written), tuple(kept), tuple(problems), method)
+
+
+def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | None:
+    """The split ("train" before "val") in which a run used the scan."""
+    scan = {"": voxels_sha256}
+    if any(run.seen(scan, "val") for run in runs):
+        return "train"
+    return "val" if any(run.seen(scan) for run in runs) else None
 
 
 def _write_pairwise_dice(
@@ -235,9 +253,14 @@ def _write_pairwise_dice(
         dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
     if dice:
         dice["mean"] = float(np.mean([*dice.values()]))
-    path = folder / PAIRWISE_DICE
-    rows = pd.DataFrame([(case, *row) for row in dice.items()], columns=_COLUMNS)
+    path, case = folder / PAIRWISE_DICE, neutral(case)
+    rows = pd.DataFrame(
+        [(case, neutral(name), value) for name, value in dice.items()], columns=_COLUMNS
+    )
     if path.is_file():
-        old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)
+        try:
+            old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)[[*_COLUMNS]]
+        except (ValueError, KeyError) as error:
+            raise PathError(path, "is damaged", "remove it, and pass --overwrite") from error
         rows = pd.concat([old[old["case"] != case], rows])
     write_text(path, rows.to_csv(index=False, float_format="%.6f"))

@@ -11,7 +11,7 @@ from typing import Any
 
 from segcal import __version__
 from segcal.core.errors import PathError
-from segcal.core.files import remove_drafts, write_text
+from segcal.core.files import make_parent, write_text
 from segcal.posthoc.calibrator import CALIBRATORS, BaseCalibrator, FitReport
 from segcal.posthoc.heads import HeadCalibrator
 
@@ -42,9 +42,7 @@ def save_calibrator(calibrator: BaseCalibrator, path: Path) -> None:
     """Write `calibrator`, completely or not at all."""
     content = calibrator_content(calibrator)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.parent.is_dir():
-        remove_drafts(path.parent)
+    make_parent(path)
     write_text(path, text + "\n")
 
 
