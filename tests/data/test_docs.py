@@ -1,4 +1,4 @@
-"""The Python code in docs/data.md runs."""
+"""The Python code in docs/how-to/data.md runs."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from helpers.trees import blob, run_cli, save, scan
 from segcal.data import prepare
 
-DOCS = Path(__file__).parents[2] / "docs" / "data.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "data.md"
 
 
 def test_code_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
