@@ -7,9 +7,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "scripts"))
 
-import reference_pages
+import inventories  # noqa: E402
+import reference_pages  # noqa: E402
 
-import segcal
+import segcal  # noqa: E402
 
 project = "segcal"
 author = "The segcal authors"
@@ -29,6 +30,7 @@ exclude_patterns = ["scripts", "results/*/tables"]
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 default_role = "py:obj"
+suppress_warnings = ["ref.python"]  # `low` may be an attribute of several classes
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -37,9 +39,14 @@ napoleon_use_ivar = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
+# Links to other projects work without a network: the few names that the docstrings use are listed
+# in inventories.txt, from which the inventories are written.
+intersphinx_mapping = inventories.mapping(HERE / "inventories.txt")
+
 # Tutorials are stored without outputs and executed here; unchanged ones come from the cache.
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(HERE.parent / "site" / ".jupyter_cache")
+nb_execution_in_temp = True
+nb_execution_cache_path = str(HERE.parent / "build" / "docs" / "jupyter_cache")
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 

@@ -62,9 +62,9 @@ PAGES = [
 def test_printed_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # pages may write files
     text = page.read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), {})
+    names: dict[str, object] = {}  # the blocks of a page continue each other
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(block, str(page), "exec"), names)
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md")))

@@ -5,6 +5,11 @@ from typing import Annotated
 
 import typer
 
+_NEXT = """Next, with your own data:
+  segcal audit --probs PREDICTIONS --labels LABELS --out audit      can this network be trusted?
+  segcal calibrate --probs PREDICTIONS --labels LABELS --out t.json  would a temperature help?
+  segcal prepare folder --source SCANS --out data && segcal train --data data --out run"""
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder; run again to continue.")] = Path("segcal-demo"),
@@ -30,3 +35,4 @@ def demo(
         typer.echo(f"segcal: {out}: stopped; run the same command again to continue", err=True)
         raise typer.Exit(130) from None
     finish(study, report)
+    typer.echo(_NEXT)
