@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from segcal.core.checks import check_choice
 from segcal.models import predict_logits
-from segcal.posthoc import Calibrator
+from segcal.posthoc import BaseCalibrator
 
 # The axes of (K, Z, Y, X) that may be flipped.
 FLIPS = {"d": 1, "h": 2, "w": 3}
@@ -103,7 +103,7 @@ def _mean_probs(members: Sequence[Prediction]) -> Tensor:
 
 
 def calibrated(
-    found: Prediction, calibrator: Calibrator, spacing_mm: tuple[float, ...]
+    found: Prediction, calibrator: BaseCalibrator, spacing_mm: tuple[float, ...]
 ) -> Prediction:
     """The calibrated prediction. Averaged probabilities are those of calibrated members."""
     members = tuple(calibrated(member, calibrator, spacing_mm) for member in found.members)

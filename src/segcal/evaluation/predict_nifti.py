@@ -19,8 +19,8 @@ from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_text
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
-from segcal.evaluation.finished_run import open_runs
-from segcal.evaluation.posthoc_run import run_calibrator
+from segcal.evaluation.finished_run import FinishedRun, open_runs
+from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import (
     AVERAGES,
     FLIPS,
@@ -40,6 +40,7 @@ from segcal.metrics import (
     probability_variance,
 )
 from segcal.predictions import Form, write_nnunet
+from segcal.study import neutral
 
 _MAPS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
     "labels": lambda probs: probs.argmax(0).astype(np.uint8),
@@ -58,11 +59,15 @@ PAIRWISE_DICE, _COLUMNS = "pairwise_dice.csv", ("case", "structure", "dice")
 
 @dataclass(frozen=True)
 class PredictReport:
-    """The maps written, the cases kept from an earlier call, and one problem per skipped scan."""
+    """The maps written, the cases kept from an earlier call, and one problem per skipped scan.
+
+    `calibrator` is the method that the probabilities are calibrated by, if they are.
+    """
 
     written: tuple[Path, ...]
     kept: tuple[str, ...]
     problems: tuple[PathError, ...]
+    calibrator: str | None = None
 
 
 def predict_volumes(
@@ -76,6 +81,7 @@ def predict_volumes(
     flips: Sequence[str] = (),
     average: str = "probs",
     calibrator: Path | str | None = None,
+    raw: bool = False,
     device: str = "auto",
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
@@ -104,8 +110,7 @@ def predict_volumes(
         to: format of the probabilities: "nifti" (also None), "npz" for nnU-Net's NAME.npz and
             NAME.pkl, or "both".
         flips, average: as in `predict_case`.
-        calibrator: a file, or the name of a calibrator, as in `evaluate_run`; all maps are of
-            calibrated probabilities.
+        calibrator, raw: as in `evaluate_run`; all maps are of calibrated probabilities.
         device, progress: as in `evaluate_run`.
         overwrite: whether existing maps are replaced.
         warn: called with one line about each unusual orientation or spacing, about skipped label
@@ -138,11 +143,15 @@ def predict_volumes(
         "orientation": space.orientation,
     }
     fitted = None
+    config = EvaluationConfig.model_validate(
+        {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
+    )
+    fit: dict[str, Any] = {"config": config, "data": None, "device": device, "say": warn}
     if calibrator is not None:
-        config = EvaluationConfig.model_validate(
-            {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
-        )
-        fitted = run_calibrator(runs, calibrator, config=config, data=None, device=device, say=warn)
+        fitted = run_calibrator(runs, calibrator, **fit)
+    elif not raw:
+        fitted = default_calibrator(runs, **fit)
+    if fitted is not None:
         settings["calibrator"] = {"method": fitted.method, **fitted.params()}
     manifest = PredictionManifest(out, settings)
     kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], paths[c])]
@@ -173,9 +182,9 @@ def predict_volumes(
                 what: _MAPS[what](probs) if what in _MAPS else _DISAGREEMENT[what](members)
                 for what in outputs
             }
-            known = any(run.seen({case: scan.voxels_sha256}) for run in opened)
-            seen += [case] if known else []
-            manifest.begin(images[case], paths[case], seen=known)
+            used = _part_of_training(opened, scan.voxels_sha256)
+            seen += [case] if used else []
+            manifest.begin(images[case], paths[case], seen=used)
             if len(members) or (out / PAIRWISE_DICE).is_file():
                 _write_pairwise_dice(out, case, members, info)
             for path, (what, _) in zip(paths[case], files, strict=True):
@@ -190,7 +199,16 @@ def predict_volumes(
         raise problems[0]
     if seen:
         warn(opened[0].describe_seen(seen))
-    return PredictReport(tuple(written), tuple(kept), tuple(problems))
+    method = None if fitted is None else fitted.method
+    return PredictReport(tuple(written), tuple(kept), tuple(problems), method)
+
+
+def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | None:
+    """The split ("train" before "val") in which a run used the scan."""
+    scan = {"": voxels_sha256}
+    if any(run.seen(scan, "val") for run in runs):
+        return "train"
+    return "val" if any(run.seen(scan) for run in runs) else None
 
 
 def _write_pairwise_dice(
@@ -203,9 +221,14 @@ def _write_pairwise_dice(
         tables = pair_tables(np.stack([predicted_labels(p) for p in members]), members.shape[1])
         dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
         dice["mean"] = float(np.mean([*dice.values()]))
-    path = folder / PAIRWISE_DICE
-    rows = pd.DataFrame([(case, *row) for row in dice.items()], columns=_COLUMNS)
+    path, case = folder / PAIRWISE_DICE, neutral(case)
+    rows = pd.DataFrame(
+        [(case, neutral(name), value) for name, value in dice.items()], columns=_COLUMNS
+    )
     if path.is_file():
-        old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)
+        try:
+            old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)[[*_COLUMNS]]
+        except (ValueError, KeyError) as error:
+            raise PathError(path, "is damaged", "remove it, and pass --overwrite") from error
         rows = pd.concat([old[old["case"] != case], rows])
     write_text(path, rows.to_csv(index=False, float_format="%.6f"))
