@@ -12,7 +12,6 @@ from segcal.assurance import (
     conformal_quantile,
     first_controlled,
     margin_losses,
-    mean_interval,
     operating_point,
     referral_cases_needed,
     referral_limit,
@@ -74,15 +73,6 @@ def test_margins_in_millimeters() -> None:
 def test_clopper_pearson_agrees_with_scipy(k: int, n: int) -> None:
     expected = stats.binomtest(k, n).proportion_ci(0.9, "exact")
     np.testing.assert_allclose(clopper_pearson(k, n, 0.9), expected, rtol=1e-9)
-
-
-def test_mean_interval() -> None:
-    values = np.array([1.0, 2.0, 4.0, np.nan])
-    expected = stats.ttest_1samp(values[:3], 0).confidence_interval(0.95)
-    found = mean_interval(values)
-    np.testing.assert_allclose(found[1:], expected)
-    assert mean_interval([1, 3, 8], ["a", "a", "b"]).mean == 5.0
-    assert np.isnan(mean_interval([1.0]).low)
 
 
 def test_referral() -> None:

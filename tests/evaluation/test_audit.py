@@ -165,10 +165,8 @@ def test_class_names_are_read_from_nnunet(tmp_path: Path) -> None:
     assert found.info.structures == ("Anterior", "Posterior")
     regions = {"labels": {"background": 0, "whole": [1, 2], "core": [2]}}
     (probs / "dataset.json").write_text(json.dumps(regions))
-    again = audit_predictions({"net": probs}, labels, tmp_path / "out", overwrite=True).networks[
-        "net"
-    ]
-    assert again.info.structures == ("class 1", "class 2")
+    with pytest.raises(PathError, match=r"has 3 maps, but dataset.json names 2 regions"):
+        audit_predictions({"net": probs}, labels, tmp_path / "out", overwrite=True)
 
 
 def test_ignored_labels_and_skipped_cases(tmp_path: Path) -> None:

@@ -246,3 +246,19 @@ def test_logits_are_refused() -> None:
     probs, target = make_case()
     with pytest.raises(ValueError, match="looks like logits"):
         evaluate_case(np.log(probs) + 9, target, SPACING, case="c")
+
+
+def test_volumes_of_structures() -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([1.0, 1.0, 1.0], (3, 4, 5)).transpose(3, 0, 1, 2)
+    target = rng.integers(0, 3, (3, 4, 5))
+    target[0] = -100  # ignored voxels have no volume
+    result = evaluate_case(
+        probs, target, (2.0, 1.0, 1.5), case="a", groups={"both": (1, 2), "one": (1,)}
+    )
+    found = {(r.metric, r.label): r.value for r in result.rows if r.metric.endswith("volume_ml")}
+    for name, labels in (("both", [1, 2]), ("one", [1])):
+        counted = [np.isin(x[1:], labels).sum() for x in (target, probs.argmax(0))]
+        counted.append(probs[labels, 1:].sum())
+        for metric, count in zip(("true", "predicted", "expected"), counted, strict=True):
+            assert found[f"{metric}_volume_ml", name] == pytest.approx(0.003 * count)

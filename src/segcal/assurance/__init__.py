@@ -11,7 +11,6 @@ require_app(__name__)
 from segcal.assurance.apply import MASKS, CaseResult, MaskKind, Plane, apply_assurance
 from segcal.assurance.check import CheckResult, Measure, Promise, check_assurance
 from segcal.assurance.conformal import (
-    Estimate,
     Referral,
     RiskCoverage,
     cases_needed,
@@ -19,7 +18,6 @@ from segcal.assurance.conformal import (
     conformal_quantile,
     first_controlled,
     margin_losses,
-    mean_interval,
     referral_cases_needed,
     referral_limit,
     risk_coverage,
@@ -40,11 +38,11 @@ from segcal.assurance.model import Assurance, load_assurance
 from segcal.assurance.summary import CaseSummary, summarize
 
 __all__ = [
-    "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "Estimate", "Interval",
+    "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "Interval",
     "MaskKind", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
     "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson", "conformal_quantile",
     "crps", "dice_optimal_threshold", "expected_dice", "expected_volume", "first_controlled",
     "fit_assurance", "fit_calibrator", "fit_rho", "load_assurance",
-    "margin_losses", "mean_interval", "operating_point", "referral_cases_needed", "referral_limit",
+    "margin_losses", "operating_point", "referral_cases_needed", "referral_limit",
     "risk_coverage", "summarize", "volume_pit", "volume_quantiles",
 ]  # fmt: skip

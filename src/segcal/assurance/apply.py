@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.assurance.conformal import Estimate
 from segcal.assurance.factor import dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
@@ -22,9 +21,10 @@ from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import Grid, Header, read_image, write_nifti
+from segcal.data import Grid, GridRecipe, Header, plan_grid, read_image, write_nifti
 from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import SoftmaxFile, Unlabeled, name_file_in_errors
+from segcal.stats import Estimate
 from segcal.study import write_frame
 
 MaskKind: TypeAlias = Literal["argmax", "dice", "threshold", "inner", "outer"]
@@ -259,10 +259,8 @@ def _labels(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[n
 def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:
     affine = np.eye(4) if header is None else header.affine
     spacing = (1.0, 1.0, 1.0) if header is None else header.spacing_mm
-    return Grid.model_validate(
-        {"original_shape": shape, "original_spacing_mm": spacing, "affine": affine.tolist(),
-         "resized_shape": shape, "start": (0, 0, 0), "shape": shape}
-    )  # fmt: skip
+    z, y, x = shape
+    return plan_grid((z, y, x), spacing, affine, GridRecipe())
 
 
 def _plane(

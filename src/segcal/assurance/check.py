@@ -13,9 +13,7 @@ from scipy.special import ndtri
 
 from segcal.assurance.apply import check_classes, result_folder, write_csv
 from segcal.assurance.conformal import (
-    Estimate,
     clopper_pearson,
-    mean_interval,
     risk_coverage,
     unit_weights,
 )
@@ -23,13 +21,13 @@ from segcal.assurance.factor import CRPS_LEVELS, crps, volume_pit, volume_quanti
 from segcal.assurance.histogram import EDGES, Floats
 from segcal.assurance.intervals import METHODS, Interval, plain_interval
 from segcal.assurance.model import Assurance, nanmean
-from segcal.assurance.reading import identify, read_labeled, units_of
-from segcal.assurance.summary import CaseSummary
+from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
 from segcal.core.errors import PathError
 from segcal.core.files import write_json
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.predictions import Pairs
+from segcal.stats import Estimate, mean_interval
 
 _BOOTSTRAPS = 1000
 # Volume distributions that need no fit: name, ρ.

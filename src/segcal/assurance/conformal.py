@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import distance_transform_edt
-from scipy.special import betaincinv, stdtrit
+from scipy.special import betaincinv
 
 from segcal.assurance.histogram import Floats
 
@@ -112,35 +112,11 @@ def clopper_pearson(
     return low, high
 
 
-class Estimate(NamedTuple):
-    """A mean, or an expected value, with its interval; NaN where undefined."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def mean_interval(values: ArrayLike, units: Units = None, confidence: float = 0.95) -> Estimate:
-    """Mean over patients and its Student interval; NaN values are left out."""
-    array = np.asarray(values, dtype=np.float64)
-    known = np.isfinite(array)
-    array = array[known]
-    if units is not None:
-        names, index = np.unique(np.asarray(units)[known], return_inverse=True)
-        array = np.bincount(index, array, len(names)) / np.bincount(index, minlength=len(names))
-    n = len(array)
-    mean = float(array.mean()) if n else math.nan
-    if n < 2:
-        return Estimate(mean, math.nan, math.nan)
-    half = float(stdtrit(n - 1, (1 + confidence) / 2) * array.std(ddof=1) / math.sqrt(n))
-    return Estimate(mean, mean - half, mean + half)
-
-
 class Referral(NamedTuple):
     """Accept a case whose expected Dice is at least `limit`.
 
-    Among `accepted` patients of the fit `failures` had a worse Dice than asked for; the failure
-    rate is at most `bound` with the confidence asked for.
+    Among `accepted` patients of the fit `failures` had a worse Dice than required; the failure
+    rate is at most `bound` with the required confidence.
     """
 
     limit: float

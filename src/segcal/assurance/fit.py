@@ -16,7 +16,6 @@ from segcal.assurance.conformal import (
     cases_needed,
     conformal_quantile,
     first_controlled,
-    mean_interval,
     referral_cases_needed,
     referral_limit,
     unit_weights,
@@ -36,15 +35,14 @@ from segcal.assurance.model import (
     group_of,
     nanmean,
 )
-from segcal.assurance.reading import identify, read_labeled, units_of
-from segcal.assurance.summary import CaseSummary
+from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
 from segcal.core.errors import PathError
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
 from segcal.posthoc import Calibrator, HeldOut, calibrator_content, make_calibrator
 from segcal.predictions import Pair, Pairs, name_file_in_errors
-from segcal.stats import make_folds
+from segcal.stats import make_folds, mean_interval
 
 _FOLDS = 10
 _THRESHOLDS = bin_index(np.array([0.01, 0.02, *np.arange(0.05, 0.96, 0.05), 0.98, 0.99]))

@@ -19,9 +19,7 @@ def calibrate(
         Path | None,
         typer.Argument(help="A run or a folder of folds: fits on their validation cases."),
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Folder of label maps with the names of the cases.")
-    ] = None,
+    labels: opt.OptionalLabels = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File of the calibrator. Default: RUN/calibrator_METHOD.json."),
@@ -44,6 +42,10 @@ def calibrate(
     ] = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="One calibrator for all sigmoid outputs.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option(help="The prepared set of RUN, if it has moved.")
     ] = None,
@@ -56,7 +58,7 @@ def calibrate(
 
     The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
     """
-    from segcal.evaluation import calibrator_path, fit_pairs, fit_run
+    from segcal.evaluation import calibrator_path, fit_pairs, fit_run, seen_cases
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
@@ -65,7 +67,7 @@ def calibrate(
         make_calibrator(method, **options)
     fit: dict[str, Any] = {
         "region": region, "balance": balance, "folds": folds,
-        "max_voxels": max_voxels, "seed": seed, "options": options,
+        "max_voxels": max_voxels, "seed": seed, "options": options, "shared": shared,
         **({"patient": patient} if patient else {}),
     }  # fmt: skip
     if run is not None:
@@ -75,16 +77,18 @@ def calibrate(
         check_not_existing([out], overwrite)
         with show_progress() as progress:
             fitted = fit_run(
-                run, method, data=data, device=device, progress=progress,
-                say=lambda line: typer.echo(f"segcal: {line}", err=True), **fit,
-            )  # fmt: skip
+                run, method, data=data, device=device, progress=progress, say=opt.warn, **fit
+            )
     else:
         if labels is None or out is None:
             raise ValueError("give a RUN, or --probs or --logits with --labels and --out")
         folder, from_probs = opt.one_folder(logits, probs)
         check_not_existing([out], overwrite)
-        pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
+        pairs = find_pairs(
+            folder, labels, axes=axes, ignore_label=ignore_label, heads=opt.given_heads(heads)
+        )
         opt.warn_unused(pairs.unused)
+        opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         with show_progress() as progress:
             fitted = fit_pairs(
                 pairs, method, from_probs=from_probs, jobs=jobs, progress=progress, **fit
@@ -115,8 +119,9 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         f"({report.used:,} sampled), NLL {report.nll_before:.4f} → {report.nll_after:.4f}"
     )
     params = calibrator.params()
-    if list(params) == ["temperature"]:
-        typer.echo(f"temperature {params['temperature']:.4f}")
+    if calibrator.method == "temperature":
+        for name, each in (params if "temperature" not in params else {"": params}).items():
+            typer.echo(f"{name}{name and ': '}temperature {each['temperature']:.4f}")
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)
     for line in fitted.choice.lines() if fitted.choice is not None else ():

@@ -10,9 +10,7 @@ from segcal.core.progress import show_progress
 
 
 def evaluate(
-    run: Annotated[
-        list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
-    ],
+    run: opt.Runs,
     split: Annotated[
         str | None,
         typer.Option(help="train, val or test. Default: test, or all cases of an external set."),
@@ -22,6 +20,7 @@ def evaluate(
         typer.Option(help="An external prepared set; or the set of the training, if it has moved."),
     ] = None,
     calibrator: opt.Calibrator = None,
+    raw: opt.Raw = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results of several runs. Default: that of the run."),
@@ -65,9 +64,8 @@ def evaluate(
     config = check_section(EvaluationConfig, settings, "segcal evaluate")
     with show_progress() as step:
         evaluation = evaluate_run(
-            run, split=split, config=config, data=data, calibrator=calibrator, out=out,
-            device=device, jobs=jobs, overwrite=overwrite, progress=step,
-            say=lambda text: typer.echo(f"segcal: {text}", err=True),
+            run, split=split, config=config, data=data, calibrator=calibrator, raw=raw, out=out,
+            device=device, jobs=jobs, overwrite=overwrite, progress=step, say=opt.warn,
         )  # fmt: skip
     if evaluation.reused:
         typer.echo(f"{evaluation.path('evaluation.json')}: is up to date and was reused")
@@ -89,7 +87,8 @@ def _show(evaluation: Any) -> None:
 
     distance = f"hd95_{info.options['units']}"
     cases = f"{len(info.case_names)} {'external ' if info.external else ''}cases"
-    title = f"{info.dataset} {info.split}, {cases}, {info.method}, {info.grid} grid"
+    state = f"calibrated by {info.calibrator['method']}" if info.calibrator else "not calibrated"
+    title = f"{info.dataset} {info.split}, {cases}, {info.method}, {state}, {info.grid} grid"
     grid = Table(title=title, title_justify="left")
     for column in ("structure", "DSC", distance.replace("_", " ")):
         grid.add_column(column, justify="left" if column == "structure" else "right")
@@ -99,7 +98,8 @@ def _show(evaluation: Any) -> None:
     grid = Table("region", "ECE", "CECE", "signed gap", "Brier", "NLL")
     for region in info.regions:
         metrics = ("ece", "cece", "signed_gap", "brier", "nll")
-        grid.add_row(region, *(mean(metric, "all", region) for metric in metrics))
+        means = evaluation.means(region)
+        grid.add_row(region, *(opt.number(means.get(metric)) for metric in metrics))
     opt.print_table(grid)
     undefined = f"{sum(info.undefined.values())} undefined values are left out"
     typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from segcal.cli import _options as opt
 from segcal.core.errors import PathError
 from segcal.core.progress import show_progress
 
@@ -45,6 +46,10 @@ def train(
     precision: Annotated[str | None, typer.Option(help="auto, 32, tf32 or bf16-mixed.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs, 100 by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and the order.")] = None,
+    posthoc: Annotated[
+        str | None,
+        typer.Option(help="Calibrator to fit in the end: auto, temperature, distance, …"),
+    ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML; do not train.")
     ] = False,
@@ -52,7 +57,13 @@ def train(
     """Train a network by a recipe that adapts to the data, or with your settings."""
     from segcal.config import make_config, to_yaml
     from segcal.losses import LOSSES
-    from segcal.training import Interrupted, TrainingError, close_process_group, complete_config
+    from segcal.training import (
+        Interrupted,
+        TrainingError,
+        close_process_group,
+        complete_config,
+        is_first_process,
+    )
     from segcal.training import train as run
 
     if out is None and not print_config:
@@ -68,7 +79,7 @@ def train(
             raise ValueError(f"--loss {loss}: {error}") from error
     given: dict[str, Any] = {
         "recipe": recipe, "data.path": str(data) if data is not None else None, "loss.name": loss,
-        "precision": precision, "epochs": epochs, "seed": seed,
+        "precision": precision, "epochs": epochs, "seed": seed, "posthoc": posthoc,
     }  # fmt: skip
     flags = {key: value for key, value in given.items() if value is not None}
 
@@ -104,13 +115,49 @@ def train(
     for folder, _ in runs[1:]:
         if folder is not None and folder.exists() and not resume:
             raise PathError(folder, "exists already", "continue it with --resume")
+    method = runs[0][1].posthoc
+    for _, settings in runs if method is not None else ():
+        _check_posthoc(settings)
     try:
         for folder, settings in runs:
             run(settings, folder, resume=resume)
     except TrainingError as error:
-        typer.echo(f"segcal: {error}", err=True)
+        opt.warn(str(error))
         raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error
     close_process_group()
+    if method is not None and is_first_process():
+        _calibrate(out, method, runs[0][1].device)
+
+
+def _check_posthoc(settings: TrainConfig) -> None:
+    """Refuse a calibrator that cannot be fitted, before the training."""
+    from segcal.data import open_dataset
+    from segcal.posthoc import make_calibrator
+
+    if settings.posthoc not in (None, "auto"):
+        make_calibrator(settings.posthoc)
+    part = open_dataset(settings.data.path).part("val", settings.data.fold)
+    if settings.posthoc == "auto" and len({case.patient for case in part}) < 2:
+        remedy = "name a method, such as --posthoc temperature"
+        raise ValueError(f"--posthoc auto: compares methods over two validation patients; {remedy}")
+
+
+def _calibrate(run: Path, method: str, device: str) -> None:
+    """Fit the calibrator of a run or of its folds, unless one of the present weights exists."""
+    from segcal.cli.calibrate import print_fit
+    from segcal.evaluation import calibrator_path, fit_and_save, saved_calibrator
+
+    path = calibrator_path(run, method)
+    if saved_calibrator(run, method) is not None:
+        typer.echo(f"{path}: is up to date; evaluate and predict use it (--raw switches it off)")
+        return
+    with show_progress() as progress:
+        fitted = fit_and_save(
+            run, method, device=device, progress=progress,
+            say=lambda line: typer.echo(f"segcal: {line}", err=True),
+        )  # fmt: skip
+    print_fit(fitted, path)
+    typer.echo("evaluate and predict use this calibrator; --raw switches it off")
 
 
 def _folds(text: str, data: str) -> list[int]:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
+from segcal.core.heads import Heads
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
-from segcal.evaluation.predict_manifest import seen_maps
-from segcal.metrics import REGIONS, confidence_verdict
+from segcal.evaluation.predict_manifest import seen_cases
+from segcal.metrics import POOLED, REGIONS, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
-from segcal.stats import patients_of
+from segcal.stats import mean_interval, patients_of
 from segcal.study import (
     FORMAT,
     STUDY,
@@ -50,6 +52,7 @@ class Audited:
     unused: tuple[str, ...]
     has_spacing: bool = True
     seen: tuple[str, ...] = ()
+    patients: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> Iterator[str]:
         """One line per network for the terminal."""
@@ -57,10 +60,18 @@ class Audited:
             mean = evaluation.means(self.region)
             yield (
                 f"{title}: {len(evaluation.info.case_names)} cases, original grid; "
-                f"region {self.region}: ECE "
-                f"{mean['ece']:.4f}, CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
+                f"region {self.region}: ECE {mean['ece']:.4f}{self._interval(evaluation)}, "
+                f"CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
                 f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"
             )
+
+    def _interval(self, evaluation: Evaluation) -> str:
+        """95 % interval of the ECE over patients, such as " [0.0102, 0.0131]"."""
+        table = evaluation.table()
+        chosen = (table["metric"] == "ece") & (table["region"] == self.region)
+        cases = table[chosen & (table["case"] != POOLED)]
+        found = mean_interval(cases["value"], [self.patients.get(c, c) for c in cases["case"]])
+        return "" if math.isnan(found.low) else f" [{found.low:.4f}, {found.high:.4f}]"
 
 
 def _describe_gap(gap: float) -> str:
@@ -106,6 +117,7 @@ def audit_predictions(
     logits: bool = False,
     axes: Axes = "auto",
     ignore_label: int | None = None,
+    heads: Heads | None = None,
     patient: str | None = None,
     jobs: int = 1,
     overwrite: bool = False,
@@ -115,7 +127,7 @@ def audit_predictions(
 
     Args:
         networks: title → folder of predictions, or of logits if `logits`.
-        labels, images, axes, ignore_label: see `find_pairs`.
+        labels, images, axes, ignore_label, heads: see `find_pairs`.
         dataset: title of the data.
         classes: names, background first; by default those of nnU-Net's dataset.json beside the
             predictions, else numbers.
@@ -131,13 +143,13 @@ def audit_predictions(
     check_choice("--region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
     pairs_of = {
-        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
+        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label, heads=heads)
         for title, folder in networks.items()
     }
     _check_same_cases(pairs_of)
     first = next(iter(pairs_of.values()))
     described = _describe_dataset(dataset, first, classes, patient)
-    slugs = _slugs(pairs_of)
+    slugs, kind = _slugs(pairs_of), "logits" if logits else "probs"
     done: dict[str, Evaluation] = {}
     runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
@@ -146,29 +158,28 @@ def audit_predictions(
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
-            maps = seen_maps(pairs.folder)
-            known = [pair.name for pair in pairs if pair.softmax.path.name in maps]
+            known = seen_cases(pairs)
             seen |= dict.fromkeys(known)
             evaluation = write_evaluation(
                 {pair.name: partial(_read, pair, logits) for pair in pairs},
                 draft / "runs" / run, jobs=jobs,
                 progress=partial(_report, progress, title, len(pairs)),
                 run=run, method=slugs[title], seed=0, dataset=described.name,
-                labels=described.labels,
+                labels=described.labels, groups=pairs.heads or None,
                 about={
-                    "source": str(pairs.folder), "kind": "logits" if logits else "probs",
+                    "source": str(pairs.folder), "kind": kind,
                     "grid": "original", "seen": known,
                 },
             )  # fmt: skip
             done[title] = replace(evaluation, folder=out / "runs" / run)
             facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
             runs.append(Run(**facts, folder=f"runs/{run}"))
-        content = _study_file(slugs, described, runs, region, len(first.unused))
+        content = _study_file(networks, kind, slugs, described, runs, region, len(first.unused))
         StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(draft, table, list(slugs.values()), METRICS, region)
     has_spacing = all(pair.has_spacing for pair in first)
-    return Audited(out, region, done, first.unused, has_spacing, tuple(seen))
+    return Audited(out, region, done, first.unused, has_spacing, tuple(seen), described.patients)
 
 
 def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
@@ -195,16 +206,20 @@ def _check_same_cases(pairs_of: Mapping[str, Pairs]) -> None:
         if missing:
             where = f"{missing[0]} is only in one of {first!r} and {title!r}"
             raise ValueError(f"Expected every network to have the same cases, but {where}.")
-        if pairs.num_classes != reference.num_classes:
-            given = f"{first!r} has {reference.num_classes} and {title!r} {pairs.num_classes}"
+        if (pairs.num_classes, pairs.heads) != (reference.num_classes, reference.heads):
+            both = [", ".join(p.heads) or p.num_classes for p in (reference, pairs)]
+            given = f"{first!r} has {both[0]} and {title!r} {both[1]}"
             raise ValueError(f"Expected every network to have the same classes, but {given}.")
 
 
 def _describe_dataset(
     title: str, pairs: Pairs, classes: Sequence[str] | None, patient: str | None
 ) -> Dataset:
-    k = pairs.num_classes
-    names = class_names(pairs.folder, k, classes)
+    if pairs.heads and classes is not None:
+        raise ValueError("--classes: predictions of overlapping regions have names by --heads")
+    names = ("background", *pairs.heads)
+    if not pairs.heads:
+        names = class_names(pairs.folder, pairs.num_classes, classes)
     patients = {} if patient is None else patients_of(pairs.names, patient)
     return Dataset(
         name=slug_of(title), title=title, source="folder", labels=names, structures=names[1:],
@@ -235,16 +250,17 @@ def _read(pair: Pair, logits: bool) -> PredictedCase:
     path = pair.softmax.path
     loaded = pair.load()
     with name_file_in_errors(path):
-        probs = to_probs(loaded.values, from_probs=not logits)
+        probs = to_probs(loaded.values, from_probs=not logits, heads=bool(pair.heads))
     return PredictedCase(
         pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
-        logits=loaded.values if logits else None, path=path,
+        logits=loaded.values if logits else None, path=path, heads=pair.heads,
     )  # fmt: skip
 
 
 def _study_file(
-    slugs: Mapping[str, str], dataset: Dataset, runs: Sequence[Run], region: str, unused: int
-) -> StudyFile:
+    networks: Mapping[str, Path], kind: str, slugs: Mapping[str, str], dataset: Dataset,
+    runs: Sequence[Run], region: str, unused: int,
+) -> StudyFile:  # fmt: skip
     note = "Predictions of trained networks, measured as they are; nothing was trained."
     if unused:
         note += f" {unused} label maps without a prediction were skipped."
@@ -258,7 +274,12 @@ def _study_file(
         grid="original",
         metrics=METRICS,
         datasets=(dataset,),
-        methods=tuple(Method(name=slug, title=title) for title, slug in slugs.items()),
+        methods=tuple(
+            Method(
+                name=slug, title=title, options={"predictions": str(networks[title]), "kind": kind}
+            )
+            for title, slug in slugs.items()
+        ),
         runs=tuple(runs),
         tables=("main", "classes"),
         environment={"device": "cpu", "versions": versions(), "commit": git_commit()},

@@ -16,17 +16,19 @@ from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
 from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import verify_cases
-from segcal.evaluation.finished_run import (
-    FinishedRun,
-    RunCases,
-    identity,
-    open_runs,
-    predicted_cases,
-)
+from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
+from segcal.evaluation.posthoc_choice import AUTO, NONE
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
-from segcal.posthoc import Calibrator, load_calibrator, make_calibrator, short_name
+from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
+from segcal.posthoc import (
+    BaseCalibrator,
+    Calibrator,
+    HeadCalibrator,
+    load_calibrator,
+    make_calibrator,
+    short_name,
+)
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
@@ -51,7 +53,7 @@ def run_calibrator(
     data: Path | str | None,
     device: str,
     say: Callable[[str], None],
-) -> Calibrator:
+) -> BaseCalibrator:
     """The calibrator of a file, or the named one, fitted on all voxels of the validation cases.
 
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
@@ -59,26 +61,70 @@ def run_calibrator(
     runs = open_runs(run)
     if Path(calibrator).is_file():
         fitted = load_calibrator(calibrator)
-        if fitted.num_classes != len(runs[0].data_info.classes):
+        outputs = [*(runs[0].heads or runs[0].data_info.classes.values())]
+        kind = HeadCalibrator if runs[0].heads else Calibrator
+        if fitted.num_classes != len(outputs) or not isinstance(fitted, kind):
             problem = f"was fitted on {fitted.num_classes} classes, but {runs[0].folder} has "
-            problem += ", ".join(runs[0].data_info.classes.values())
+            problem += ", ".join(outputs)
             raise PathError(Path(calibrator), problem, "give a calibrator of this network")
         return fitted
     folders = [run] if isinstance(run, str | Path) else run
     if len(folders) > 1:
         problem = "is no file; several runs have no common validation cases to fit on"
         raise PathError(calibrator, problem, "give the file of a calibrator")
-    path = calibrator_path(folders[0], str(calibrator))
+    known = saved_calibrator(folders[0], str(calibrator), config)
+    if known is not None:
+        return known
+    return fit_and_save(
+        folders[0], str(calibrator), config=config, data=data, device=device, say=say
+    ).calibrator
+
+
+def default_calibrator(
+    run: Path | str | Sequence[Path | str],
+    *,
+    say: Callable[[str], None],
+    **options: Any,
+) -> BaseCalibrator | None:
+    """The calibrator that the settings of a run name (`posthoc`), fitted if need be.
+
+    None if they name none, or if "auto" chose none. Several runs have none in common; a folder of
+    folds has. `options` are those of `run_calibrator`.
+    """
+    methods = {member.config.posthoc for member in open_runs(run)} - {None}
+    if not methods:
+        return None
+    if len(methods) > 1 or (not isinstance(run, str | Path) and len(run) > 1):
+        say("several runs have no common calibrator: not calibrated; --calibrator FILE gives one")
+        return None
+    found = run_calibrator(run, str(methods.pop()), say=say, **options)
+    if found.about.get("auto", {}).get("chosen") == NONE:
+        say("the calibrator of the run is “none”, which auto chose: not calibrated")
+        return None
+    return found
+
+
+def saved_calibrator(
+    run: Path | str, method: str, config: EvaluationConfig | None = None
+) -> BaseCalibrator | None:
+    """The calibrator that a run keeps, if it was fitted on the present weights and cases."""
     with suppress(PathError):  # it does not exist, or is damaged
-        fitted = load_calibrator(path)
-        known = _identity(runs, config)
+        fitted = load_calibrator(calibrator_path(run, method))
+        known = _identity(open_runs(run), config or EvaluationConfig())
         if {key: fitted.about.get(key) for key in known} == json.loads(json.dumps(known)):
             return fitted
-    make_calibrator(str(calibrator))  # refuses an unknown name before anything is predicted
-    fitted = fit_run(
-        folders[0], str(calibrator), config=config, data=data, device=device, say=say, folds=0
-    ).calibrator
-    fitted.save(path)
+    return None
+
+
+def fit_and_save(run: Path | str, method: str, **options: Any) -> Fitted:
+    """Fit a calibrator as `fit_run` does, with its default options, and keep it in the run.
+
+    Only "auto" is cross-validated: it chooses by it.
+    """
+    if method != AUTO:
+        make_calibrator(method)  # refuses an unknown name before anything is predicted
+    fitted = fit_run(run, method, folds=5 if method == AUTO else 0, **options)
+    fitted.calibrator.save(calibrator_path(run, method))
     return fitted
 
 
@@ -119,13 +165,7 @@ def fit_run(
     with scratch_folder() as folder, reproducible_float32():
         for member in runs:
             dataset = member.open_data(data)
-            cases = dataset.part(FITTED_ON, member.config.data.fold)
-            member.check_unseen(cases, FITTED_ON)
-            verify_cases(cases)
-            scans = {case.name: case.properties.voxels_sha256 for case in cases}
-            seen = member.seen(scans, FITTED_ON)
-            if seen:
-                say(member.describe_seen(seen))
+            cases, _ = checked_cases([member], dataset, FITTED_ON, config, say)
             inputs = RunCases(member, dataset, cases)
             for case in predicted_cases([member], inputs, config, choose_device(device)):
                 if case.logits is None:
@@ -134,7 +174,9 @@ def fit_run(
                 np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
                 shape = tuple(case.logits.shape)
                 file = SoftmaxFile(case.name, "npz", (member.folder,), shape)
-                pairs.append(ValidationPair(file, path, spacing_mm=case.spacing_mm))
+                pairs.append(
+                    ValidationPair(file, path, spacing_mm=case.spacing_mm, heads=member.heads)
+                )
                 patients[case.name] = dataset[case.name].patient
                 progress("predicting", len(pairs), total)
         if len(set(patients.values())) < len(pairs):

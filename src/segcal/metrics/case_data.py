@@ -31,10 +31,14 @@ _PACKED = np.dtype([("correct", "?"), ("bits", "u1"), ("zero", "<u2"), ("confide
 
 @dataclass(frozen=True)
 class RegionCounts:
-    """Statistics of each region, and the n voxels sorted by confidence."""
+    """Statistics of each region, and the n voxels sorted by confidence.
+
+    `class_mass` is the sum of the probabilities of each class over all voxels.
+    """
 
     statistics: dict[str, VoxelStatistics]
     levels: ConfidenceLevels
+    class_mass: npt.NDArray[np.float64]
     confidence: npt.NDArray[Any]
     correct: npt.NDArray[np.bool_]
     region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
@@ -139,8 +143,9 @@ class CaseData:
                     found.add(tables, group)
         if not confidence:
             nothing = (np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
-            return RegionCounts(statistics, levels, *nothing)
-        return RegionCounts(statistics, levels, *_by_confidence(confidence, correct, bits))
+            return RegionCounts(statistics, levels, np.zeros(num_classes), *nothing)
+        mass = tables["class_confidence"].sum(axis=(0, 2))
+        return RegionCounts(statistics, levels, mass, *_by_confidence(confidence, correct, bits))
 
     @cached_property
     def true_bins(self) -> CalibrationBins:

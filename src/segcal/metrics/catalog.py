@@ -29,6 +29,22 @@ def surface_dice(structure: StructureData) -> float:
     return structure.distances.nsd(structure.case.options.nsd_tolerance_mm)
 
 
+def true_volume_ml(structure: StructureData) -> float:
+    """Volume of the true mask."""
+    return structure.voxel_ml * float(structure.case.confusion[list(structure.labels)].sum())
+
+
+def predicted_volume_ml(structure: StructureData) -> float:
+    """Volume of the predicted mask, by the largest probability."""
+    return structure.voxel_ml * float(structure.case.confusion[:, list(structure.labels)].sum())
+
+
+def expected_volume_ml(structure: StructureData) -> float:
+    """Sum of the probabilities times the volume of a voxel."""
+    mass = structure.case.counts.class_mass[list(structure.labels)]
+    return structure.voxel_ml * float(mass.sum())
+
+
 def mean_abs_logits(case: CaseData) -> npt.NDArray[np.float64]:
     """(K,): mean over the voxels of each true class of mean_k |logit_k|; NaN without a voxel."""
     logits: Any = case.logits
@@ -77,6 +93,9 @@ _BUILT_IN = (
     _distance("hd95_max", "HD95 (max)", lambda s: s.distances.hd95("max")),
     _distance("hd", "HD", lambda s: s.distances.hausdorff()),
     _distance("assd", "ASSD", lambda s: s.distances.assd()),
+    _structure("true_volume_ml", "true volume", true_volume_ml, None, unit="ml"),
+    _structure("predicted_volume_ml", "predicted volume", predicted_volume_ml, None, unit="ml"),
+    _structure("expected_volume_ml", "expected volume", expected_volume_ml, None, unit="ml"),
     _calibration("ece", "ECE", lambda r: r.bins.ece(), "lower"),
     _calibration("debiased_ece", "debiased ECE", lambda r: r.bins.debiased_ece(), "zero"),
     _calibration("cece", "CECE", lambda r: r.bins.cece(), "lower"),

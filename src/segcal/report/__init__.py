@@ -11,6 +11,7 @@ from segcal.report.assurance_page import write_applied_page, write_checked_page
 from segcal.report.blocks import Bullets, DataFile, Figure, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.findings.stated_confidence import sentences as stated_confidence
+from segcal.report.findings.verdict import sentences as network_verdicts
 from segcal.report.plots.style import new_figure
 from segcal.report.sections import SECTIONS
 from segcal.report.table_model import Cell, Column, Row, Table
@@ -18,6 +19,6 @@ from segcal.report.writer import write_report
 
 __all__ = [
     "SECTIONS", "Bullets", "Cell", "Column", "Context", "DataFile", "Figure", "Group", "Row",
-    "Section", "Table", "Text", "new_figure", "stated_confidence", "write_applied_page",
-    "write_checked_page", "write_report",
+    "Section", "Table", "Text", "network_verdicts", "new_figure", "stated_confidence",
+    "write_applied_page", "write_checked_page", "write_report",
 ]  # fmt: skip

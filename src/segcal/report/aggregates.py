@@ -6,18 +6,19 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from segcal.metrics import POOLED, find_metric
-from segcal.stats import means_over_seeds
+from segcal.stats import Estimate, mean_interval, means_over_seeds
 from segcal.study import Study
 
 # Metrics that sections read in addition to those of the study.
 EXTRA = (
-    "dsc", "ece", "cece", "signed_gap", "class_ece", "mean_abs_logit", "mean_confidence",
+    "dsc", "ece", "cece", "signed_gap", "class_ece", "class_signed_gap",
+    "mean_abs_logit", "mean_confidence",
     "truth_ece", "truth_cece", "truth_mae", "truth_kl",
     "reader_ece", "reader_brier", "reader_nll", "reader_dsc", "reader_volume_ml", "reader_ged",
-    "reader_crps_ml", "human_dsc", "human_brier", "human_volume_ml",
+    "reader_crps_ml", "true_volume_ml", "predicted_volume_ml", "expected_volume_ml",
+    "human_dsc", "human_brier", "human_volume_ml",
 )  # fmt: skip
 _KEYS = ["dataset", "method", "region", "metric"]
 
@@ -62,6 +63,30 @@ class Aggregates:
         return self.rows.groupby(keys, observed=True, sort=False)["value"].mean()
 
     @cached_property
+    def _estimates(self) -> dict[tuple[str, ...], Estimate]:
+        """The keys of `_numbers` -> mean over patients with interval; seeds are averaged."""
+        out: dict[tuple[str, ...], Estimate] = {}
+        known = {
+            each.name: each.patients
+            for dataset in self.study.datasets.values()
+            for each in (dataset, *dataset.external)
+        }
+        for keys, values in (
+            (_KEYS, self.by_case.dropna().reset_index()),
+            ([*_KEYS, "label"], self.rows.dropna(subset="value")),
+        ):
+            cases = values.groupby([*keys, "case"], observed=True, sort=False)["value"].mean()
+            each = cases.reset_index()
+            each["case"] = [
+                known.get(d, {}).get(case, case)
+                for d, case in zip(each["dataset"], each["case"], strict=True)
+            ]
+            patients = each.groupby([*keys, "case"], observed=True, sort=False)["value"].mean()
+            lists = patients.groupby(keys, observed=True, sort=False).agg(list)
+            out |= {tuple(key): mean_interval(found) for key, found in lists.items()}
+        return out
+
+    @cached_property
     def _numbers(self) -> dict[tuple[str, ...], Number]:
         """(dataset, method, region, metric) or these and a label -> mean."""
         overall = means_over_seeds(self.rows, _KEYS, self.by_case)
@@ -92,19 +117,11 @@ class Aggregates:
         return self._numbers.get(key, Number())
 
     def interval(
-        self, dataset: str, method: str, metric: str, region: str
-    ) -> tuple[float, float] | None:
-        """95 % interval of a mean over patients, by Student's t; None for fewer than two."""
-        values = self.cases(dataset, metric, region).get(method)
-        if values is None:
-            return None
-        patients = self.study.datasets[dataset].patients
-        each = values.groupby([patients.get(str(case), str(case)) for case in values.index]).mean()
-        each = each.dropna()
-        if len(each) < 2:
-            return None
-        half = float(stdtrit(len(each) - 1, 0.975) * each.std() / np.sqrt(len(each)))
-        return float(each.mean()) - half, float(each.mean()) + half
+        self, dataset: str, method: str, metric: str, region: str | None = None, *label: str
+    ) -> Estimate:
+        """Mean over patients, of all labels or of one, with its 95 % interval (Student's t)."""
+        key = (dataset, method, self.region_of(metric, region), metric, *label)
+        return self._estimates.get(key, Estimate(np.nan, np.nan, np.nan))
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
         """The labels that have rows of these metrics."""
@@ -127,6 +144,14 @@ class Aggregates:
         by_method = values[selected].groupby(["case", "method"], observed=True, sort=False)
         wide = by_method.mean().unstack()
         return wide[[m for m in self.study.methods if m in wide.columns]]
+
+    def structures(self, dataset: str, method: str, metric: str) -> pd.DataFrame:
+        """Cases × structures of one metric of one method, seeds averaged."""
+        rows = self.rows
+        chosen = (rows["dataset"] == dataset) & (rows["method"] == method)
+        rows = rows[chosen & (rows["metric"] == metric)]
+        values = rows.groupby(["case", "label"], observed=True, sort=False)["value"].mean()
+        return values.unstack(sort=False)
 
     @cached_property
     def seeds(self) -> int:

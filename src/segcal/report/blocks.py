@@ -13,10 +13,10 @@ from segcal.report.table_model import Table
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, a heading or a note in small print."""
+    """A paragraph, a heading, a verdict in large print, a note in small print, or commands."""
 
     text: str
-    style: Literal["paragraph", "heading", "note"] = "paragraph"
+    style: Literal["paragraph", "heading", "verdict", "note", "command"] = "paragraph"
 
 
 @dataclass(frozen=True)

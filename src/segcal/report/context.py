@@ -8,7 +8,7 @@ import numpy as np
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
-from segcal.report.curves import CaseBins, Curve, add_bins, curve, read_bins
+from segcal.report.curves import CaseBins, Curve, Floats, add_bins, curve, read_bins
 from segcal.report.plots.style import MARKERS, method_colors
 from segcal.report.published_numbers import PublishedNumbers, find_published
 from segcal.report.rankings import (
@@ -19,6 +19,9 @@ from segcal.report.rankings import (
 )
 from segcal.report.table_model import Cell, Row, Table
 from segcal.study import Dataset, Study
+
+# With more networks the page compares them and describes none.
+MOST_NETWORKS = 3
 
 
 class Context:
@@ -91,17 +94,35 @@ class Context:
             for region, sums in bins.regions.items()
         }
 
-    def levels(self, dataset: Dataset, method: str) -> dict[str, Curve]:
-        """Predicted class but 0 -> accuracy by stated confidence, with intervals over patients."""
+    def patient_sums(self, dataset: Dataset, method: str, region: str) -> Floats | None:
+        """Sums (3, patients, bins) of count, confidence and accuracy in a region; None without."""
+        bins = self.bins.get((dataset.name, method))
+        if bins is None or region not in bins.regions:
+            return None
+        return _by_patient(dataset, bins.cases, bins.regions[region])
+
+    def level_sums(
+        self, dataset: Dataset, method: str, group: str | None = None
+    ) -> dict[str, Floats]:
+        """Predicted class but 0 -> sums (3, patients, levels), of all cases or of a group."""
         bins = self.bins.get((dataset.name, method))
         if bins is None or bins.levels is None:
             return {}
-        patients = [dataset.patients.get(case, case) for case in bins.cases]
-        number = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
-        sums = np.zeros((3, len(number), *bins.levels.shape[2:]))
-        for case, patient in enumerate(patients):
-            sums[:, number[patient]] += bins.levels[:, case]
-        return {str(k): curve(sums[:, :, k]) for k in range(1, sums.shape[2])}
+        inside = [
+            i for i, case in enumerate(bins.cases)
+            if group is None or dataset.case_groups.get(case) == group
+        ]  # fmt: skip
+        sums = _by_patient(dataset, [bins.cases[i] for i in inside], bins.levels[:, inside])
+        return {str(k): sums[:, :, k] for k in range(1, sums.shape[2])}
+
+    def levels(self, dataset: Dataset, method: str) -> dict[str, Curve]:
+        """Predicted class but 0 -> accuracy by stated confidence, with intervals over patients."""
+        return {label: curve(sums) for label, sums in self.level_sums(dataset, method).items()}
+
+    def few_networks(self, dataset: Dataset) -> list[str]:
+        """The methods of a dataset if there are few: each is then described in sentences."""
+        methods = self.methods_of(dataset.name)
+        return methods if len(methods) <= MOST_NETWORKS else []
 
     @cached_property
     def published(self) -> PublishedNumbers | None:
@@ -142,3 +163,13 @@ class Context:
     def includes(self, table: str) -> bool:
         """Whether the study shows a table; without a list of tables it shows all."""
         return self.study.info.tables is None or table in self.study.info.tables
+
+
+def _by_patient(dataset: Dataset, cases: Sequence[str], sums: Floats) -> Floats:
+    """Sums (3, cases, …) added over the cases of each patient."""
+    patients = [dataset.patients.get(case, case) for case in cases]
+    number = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
+    out = np.zeros((3, len(number), *sums.shape[2:]))
+    for case, patient in enumerate(patients):
+        out[:, number[patient]] += sums[:, case]
+    return out

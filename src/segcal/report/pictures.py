@@ -19,7 +19,7 @@ from segcal.study import open_arrays
 
 Bytes = npt.NDArray[np.uint8]
 _Plane = dict[str, npt.NDArray[Any]]
-SIDE = 176  # pixels of the longer side of a picture
+SIDE, LARGE_SIDE = 176, 320  # pixels of the longer side of a picture, and if there are few
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def _picture(
     window = window_of(
         np.any([(p["truth"] > 0) | (p["labels"] > 0) for p in planes.values()], axis=0)
     )
-    size = picture_size(first["image"][window], first["spacing"])
+    side = LARGE_SIDE if context.few_networks(context.study.datasets[dataset]) else SIDE
+    size = picture_size(first["image"][window], first["spacing"], side)
     gray = resized(first["image"][window], size, smooth=True)
     truth = resized(first["truth"][window], size)
     classes = len(context.study.datasets[dataset].labels) or int(first["truth"].max()) + 1

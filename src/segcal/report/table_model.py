@@ -8,7 +8,9 @@ from typing import Literal
 
 from segcal.metrics import find_metric
 from segcal.report.aggregates import Number
+from segcal.stats import Estimate
 
+INTERVAL_NOTE = "[ ]: 95 % interval over patients (Student's t)."
 ARROWS = {"higher": "↑", "lower": "↓"}
 
 
@@ -162,6 +164,26 @@ def metric_column(metric: str, *, group: str = "", dataset: str = "", title: str
         key=metric, title=title or found.title, unit=found.unit,
         better=found.better, digits=2 if distance else 3, group=group, dataset=dataset,
     )  # fmt: skip
+
+
+def mean_cell(estimate: Estimate, digits: int = 3, *, signed: bool = False, tone: str = "") -> Cell:
+    """A cell with a mean and its interval."""
+    after = interval_text(estimate, digits, signed)
+    return Cell(Number(estimate.mean), signed=signed, tone=tone, after=after)
+
+
+def interval_text(estimate: Estimate, digits: int = 3, signed: bool = False) -> str:
+    """Such as "[0.012, 0.034]"; nothing if the interval is undefined.
+
+    Example:
+        >>> interval_text(Estimate(0.0, -0.01, 0.01), 2, signed=True)
+        '[−0.01, +0.01]'
+    """
+    if math.isnan(estimate.low):
+        return ""
+    form = f"{{:{'+' if signed else ''}.{digits}f}}"
+    ends = (form.format(value) for value in (estimate.low, estimate.high))
+    return f"[{', '.join(ends)}]".replace("-", "−")
 
 
 def mark_best(table: Table) -> Table:

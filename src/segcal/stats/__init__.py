@@ -5,9 +5,9 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.core.patients import patients_of
-from segcal.stats.eligibility import find_eligible, ranked_methods
+from segcal.stats.intervals import Estimate, mean_interval
 from segcal.stats.long_table import REQUIRED_COLUMNS, check_cells, check_table, to_frame
-from segcal.stats.method_ranking import Ranking, rank_methods
+from segcal.stats.method_ranking import Ranking, find_eligible, rank_methods, ranked_methods
 from segcal.stats.patients import by_patient, make_folds
 from segcal.stats.random_effects import (
     RandomEffectsTest,
@@ -32,11 +32,12 @@ from segcal.stats.significance import (
 from segcal.stats.summary import means_over_seeds, method_means, summarize, unpaired_difference
 
 __all__ = [
-    "PAPER_METRICS", "REQUIRED_COLUMNS", "CaseScores", "Missing", "RandomEffectsTest", "Ranking",
+    "PAPER_METRICS", "REQUIRED_COLUMNS", "CaseScores", "Estimate", "Missing", "RandomEffectsTest",
+    "Ranking",
     "bootstrap_means", "bootstrap_ranks", "by_patient", "check_cells", "check_table", "collect",
     "compare", "compare_with_random_effects", "distinct_hypotheses", "find_eligible", "holm",
     "make_folds",
-    "mean_case_rank", "means_over_seeds", "method_means", "patients_of", "rank_methods",
-    "ranked_methods", "sum_rank", "summarize", "to_frame", "two_way_random_effects",
+    "mean_case_rank", "mean_interval", "means_over_seeds", "method_means", "patients_of",
+    "rank_methods", "ranked_methods", "sum_rank", "summarize", "to_frame", "two_way_random_effects",
     "unpaired_difference",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ require_app(__name__)
 
 from segcal.training.build import build_loss
 from segcal.training.callbacks import ErrorDriven, ValidationCallback
-from segcal.training.device import close_process_group
+from segcal.training.device import close_process_group, is_first_process
 from segcal.training.errors import Interrupted, NonFiniteLossError, TrainingError
 from segcal.training.loop import complete_config, train
 from segcal.training.recipes import RECIPES, Recipe
@@ -28,5 +28,6 @@ from segcal.training.schedule import (
 __all__ = [
     "RECIPES", "SCHEDULES", "Constant", "ErrorDriven", "Interrupted", "LinearRamp", "Multiply",
     "NonFiniteLossError", "Recipe", "Step", "TrainingError", "ValidationCallback", "build_loss",
-    "close_process_group", "complete_config", "make_schedule", "set_penalty_weight", "train",
+    "close_process_group", "complete_config", "is_first_process", "make_schedule",
+    "set_penalty_weight", "train",
 ]  # fmt: skip

@@ -68,6 +68,12 @@ def close_process_group() -> None:
         torch.distributed.destroy_process_group()
 
 
+def is_first_process() -> bool:
+    """Whether this is the only process, or the first of torchrun or of a SLURM job step."""
+    rank = os.environ.get("RANK", os.environ.get("SLURM_PROCID"))
+    return processes() == (1, 1) or rank == "0"
+
+
 def processes() -> tuple[int, int]:
     """(processes per node, nodes), from the environment of torchrun or of a SLURM job step."""
     env = os.environ

@@ -14,7 +14,7 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, read_errors
 from segcal.core.files import atomic_path
 from segcal.data.formats.header import (
     DAMAGED,
@@ -103,10 +103,8 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
 
 
 def _open(path: Path) -> IO[bytes]:
-    try:
+    with read_errors(path):
         return gzip.open(path) if _is_gzip(path) else path.open("rb")  # type: ignore[return-value]
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
 
 
 def _is_gzip(path: Path) -> bool:

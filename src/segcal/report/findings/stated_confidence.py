@@ -10,8 +10,6 @@ from segcal.report.table_model import Cell, Column, Row, Table
 from segcal.report.text import count
 from segcal.study import Dataset
 
-# With more networks the table alone is shown.
-_MOST_METHODS = 3
 _MOST_SENTENCES = 4
 # The sentence is about this level and those above it; lower levels are in the table.
 _FIRST = LEVELS.index(0.95)
@@ -26,10 +24,7 @@ def sentences(context: Context) -> list[str]:
     """Per network and organ: “when it says 95 to 99 %, it is right in N %”, worst organs first."""
     out = []
     for dataset in context.datasets:
-        methods = [m for m in context.methods_of(dataset.name) if context.levels(dataset, m)]
-        if len(methods) > _MOST_METHODS:
-            continue
-        for method in methods:
+        for method in context.few_networks(dataset):
             found = context.levels(dataset, method)
             worst = sorted(found, key=lambda k: -_gap(found[k]))
             for label in worst[:_MOST_SENTENCES]:

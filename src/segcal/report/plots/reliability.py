@@ -1,6 +1,6 @@
 """The reliability diagram: accuracy against confidence, with interval, counts and single cases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
+from segcal.metrics import LEVELS
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, TRUTH, Curve, Floats
@@ -18,9 +19,10 @@ from segcal.report.plots.style import (
     inline_svg,
     method_panels,
     new_figure,
+    panel_grid,
     to_svg,
 )
-from segcal.report.text import signed
+from segcal.report.text import shorten, signed
 from segcal.study import Dataset
 
 # How many single cases are drawn behind a pooled curve.
@@ -34,6 +36,7 @@ def draw_diagram(
     label: str,
     *,
     cases: Floats | None = None,
+    edges: Sequence[float] | None = None,
     place: Any = None,
     scale: float = 1.0,
 ) -> None:
@@ -42,13 +45,14 @@ def draw_diagram(
     Args:
         label: text in the upper left corner.
         cases: sums (3, cases, bins) of single cases, drawn as thin lines behind the curve.
+        edges: of the bins; equal ones by default.
         place: transform of the unit square; by default the data coordinates of `axes`.
         scale: of lines, markers and text.
     """
     at: dict[str, Any] = {} if place is None else {"transform": place}
     known = curve.count >= FEW_VOXELS
     few = (curve.count > 0) & ~known
-    edges = np.linspace(0, 1, len(curve.count) + 1)
+    edges = np.linspace(0, 1, len(curve.count) + 1) if edges is None else np.asarray(edges)
     share = np.sqrt(curve.count / max(curve.count.max(), 1.0))
     axes.stairs(0.22 * share, edges, fill=True, color=RULE, lw=0, **at)
     axes.plot([0, 1], [0, 1], color=MUTED, lw=0.7 * scale, ls=(0, (4, 3)), **at)
@@ -107,6 +111,24 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
         f"{outcome} against confidence, pooled over cases, with 95 % intervals and voxel counts"
     )
     return Figure(f"{'truth' if truth else 'reliability'}_{name}", figure, alt)
+
+
+def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | None:
+    """Accuracy against confidence of the voxels that a network calls each organ."""
+    found = context.levels(dataset, method)
+    if not found:
+        return None
+    title = context.title(method)
+    figure, panels = panel_grid(len(found), 4, (2.75, 2.85), (0.4, 0.4))
+    for axes, (label, curve) in zip(panels, found.items(), strict=True):
+        text = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
+        draw_diagram(axes, curve, context.colors[method], text, edges=LEVELS)
+        axes.set_title(shorten(dataset.class_name(label), 26), loc="left")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    figure.supxlabel(f"confidence ({title})", fontsize=8)
+    figure.supylabel("accuracy", fontsize=8)
+    alt = f"Reliability of {title} on {dataset.title} in the voxels that it calls each organ"
+    return Figure(f"organs_{dataset.name}_{method}", figure, alt)
 
 
 def small_diagrams(curves: Mapping[str, tuple[Curve, str]]) -> dict[str, Markup]:

@@ -25,9 +25,10 @@ COLORS = (
     "#5f6b7a", "#b2182b", "#1b7837", "#c2a5cf", "#4d4d9f", "#a6611a",
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "h")
-# Bright colors for classes on gray images.
+# Bright colors for classes on gray images; none is the color of a method, or white, the outline.
 CLASS_COLORS = (
-    "#e69f00", "#56b4e9", "#33cc66", "#f0e442", "#d55e00", "#cc79a7", "#4477ff", "#ffffff",
+    "#ffe14d", "#4dd8ff", "#ff66c4", "#7dff6b", "#ff7a4d", "#b388ff", "#2affd5", "#ffb3a7",
+    "#c6d94a", "#7aa2ff", "#ff4d6a", "#d9a36a", "#a7ffcf", "#e0b3ff",
 )  # fmt: skip
 
 INK, MUTED, RULE, WHITE = "#1b1f24", "#667078", "#d5d9de", "#ffffff"
@@ -96,12 +97,13 @@ def panel_grid(
     size: tuple[float, float],
     margins: tuple[float, float],
     sharex: bool = True,
+    sharey: bool = True,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with `count` panels of this size in inches, which share their axes."""
+    """A figure with `count` panels of this size in inches, which may share their axes."""
     across = min(most_across, count)
     down = -(-count // across)
     figure = new_figure(margins[0] + size[0] * across, margins[1] + size[1] * down)
-    grid = figure.subplots(down, across, sharex=sharex, sharey=True, squeeze=False)
+    grid = figure.subplots(down, across, sharex=sharex, sharey=sharey, squeeze=False)
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     return figure, list(grid.flat[:count])

@@ -1,9 +1,17 @@
-"""Cases: DSC against ECE, one point per case."""
+"""Cases: DSC against ECE, one point per case, and the worst cases of each network."""
 
-from segcal.report.blocks import Figure, Group, Section, Text
+import pandas as pd
+
+from segcal.report.aggregates import Number
+from segcal.report.blocks import Block, Figure, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.style import method_panels
+from segcal.report.table_model import Cell, Column, Row, Table, metric_column
+from segcal.report.text import signed
 from segcal.study import Dataset
+
+# How many cases are listed by each criterion.
+_WORST = 5
 
 
 def build(context: Context) -> Section | None:
@@ -15,7 +23,11 @@ def build(context: Context) -> Section | None:
         "Each point is a case: its DSC against its ECE, seeds averaged. Cases at the upper left "
         "have both a poor segmentation and a poor calibration."
     )
-    return Section("cases", "Cases", [Text(text), Group(figures, live="live-scatter")])
+    blocks: list[Block] = [Text(text), Group(figures, live="live-scatter")]
+    worst = context.by_dataset(lambda dataset: [worst_cases(context, dataset)])
+    if worst:
+        blocks += [Text("Worst cases", "heading"), *worst]
+    return Section("cases", "Cases", blocks)
 
 
 def draw_cases(context: Context, dataset: Dataset) -> Figure | None:
@@ -41,3 +53,58 @@ def draw_cases(context: Context, dataset: Dataset) -> Figure | None:
     figure.supylabel(f"ECE, {region}", fontsize=8)
     alt = f"Scatter of DSC against ECE in region {region} per case and method, {dataset.title}"
     return Figure(f"cases_{dataset.name}", figure, alt)
+
+
+def worst_cases(context: Context, dataset: Dataset) -> Table | None:
+    """The cases with the lowest DSC and with the largest ECE of each network, if they are few."""
+    columns = (
+        metric_column("dsc"),
+        Column("organ", "lowest DSC", text=True),
+        metric_column("ece"),
+        Column("signed_gap", "confidence − accuracy"),
+        Column("volume", "largest volume error", text=True),
+    )
+    rows = []
+    for method in context.few_networks(dataset):
+        columns_of = {
+            key: context.aggregates.cases(dataset.name, key).get(method)
+            for key in ("dsc", "ece", "signed_gap")
+        }
+        values = pd.DataFrame(columns_of, dtype=float)
+        chosen = [*values["dsc"].nsmallest(_WORST).index, *values["ece"].nlargest(_WORST).index]
+        organs = context.aggregates.structures(dataset.name, method, "dsc")
+        predicted, true = (
+            context.aggregates.structures(dataset.name, method, f"{kind}_volume_ml")
+            for kind in ("predicted", "true")
+        )
+        several = len(context.methods_of(dataset.name)) > 1
+        for case in dict.fromkeys(chosen):
+            numbers = values.loc[case]
+            title = f"{context.title(method)}, {case}" if several else str(case)
+            rows.append(Row(method, title, (
+                Cell(Number(float(numbers["dsc"]))), Cell(text=_lowest(organs, case)),
+                Cell(Number(float(numbers["ece"]))),
+                Cell(Number(float(numbers["signed_gap"])), signed=True),
+                Cell(text=_largest_error(predicted, true, case)),
+            )))  # fmt: skip
+    if not rows:
+        return None
+    caption = (
+        f"The {_WORST} cases with the lowest DSC, then the {_WORST} with the largest ECE. ECE in "
+        f"region “{context.region}”. Volume error: predicted mask minus truth."
+    )
+    title = f"Worst cases: {dataset.title}"
+    return Table(f"worst_{dataset.name}", title, columns, tuple(rows), caption, head="Case")
+
+
+def _lowest(organs: pd.DataFrame, case: str) -> str:
+    found = organs.loc[case].dropna() if case in organs.index else organs.iloc[0, :0]
+    return f"{found.idxmin()} {found.min():.3f}" if len(found) else "–"
+
+
+def _largest_error(predicted: pd.DataFrame, true: pd.DataFrame, case: str) -> str:
+    if case not in predicted.index:
+        return "–"
+    error = (predicted.loc[case] - true.loc[case]).dropna()
+    organ = error.abs().idxmax() if len(error) else None
+    return "–" if organ is None else f"{organ} {signed(float(error[organ]), 2)} ml"

@@ -6,7 +6,15 @@ from segcal.metrics import find_metric
 from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
-from segcal.report.table_model import Cell, Column, Table, mark_best, metric_column
+from segcal.report.table_model import (
+    Cell,
+    Column,
+    Row,
+    Table,
+    interval_text,
+    mark_best,
+    metric_column,
+)
 from segcal.study import Dataset
 
 
@@ -15,7 +23,10 @@ def build(context: Context) -> Section | None:
     if not context.includes("classes"):
         return None
     blocks = context.by_dataset(
-        lambda dataset: context.by_region(partial(class_table, context, dataset)), headings=True
+        lambda dataset: context.by_region(
+            partial(organ_table if context.few_networks(dataset) else class_table, context, dataset)
+        ),
+        headings=True,
     )
     return Section("classes", "Classes", blocks) if blocks else None
 
@@ -41,10 +52,52 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
         return None
     rows = context.rows(
         context.methods_of(name),
-        lambda m: (Cell(aggregates.overall(name, m, *key)) for key in columns),
+        lambda m: (_cell(context, name, m, *key, columns[key].digits) for key in columns),
     )
     table = Table(
         f"classes_{name}", f"Classes of {dataset.title}", tuple(columns.values()), rows,
         caption=caption(context, region), region=region,
     )  # fmt: skip
     return mark_best(with_notes(table, context))
+
+
+def organ_table(context: Context, dataset: Dataset, region: str) -> Table | None:
+    """Networks and organs × metrics, for few networks: many organs stay readable."""
+    name, study = dataset.name, context.study
+    by_name = [m for m in study.metrics if find_metric(m).per_structure]
+    by_number = ["class_ece", "class_signed_gap"]
+    columns = tuple(metric_column(metric, dataset=name) for metric in (*by_name, *by_number))
+    numbers = {dataset.class_name(k): k for k in context.aggregates.labels(name, by_number)}
+    organs = dict.fromkeys([*numbers, *context.aggregates.labels(name, by_name)])
+    rows = tuple(
+        Row(
+            method,
+            f"{context.title(method)}, {organ}",
+            tuple(
+                _cell(
+                    context, name, method, c.key, region,
+                    organ if c.key in by_name else numbers.get(organ, organ), c.digits,
+                )
+                for c in columns
+            ),
+        )
+        for method in context.few_networks(dataset)
+        for organ in organs
+    )  # fmt: skip
+    if not rows:
+        return None
+    text = caption(context, region)
+    table = Table(
+        f"classes_{name}", f"Classes of {dataset.title}", columns, rows, text, region=region,
+        head="Class",
+    )  # fmt: skip
+    return with_notes(table, context)
+
+
+def _cell(
+    context: Context, dataset: str, method: str, metric: str, region: str, label: str, digits: int
+) -> Cell:
+    key = (dataset, method, metric, region, label)
+    signed = find_metric(metric).better == "zero"
+    after = interval_text(context.aggregates.interval(*key), digits, signed)
+    return Cell(context.aggregates.overall(*key), after=after, signed=signed)

@@ -5,19 +5,32 @@ from functools import partial
 from itertools import product
 from typing import Literal
 
+from segcal.core.text import first_few
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
+from segcal.report.findings.verdict import judge
+from segcal.report.rankings import FEW_CASES
 from segcal.report.sections.main import grid_note, with_notes
-from segcal.report.table_model import Cell, Column, Table, metric_column
+from segcal.report.table_model import (
+    INTERVAL_NOTE,
+    Cell,
+    Column,
+    Row,
+    Table,
+    interval_text,
+    mean_cell,
+    metric_column,
+)
 from segcal.report.text import signed
-from segcal.stats import unpaired_difference
+from segcal.stats import mean_interval, unpaired_difference
 from segcal.study import EXTERNAL, Dataset, read_evaluation
 
 _TEXT = (
     "The same networks on data sets that they were not trained on, prepared like the training set. "
     "The change is external − internal, with its 95 % interval: patients of both sets are drawn "
-    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0."
+    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0. "
+    f"A set of fewer than {FEW_CASES} patients has no interval."
 )
 
 
@@ -54,12 +67,15 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
         before = inside.cases(dataset.name, metric, region)
         after = outside.cases(other.name, metric, region)
         for m, row in cells.items():
-            row.append(Cell(inside.overall(dataset.name, m, metric, region)))
-            row.append(Cell(outside.overall(other.name, m, metric, region)))
+            for side, name in ((inside, dataset.name), (outside, other.name)):
+                after_mean = interval_text(side.interval(name, m, metric, region), shown.digits)
+                row.append(Cell(side.overall(name, m, metric, region), after=after_mean))
             change = Cell()
             if m in before and m in after:
                 patients = dataset.patients, other.patients
-                found = unpaired_difference(before[m], after[m], patients=patients)
+                found = unpaired_difference(
+                    before[m], after[m], patients=patients, min_patients=FEW_CASES
+                )
                 change = _change(*found, digits=shown.digits)
             row.append(change)
     caption = (
@@ -76,7 +92,7 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
 
 
 def _change(difference: float, low: float, high: float, digits: int) -> Cell:
-    """A difference with its interval, which is NaN for a single patient."""
+    """A difference with its interval, which is NaN for few patients."""
     after = "" if math.isnan(low) else f"[{signed(low, digits)}, {signed(high, digits)}]"
     mark: Literal["", "significant"] = "significant" if low > 0 or high < 0 else ""
     return Cell(Number(difference), signed=True, after=after, mark=mark)
@@ -88,8 +104,8 @@ def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> Text | Non
     for run, path in context.study.files(f"{EXTERNAL}/{other.name}/evaluation.json"):
         found = read_evaluation(path.parent) if run.dataset == dataset.name else None
         seen |= dict.fromkeys(found.info.seen if found is not None else ())
-    shown = ", ".join(list(seen)[:3]) + (", …" if len(seen) > 3 else "")
-    text = f"{len(seen)} of the external scans were used for training or validation ({shown})."
+    used = f"{len(seen)} of the external scans were used for training or validation"
+    text = f"{used} ({first_few(seen)})."
     return Text(text, "note") if seen else None
 
 
@@ -99,7 +115,10 @@ def build_groups(context: Context) -> Section | None:
         lambda dataset: [
             block
             for each in (dataset, *dataset.external)
-            for block in context.by_region(partial(group_table, context, dataset, each))
+            for block in (
+                *context.by_region(partial(group_table, context, dataset, each)),
+                organ_group_table(context, dataset) if each is dataset else None,
+            )
         ],
         headings=True,
     )
@@ -116,7 +135,7 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
     groups = dict.fromkeys(shown.case_groups.values()) if aggregates is not None else {}
     columns: list[Column] = []
     cells: dict[str, list[Cell]] = {}
-    for group, metric in product(groups, ("dsc", "ece")):
+    for group, metric in product(groups, ("dsc", "ece", "signed_gap")):
         assert aggregates is not None
         values = aggregates.cases(shown.name, metric, region)
         values = values[[shown.case_groups.get(str(case)) == group for case in values.index]]
@@ -127,11 +146,41 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
         for m, column in values.items():
             undefined = int(column.isna().sum())
             number = Number(float(column.mean()), undefined=undefined, cases=len(values))
-            cells.setdefault(str(m), []).append(Cell(number))
+            patients = [shown.patients.get(str(case), str(case)) for case in column.index]
+            after = interval_text(mean_interval(column, patients), columns[-1].digits)
+            signed_gap = metric == "signed_gap"
+            cells.setdefault(str(m), []).append(Cell(number, signed=signed_gap, after=after))
     if not columns:
         return None
     title = f"Groups of {shown.title}{'' if own else ' (external)'}"
-    caption = f"{title}. DSC of the whole volume, ECE in region “{region}”. {grid_note(context)}"
+    caption = (
+        f"{title}. DSC of the whole volume, ECE and signed gap in region “{region}”. "
+        f"{INTERVAL_NOTE} {grid_note(context)}"
+    )
     name = f"groups_{dataset.name}" + ("" if own else f"_{shown.name}")
     rows = context.rows(cells, lambda m: cells[m])
     return Table(name, title, tuple(columns), rows, caption, region=region, compact=True)
+
+
+def organ_group_table(context: Context, dataset: Dataset) -> Table | None:
+    """Networks and groups × organs: confidence minus accuracy, for few networks."""
+    columns = tuple(
+        Column(f"gap {k}", organ, dataset=dataset.name)
+        for k, organ in enumerate(dataset.labels)
+        if k
+    )
+    rows = []
+    for method in context.few_networks(dataset):
+        for group in dict.fromkeys(dataset.case_groups.values()):
+            found = context.level_sums(dataset, method, group)
+            if found:
+                gaps = [mean_cell(judge(sums).gap, signed=True) for sums in found.values()]
+                rows.append(Row(method, f"{context.title(method)}, {group}", tuple(gaps)))
+    if not rows or not columns:
+        return None
+    caption = (
+        "Confidence minus accuracy of the voxels that the network calls each organ, pooled over "
+        "the cases of a group. [ ]: 95 % interval over patients (bootstrap)."
+    )
+    name, title = f"group_organs_{dataset.name}", f"Organs by group of {dataset.title}"
+    return Table(name, title, columns, tuple(rows), caption, head="Group")

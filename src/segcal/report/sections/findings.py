@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
-from segcal.report.findings import calibration, ranking, stated_confidence
+from segcal.report.findings import calibration, ranking, stated_confidence, verdict
 from segcal.report.text import count, join
 from segcal.study import BREAKDOWN_SHARE, Training
 
@@ -27,7 +27,7 @@ def build(context: Context) -> Section:
         *calibration.against_truth(context),
         *broken,
     ]
-    blocks: list[Block] = [Bullets(found)]
+    blocks: list[Block] = [*network_verdicts(context), Bullets(found)]
     confidence = calibration.confidence_findings(context)
     if confidence:
         blocks += [
@@ -36,6 +36,25 @@ def build(context: Context) -> Section:
             Text(calibration.REGION_NOTE, "note"),
         ]
     return Section("findings", "Findings", blocks)
+
+
+def network_verdicts(context: Context) -> list[Block]:
+    """Whether to trust each network, organ by organ, and what to do next."""
+    out: list[Block] = []
+    for dataset in context.datasets:
+        found = verdict.verdicts(context, dataset)
+        for method, each in found.items():
+            out.append(Text(f"{context.title(method)}: {verdict.describe(each)}", "verdict"))
+        table = verdict.verdict_table(context, dataset)
+        if table is not None:
+            out.append(table)
+        if context.study.info.kind == "audit":
+            for method, each in found.items():
+                text, commands = verdict.next_step(context, method, each.answer)
+                title = f"Next, {context.title(method)}: " if len(found) > 1 else "Next: "
+                out.append(Text(title + text))
+                out += [Text("\n".join(commands), "command")] if commands else []
+    return out
 
 
 def failed_runs(context: Context) -> list[str]:

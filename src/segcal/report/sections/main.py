@@ -8,7 +8,15 @@ from functools import partial
 from segcal.metrics import find_metric
 from segcal.report.blocks import Section
 from segcal.report.context import Context
-from segcal.report.table_model import Cell, Column, Table, mark_best, metric_column
+from segcal.report.table_model import (
+    INTERVAL_NOTE,
+    Cell,
+    Column,
+    Table,
+    interval_text,
+    mark_best,
+    metric_column,
+)
 from segcal.report.text import join
 
 
@@ -73,11 +81,8 @@ def _cell(context: Context, column: Column, method: str, region: str, ranked: bo
     if ranked and rankings and (find_metric(metric).whole_image or region == rankings.region):
         value = rankings.ranked_value(column.dataset, method, metric)
     number = context.aggregates.overall(column.dataset, method, metric, region)
-    after = ""
-    # With several seeds the spread over seeds is shown, and intervals are in their own section.
-    if number.seeds == 1 and not find_metric(metric).whole_image:
-        found = context.aggregates.interval(column.dataset, method, metric, region)
-        after = "" if found is None else "[{:.3f}, {:.3f}]".format(*found)
+    found = context.aggregates.interval(column.dataset, method, metric, region)
+    after = interval_text(found, column.digits)
     return Cell(number, published=published, ranked=value, after=after)
 
 
@@ -95,10 +100,10 @@ def caption(context: Context, region: str) -> str:
     out = "Segmentation metrics are measured on the whole volume. " if True in kinds else ""
     if False in kinds:
         out += f"Calibration is measured in region “{region}”, per case. "
-        if context.aggregates.seeds == 1:
-            out += "[ ]: 95 % interval over patients (Student's t). "
+    out += f"{INTERVAL_NOTE} "
     seeds = "; mean ± standard deviation over seeds" if context.aggregates.seeds > 1 else ""
-    return f"{out}{grid_note(context)} Means over cases{seeds}. Best in bold, second underlined."
+    marks = " Best in bold, second underlined." if len(context.study.methods) > 1 else ""
+    return f"{out}{grid_note(context)} Means over cases{seeds}.{marks}"
 
 
 def grid_note(context: Context) -> str:

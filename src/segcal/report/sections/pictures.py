@@ -17,7 +17,7 @@ def build(context: Context) -> Section | None:
         "Best, median and worst case by mean DSC over methods and seeds, on the slice with most "
         "true foreground, cropped to it. Masks, numbers and diagrams are those of the first run of "
         "each method. White: outline of the truth. Confidence from 1/K (dark) to 1 (bright). "
-        f"Below: reliability diagram of the whole case in region “{context.region}”."
+        f"Last: reliability diagram of the whole case in region “{context.region}”."
     )
     blocks: list[Block] = [Text(text)]
     for picture in pictures:

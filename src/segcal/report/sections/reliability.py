@@ -7,7 +7,7 @@ from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS
 from segcal.report.findings.calibration import deciding_region, verdict
 from segcal.report.plots.reliability import draw_reliability
-from segcal.report.table_model import Cell, Column, Table
+from segcal.report.table_model import INTERVAL_NOTE, Cell, Column, Table, interval_text
 
 
 def build(context: Context) -> Section | None:
@@ -45,7 +45,8 @@ def confidence_table(context: Context) -> Table | None:
     caption = (
         "Mean confidence minus accuracy in each region, per case: above 0 over-confident, below 0 "
         f"under-confident. Region “{deciding_region(context)}” decides. Not colored: a gap below "
-        "0.01, or seeds that disagree. Errors of opposite sign cancel here, but not in ECE."
+        "0.01, or seeds that disagree. Errors of opposite sign cancel here, but not in ECE. "
+        f"{INTERVAL_NOTE}"
     )
     title = "Over- and under-confidence"
     return Table("confidence", title, columns, rows, caption, compact=True)
@@ -55,4 +56,5 @@ def _gap(context: Context, dataset: str, method: str, region: str) -> Cell:
     found = verdict(context.aggregates.gaps(dataset, method, region))
     tone = {"over-confident": "over", "under-confident": "under"}.get(found, "")
     number = context.aggregates.overall(dataset, method, "signed_gap", region)
-    return Cell(number, signed=True, tone=tone)
+    found = context.aggregates.interval(dataset, method, "signed_gap", region)
+    return Cell(number, signed=True, tone=tone, after=interval_text(found, signed=True))

@@ -3,9 +3,15 @@
 from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.findings.stated_confidence import level_table
+from segcal.report.plots.reliability import draw_organs
 
 
 def build(context: Context) -> Section | None:
-    """A table per dataset."""
-    blocks = context.by_dataset(lambda dataset: [level_table(context, dataset)])
+    """A table per dataset, and the reliability of each organ if there are few networks."""
+    blocks = context.by_dataset(
+        lambda dataset: [
+            *(draw_organs(context, dataset, method) for method in context.few_networks(dataset)),
+            level_table(context, dataset),
+        ]
+    )
     return Section("stated_confidence", "Stated confidence", blocks) if blocks else None

@@ -85,8 +85,8 @@
   }
   const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3);
 
-  function diagram(parent, curve, method) {
-    const side = 150, left = 36, top = 6, size = [side + left + 8, side + top + 34];
+  function diagram(parent, curve, method, side) {
+    const left = 36, top = 6, size = [side + left + 8, side + top + 34];
     const x = (v) => left + side * v, y = (v) => top + side * (1 - v);
     const total = curve.points.reduce((sum, p) => sum + p.n, 0);
     const ece = curve.points.reduce((sum, p) => sum + p.n * Math.abs(p.a - p.c), 0) / total;
@@ -143,8 +143,9 @@
       const found = picked().map((m) => [m, curveOf(dataset, m)]).filter(([, curve]) => curve && curve.points.length);
       if (!found.length) continue;
       element("h3", "", root, `${dataset.title}, region ${state.region}, ${caseName()}`);
-      const row = element("div", "row", root);
-      for (const [method, curve] of found) diagram(row, curve, method);
+      const few = found.length <= data.networks;
+      const row = element("div", few ? "row few" : "row", root);
+      for (const [method, curve] of found) diagram(row, curve, method, few ? 310 : 150);
     }
     if (!root.childNodes.length) {
       const why = state.methods.size === 0 ? "No method is selected." : state.spot === "" ? "There are no bins for this selection."

@@ -1,0 +1,217 @@
+"""May the confidence of a network be used? One rule, from two errors with intervals over patients.
+
+Both are about the voxels that the network calls an organ (region `predicted`). The *error* is the
+ECE of the pooled voxels of all patients: how far what it says is from how often it is right. It is
+at least as large as the signed gap. *Remaining* is what calibration cannot repair: each confidence
+is replaced by the accuracy that the other patients have in its bin, and the mean confidence of a
+patient is compared with the accuracy in this patient.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from segcal.report.aggregates import Number
+from segcal.report.context import Context
+from segcal.report.curves import FEW_VOXELS, RESAMPLES, Floats
+from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
+from segcal.report.text import count
+from segcal.stats import Estimate, mean_interval
+from segcal.study import Dataset
+
+Answer = Literal["trust", "repair", "do not use", "cannot tell"]
+
+# Conventions, not results: an error of 5 percentage points is accepted over all patients, and of
+# 10 points in a single patient after calibration.
+TOLERANCE = 0.05
+PATIENT_TOLERANCE = 0.10
+# With fewer patients intervals are too narrow.
+MIN_PATIENTS = 10
+REGION = "predicted"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The numbers behind an answer; `gap` is mean confidence minus accuracy."""
+
+    gap: Estimate
+    error: Estimate
+    remaining: Estimate
+    patients: int
+
+    @property
+    def answer(self) -> Answer:
+        """The rule: an interval has to exclude a tolerance to decide."""
+        if self.patients < MIN_PATIENTS:
+            return "cannot tell"
+        if self.remaining.low > PATIENT_TOLERANCE:
+            return "do not use"
+        if self.error.high <= TOLERANCE:
+            return "trust"
+        return "repair" if self.error.low > TOLERANCE else "cannot tell"
+
+
+def judge(sums: Floats) -> Verdict:
+    """The verdict on sums (3, patients, bins) of count, confidence and accuracy.
+
+    Patients without a voxel are left out. Bins in which the other patients have fewer than
+    `FEW_VOXELS` voxels are not repaired.
+
+    Example:
+        >>> sums = np.zeros((3, 12, 1))
+        >>> sums[0], sums[1], sums[2] = 1000, 900, 650  # says 90 %, is right in 65 %
+        >>> found = judge(sums)
+        >>> found.answer, round(found.gap.mean, 2), round(found.remaining.mean, 2)
+        ('repair', 0.25, 0.0)
+    """
+    sums = sums[:, sums[0].sum(axis=1) > 0]
+    n = sums.shape[1]
+    if not n:
+        nothing = Estimate(np.nan, np.nan, np.nan)
+        return Verdict(nothing, nothing, nothing, 0)
+    # The first row counts every patient once, the others are draws with replacement.
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+    counted, confidence, right = np.vstack([np.ones(n), drawn]) @ sums
+    gaps = (confidence - right) / counted.sum(axis=1, keepdims=True)
+    return Verdict(
+        gap=_estimate(gaps.sum(axis=1)),
+        error=_estimate(np.abs(gaps).sum(axis=1)),
+        remaining=mean_interval(np.abs(_repaired_gaps(sums))),
+        patients=n,
+    )
+
+
+def _estimate(values: Floats) -> Estimate:
+    """The first value, with the 95 % percentile interval of the others."""
+    return Estimate(float(values[0]), *np.quantile(values[1:], [0.025, 0.975]).tolist())
+
+
+def _repaired_gaps(sums: Floats) -> Floats:
+    """Mean confidence minus accuracy of each patient after the repair by the other patients."""
+    counted, confidence, right = sums
+    others, others_right = (each.sum(axis=0) - each for each in (counted, right))
+    learned = np.divide(others_right, others, out=np.zeros_like(others), where=others > 0)
+    repaired = np.where(others >= FEW_VOXELS, counted * learned, confidence)
+    return np.asarray((repaired - right).sum(axis=1) / counted.sum(axis=1))
+
+
+def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
+    """Network -> verdict over all organs; empty if there are many networks, or no bins."""
+    networks = context.few_networks(dataset)
+    found = {m: context.patient_sums(dataset, m, REGION) for m in networks}
+    return {m: judge(sums) for m, sums in found.items() if sums is not None}
+
+
+def sentences(context: Context) -> list[str]:
+    """The verdict on each network, with its numbers and its reason."""
+    return [
+        f"{context.title(method)}: {describe(verdict)}"
+        for dataset in context.datasets
+        for method, verdict in verdicts(context, dataset).items()
+    ]
+
+
+def describe(verdict: Verdict) -> str:
+    """The verdict, its numbers and its reason."""
+    v, limit = verdict, f"{100 * TOLERANCE:g} points"
+    gap = "over- and under-confidence balance"
+    if v.gap.low > 0 or v.gap.high < 0:
+        ends = sorted((abs(v.gap.low), abs(v.gap.high)))
+        size = _points(Estimate(abs(v.gap.mean), *ends))
+        gap = f"{'over' if v.gap.mean > 0 else 'under'}-confident by {size}"
+    left = f"the mean confidence of a patient is still off by {_points(v.remaining)} points"
+    reason = {
+        "trust": f"This is within {limit}",
+        "repair": f"This is more than {limit}; after calibration {left}",
+        "do not use": f"Even after calibration {left}: the error differs from patient to patient",
+        "cannot tell": f"The interval includes the limit of {limit}: more patients are needed",
+    }[v.answer]
+    if v.patients < MIN_PATIENTS:
+        reason = f"A verdict needs {MIN_PATIENTS} patients"
+    return (
+        f"{v.answer}. Where it calls a voxel an organ, confidence and accuracy differ by "
+        f"{_points(v.error)} percentage points (pooled ECE; {gap}). {reason}. "
+        f"{count(v.patients, 'patient')}, 95 % intervals."
+    )
+
+
+def _points(estimate: Estimate) -> str:
+    """Percentage points with interval, such as "12.1 [10.9, 13.3]"."""
+    mean, low, high = (100 * value for value in estimate)
+    return f"{mean:.1f}" + ("" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]")
+
+
+def verdict_table(context: Context, dataset: Dataset) -> Table | None:
+    """Networks and organs: the verdict, its numbers, and DSC."""
+    columns = (
+        Column("verdict", "Verdict", text=True),
+        Column("error", "pooled ECE"),
+        Column("gap", "confidence − accuracy"),
+        Column("remaining", "error per patient after calibration"),
+        Column("dsc", "DSC"),
+        Column("patients", "patients", digits=0),
+    )
+    rows = []
+    for method, overall in verdicts(context, dataset).items():
+        judged = {"all organs": (overall, None)}
+        for label, sums in context.level_sums(dataset, method).items():
+            name = dataset.class_name(label)
+            dsc = context.aggregates.interval(dataset.name, method, "dsc", None, name)
+            judged[name] = (judge(sums), dsc)
+        rows += [
+            Row(method, f"{context.title(method)}, {name}", _cells(*found))
+            for name, found in judged.items()
+        ]
+    if not rows:
+        return None
+    caption = (
+        f"Trust: the interval of the pooled ECE is at most {TOLERANCE:g}. Repair: it is above. Do "
+        "not use: after calibration, the interval of the error per patient is above "
+        f"{PATIENT_TOLERANCE:g}. Cannot tell: the interval includes {TOLERANCE:g}, or there are "
+        f"fewer than {MIN_PATIENTS} patients. All in the voxels that the network calls an organ, "
+        "per organ by the levels of “Stated confidence”. [ ]: 95 % interval over patients "
+        "(bootstrap; error per patient and DSC: Student's t). Error per patient: |mean confidence "
+        "− accuracy|, where each confidence is replaced by the accuracy of the other patients in "
+        "its bin. The verdict is about the confidence, not about the masks: see DSC and volumes."
+    )
+    name, title = f"verdict_{dataset.name}", f"Verdict: {dataset.title}"
+    return Table(name, title, columns, tuple(rows), caption, head="Organ")
+
+
+def _cells(verdict: Verdict, dsc: Estimate | None) -> tuple[Cell, ...]:
+    tone = "over" if verdict.answer in ("do not use", "repair") else ""
+    return (
+        Cell(text=verdict.answer, tone=tone),
+        mean_cell(verdict.error),
+        mean_cell(verdict.gap, signed=True),
+        mean_cell(verdict.remaining),
+        Cell() if dsc is None else mean_cell(dsc),
+        Cell(Number(verdict.patients)),
+    )
+
+
+def next_step(context: Context, method: str, answer: Answer) -> tuple[str, list[str]]:
+    """What to do next with the predictions that were audited, and the commands for it."""
+    options = context.study.methods[method].options
+    folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
+    held_out = f"--{given} HELD_OUT --labels HELD_OUT_LABELS"
+    if answer == "trust":
+        text = (
+            "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
+            "derived from labeled cases that the network was not trained on:"
+        )
+        return text, [f"segcal assure fit {held_out} --out assurance.json"]
+    if answer == "repair":
+        text = (
+            "fit a calibrator on labeled cases that are neither in the training nor in this audit, "
+            "apply it, and audit the result:"
+        )
+        return text, [
+            f"segcal calibrate {held_out} --method auto --out calibrator.json",
+            f"segcal apply calibrator.json --{given} {folder} --out calibrated",
+            "segcal audit --probs calibrated --labels LABELS --out audit_calibrated",
+        ]
+    if answer == "do not use":
+        return "look at the worst cases and train again; no calibrator repairs this.", []
+    return f"audit more patients, at least {MIN_PATIENTS}.", []

@@ -1,0 +1,185 @@
+"""The page of one network: verdict, volumes, worst cases, and its look in a browser."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.chromium import Browser
+from helpers.studies import ACDC, CE, Recipe, distort, make_case, make_study, softmax
+from segcal.report import Context, write_report
+from segcal.report.findings.verdict import MIN_PATIENTS, judge, next_step, verdict_table, verdicts
+from segcal.report.sections.cases import worst_cases
+from segcal.report.sections.classes import organ_table
+from segcal.report.sections.external import organ_group_table
+from segcal.report.sections.volumes import agreements, compare_volumes
+from segcal.study import read_study
+
+CASES, SHAPE = 12, (4, 28, 28)
+
+
+def patients(n: int, gap: float = 0.0, spread: float = 0.0) -> Any:
+    """Sums (3, n, bins) of patients who are wrong by `gap` more than they say, ± `spread`."""
+    rng = np.random.default_rng(0)
+    sums = np.zeros((3, n, 15))
+    confidence = np.linspace(0.55, 0.95, 15)
+    for i in range(n):
+        accuracy = np.clip(confidence - gap - rng.normal(0, spread), 0, 1)
+        sums[0, i] = 4000
+        sums[1, i] = 4000 * confidence
+        sums[2, i] = rng.binomial(4000, accuracy)
+    return sums
+
+
+@pytest.mark.parametrize(
+    ("sums", "answer"),
+    [
+        (patients(20), "trust"),
+        (patients(20, gap=-0.03, spread=0.02), "trust"),
+        (patients(20, gap=0.2, spread=0.02), "repair"),
+        (patients(20, gap=-0.2, spread=0.02), "repair"),
+        (patients(20, gap=0.05, spread=0.03), "cannot tell"),
+        (patients(40, spread=0.25), "do not use"),
+        (patients(MIN_PATIENTS - 1, gap=0.3), "cannot tell"),
+        (np.zeros((3, 12, 15)), "cannot tell"),
+    ],
+)
+def test_the_rule(sums: Any, answer: str) -> None:
+    assert judge(sums).answer == answer
+
+
+def test_the_numbers_by_loops() -> None:
+    sums = patients(11, gap=0.1, spread=0.1)
+    found = judge(sums)
+    count, confidence, right = sums.sum(axis=1)
+    assert found.gap.mean == pytest.approx((confidence - right).sum() / count.sum())
+    assert found.error.mean == pytest.approx(np.abs(confidence - right).sum() / count.sum())
+    assert found.gap.low < found.gap.mean < found.gap.high
+    left = []
+    for i in range(11):
+        others = np.delete(sums, i, axis=1).sum(axis=1)
+        repaired = sums[0, i] * others[2] / others[0]
+        left.append(abs((repaired - sums[2, i]).sum()) / sums[0, i].sum())
+    assert found.remaining.mean == pytest.approx(np.mean(left))
+
+
+def test_a_patient_without_a_voxel_is_left_out() -> None:
+    sums = patients(12, gap=0.2)
+    more = np.concatenate([sums, np.zeros((3, 5, 15))], axis=1)
+    assert judge(more) == judge(sums)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = Recipe(
+        methods=(CE,), datasets=(ACDC,), seeds=(0,), cases=CASES, shape=SHAPE, kind="audit",
+        logits=False, evil=False,
+    )  # fmt: skip
+    folder = make_study(tmp_path_factory.mktemp("one"), recipe)
+    path = folder / "study.json"
+    study = json.loads(path.read_text())
+    study["region"] = "predicted"
+    names = [f"acdc_{i:03d}" for i in range(CASES)]
+    study["datasets"][0]["case_groups"] = {n: "AB"[i % 2] for i, n in enumerate(names)}
+    study["methods"][0]["options"] = {"predictions": "my/probs", "kind": "probs"}
+    path.write_text(json.dumps(study))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one(folder: Path) -> Context:
+    return Context(read_study(folder))
+
+
+def test_the_page_begins_with_the_verdict(folder: Path, one: Context) -> None:
+    html = write_report(folder).read_text()
+    found = verdicts(one, one.datasets[0])["ce_dice"]
+    assert found.answer == "repair"
+    assert html.index('class="verdict"') < html.index("<h2>Stated confidence")
+    assert "<strong>CE+Dice: repair.</strong>" in html
+    assert f"{100 * found.error.mean:.1f} [" in html
+    assert "segcal apply calibrator.json --probs my/probs --out calibrated" in html
+    table = verdict_table(one, one.datasets[0])
+    assert table is not None
+    assert [row.title for row in table.rows] == [
+        f"CE+Dice, {name}" for name in ("all organs", "RV", "MYO", "LV")
+    ]
+    assert all(row.cells[1].after.startswith("[") for row in table.rows)
+    for answer, word in (("trust", "assure fit"), ("repair", "calibrate")):
+        assert word in next_step(one, "ce_dice", answer)[1][0]  # type: ignore[arg-type]
+
+
+def test_volumes_are_those_of_the_arrays(one: Context) -> None:
+    found = {(a.organ, a.kind): a for a in agreements(one, one.datasets[0], "ce_dice")}
+    volume = make_case(ACDC, 0, SHAPE)
+    probs = softmax(distort(volume.field, CE, 0, 0))
+    ml = np.prod(volume.spacing_mm) / 1000
+    true = ml * (volume.target == 2).sum()
+    for kind, predicted in (("mask", (probs.argmax(0) == 2).sum()), ("Σp", probs[2].sum())):
+        error = found["MYO", kind].error["acdc_000"]
+        assert error == pytest.approx(ml * predicted - true, rel=1e-5)
+
+
+def test_limits_of_agreement_by_hand() -> None:
+    import pandas as pd
+    from scipy import stats
+
+    true = pd.Series(np.arange(1.0, 21.0))
+    error = pd.Series(np.random.default_rng(0).normal(0.5, 2, 20))
+    found = compare_volumes("liver", "mask", true + error, true, list(map(str, range(20))))
+    spread, t = error.std(), stats.t.ppf(0.975, 19)
+    assert found.upper.mean - found.lower.mean == pytest.approx(2 * 1.96 * spread)
+    assert found.bias.high - found.bias.mean == pytest.approx(t * spread / np.sqrt(20))
+    half = t * spread * np.sqrt(1 / 20 + 1.96**2 / (2 * 19))
+    assert found.upper.high - found.upper.mean == pytest.approx(half)
+    pairs = compare_volumes("liver", "mask", true + error, true, [str(i // 2) for i in range(20)])
+    assert pairs.upper.high > found.upper.high  # ten patients know less than twenty
+
+
+def test_worst_cases_and_classes(one: Context) -> None:
+    dataset = one.datasets[0]
+    worst = worst_cases(one, dataset)
+    dsc = one.aggregates.cases("acdc", "dsc")["ce_dice"]
+    ece = one.aggregates.cases("acdc", "ece")["ce_dice"]
+    assert worst is not None
+    assert worst.rows[0].title == dsc.idxmin()
+    assert {*dsc.nsmallest(5).index, *ece.nlargest(5).index} == {row.title for row in worst.rows}
+    classes = organ_table(one, dataset, "predicted")
+    assert classes is not None
+    assert [row.title for row in classes.rows][1:] == ["CE+Dice, RV", "CE+Dice, MYO", "CE+Dice, LV"]
+    assert all(cell.after for cell in classes.rows[1].cells)
+
+
+def test_organs_by_group(one: Context) -> None:
+    table = organ_group_table(one, one.datasets[0])
+    assert table is not None
+    assert [row.title for row in table.rows] == ["CE+Dice, A", "CE+Dice, B"]
+    right = said = count = 0.0
+    for i in range(0, CASES, 2):  # group A
+        volume = make_case(ACDC, i, SHAPE)
+        probs = softmax(distort(volume.field, CE, 0, i))
+        called = probs.argmax(0) == 1
+        right += (volume.target[called] == 1).sum()
+        said += probs.max(0)[called].sum()
+        count += called.sum()
+    assert table.rows[0].cells[0].number.mean == pytest.approx((said - right) / count, abs=1e-6)
+
+
+def test_one_network_uses_the_width(browser: Browser, folder: Path) -> None:
+    page = write_report(folder)
+    browser.open(page, width=1400)
+    width = "document.querySelector('{}').getBoundingClientRect().width"
+    assert browser.run(width.format("#live-reliability svg")) > 300
+    assert browser.run(width.format(".tile img")) > 200
+    assert browser.run("document.documentElement.scrollWidth") <= 1400
+    browser.open(page, width=420)
+    assert browser.run("document.documentElement.scrollWidth") <= 420
+    assert browser.errors == []
+
+
+def test_colors_of_classes_and_methods_differ() -> None:
+    from segcal.report.plots.style import CLASS_COLORS, COLORS
+
+    assert not {*CLASS_COLORS} & {*COLORS, "#ffffff"}
