@@ -92,7 +92,8 @@ def check(world: Path, name: str) -> tuple[int, list[str]]:
                 found = []
                 if ended.code != usual:  # old content makes room for new content
                     found = judge(ended.code, text)
-                    lost = [n for n, data in old.items() if snapshot(copy).get(n) != data]
+                    now = snapshot(copy)
+                    lost = [name for name, data in old.items() if now.get(name) != data]
                     found += [f"changed {lost[:3]}"] if lost else []
                 change("size=1073741824")
                 again = run_command(copy, second, beside=root)[0].code
