@@ -213,3 +213,15 @@ def test_an_error_of_cleaning_up_does_not_hide_the_first(
     monkeypatch.setattr(Path, "unlink", read_only)
     with pytest.raises(PathError, match=r"a\.txt: cannot be written \(Read-only"):
         write_text(tmp_path / "a.txt", "x")
+
+
+def test_errors_name_the_path_that_a_draft_becomes(tmp_path: Path) -> None:
+    for draft_of, shown in (
+        (atomic_path(tmp_path / "out"), "out/cases.csv"),
+        (staged_files(tmp_path), "cases.csv"),
+    ):
+        with draft_of as draft:
+            draft.mkdir(exist_ok=True)
+            error = PathError(draft / "cases.csv", "is full")
+            assert error.path == tmp_path / shown
+            assert str(error) == f"{tmp_path / shown}: is full"

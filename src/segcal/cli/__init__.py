@@ -26,6 +26,7 @@ from segcal.cli import (
     report,
     train,
 )
+from segcal.core.errors import PathError
 from segcal.core.signals import sigterm_as_interrupt
 
 app = typer.Typer(
@@ -84,7 +85,7 @@ def run() -> None:
             raise
         reason = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
-            reason = f"{error.filename}: {error.strerror}"
+            reason = str(PathError(error.filename, error.strerror))
         typer.echo(f"segcal: {' '.join(_name_options(reason).split())}", err=True)
         sys.exit(2)
 

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from segcal.core.errors import PathError, write_errors
+from segcal.core.errors import PARTIAL, PathError, write_errors
 
-PARTIAL = ".partial-"
 _OLD = "old-"
 _HOST = re.sub(r"\W", "", platform.node()) or "host"
 
@@ -82,7 +81,7 @@ def staged_files(folder: Path, *, last: str | None = None) -> Iterator[Path]:
     the new one moves last.
     """
     new = not folder.exists()
-    draft = folder / _draft_of("files")
+    draft = folder / _draft_of("")
     try:
         with write_errors(folder):
             if not new:
