@@ -27,6 +27,7 @@ from segcal.cli import (
     train,
 )
 from segcal.core.errors import PathError
+from segcal.core.processes import die_with_parent
 from segcal.core.signals import sigterm_as_interrupt
 
 app = typer.Typer(
@@ -77,6 +78,9 @@ def run() -> None:
     """
     # Children must not import modules from the working folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # A worker of torchrun would wait half an hour for a launcher that was killed.
+        die_with_parent(os.getppid())
     try:
         with sigterm_as_interrupt():
             app()
