@@ -52,6 +52,9 @@ def audit(
             progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
+    if audited.reused:
+        line = f"{audited.reused} cases were measured before the last audit was stopped"
+        typer.echo(f"segcal: {line}; they are reused", err=True)
     if not audited.has_spacing:
         typer.echo("no file states a voxel size: distances are in voxels", err=True)
     if audited.seen:
