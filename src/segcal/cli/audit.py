@@ -38,8 +38,6 @@ def audit(
 ) -> None:
     """Report the calibration of the predictions of any network; check limits with --fail-if."""
     from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
-    from segcal.report import Context, network_verdicts, stated_confidence, write_report
-    from segcal.study import read_study
 
     rules = [parse_rule(text) for text in fail_if or ()]
     networks = make_networks(probs, name)
@@ -61,6 +59,10 @@ def audit(
         shown = ", ".join(audited.seen[:3]) + (", …" if len(audited.seen) > 3 else "")
         line = f"a network was trained or validated on {len(audited.seen)} of these scans ({shown})"
         typer.echo(f"segcal: {line}; results on them are optimistic", err=True)
+    # Imported here, so that matplotlib takes no memory while cases are measured.
+    from segcal.report import Context, network_verdicts, stated_confidence, write_report
+    from segcal.study import read_study
+
     study = read_study(out)
     page = write_report(study)
     context = Context(study)
