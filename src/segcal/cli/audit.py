@@ -34,6 +34,8 @@ def audit(
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
     jobs: opt.Jobs = 1,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Report the calibration of the predictions of any network; check limits with --fail-if."""
@@ -46,8 +48,8 @@ def audit(
             networks, labels, out,
             images=images, dataset=dataset, region=region, logits=logits, axes=axes,
             classes=None if classes is None else [part.strip() for part in classes.split(",")],
-            ignore_label=ignore_label, patient=patient, jobs=jobs, overwrite=overwrite,
-            progress=step,
+            ignore_label=ignore_label, patient=patient,
+            jobs=opt.workers(jobs, launcher, address), overwrite=overwrite, progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
     if audited.reused:
