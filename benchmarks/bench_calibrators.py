@@ -152,11 +152,6 @@ def main() -> None:
         means = {key: mean_interval([row[key] for row in rows]) for key in rows[0]}
         results[name] = {key: dict(found._asdict()) for key, found in means.items()}
         results[name] |= {"fit_s": fit_s / len(folds), "apply_s": apply_s / len(cases)}
-        print(
-            name,
-            {k: round(v.mean, 4) for k, v in means.items() if "predicted_b" in k or "all" in k},
-            flush=True,
-        )
     show(results)
     found = {name: version(name) for name in ("netcal", "fiducio") if find_spec(name)}
     payload = {

@@ -1,10 +1,13 @@
 """What several test files share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from helpers.chromium import Browser, find_browser
 
 # Without a GPU the kernels are tested in Triton's interpreter; it must know before it is imported.
 if not torch.cuda.is_available():
@@ -31,3 +34,13 @@ def data_root() -> Path:
     if not root.is_dir():
         pytest.skip(f"no real data: set SEGCAL_DATA to its folder (looked in {root})")
     return root
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no Chromium found: install one, or set SEGCAL_BROWSER to its program")
+    browser = Browser(program)
+    yield browser
+    browser.close()

@@ -70,11 +70,11 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("epoch=3", "config: has no key `epoch`.*Did you mean `epochs`"),
-        ("optimiser.lr=1", "`optimiser`.*Did you mean `optimizer`"),
+        ("epoch=3", "config: has no key `epoch`.*Did you mean 'epochs'"),
+        ("optimiser.lr=1", "`optimiser`.*Did you mean 'optimizer'"),
         ("optimizer.learning=1", "`optimizer` has no key `learning`"),
-        ("data.patchsize=[1,1,1]", "`data` has no key `patchsize`.*Did you mean `patch_size`"),
-        ("loss.schedule={nam: x}", "`loss.schedule` has no key `nam`.*Did you mean `name`"),
+        ("data.patchsize=[1,1,1]", "`data` has no key `patchsize`.*Did you mean 'patch_size'"),
+        ("loss.schedule={nam: x}", "`loss.schedule` has no key `nam`.*Did you mean 'name'"),
         ("epochs=0", "`epochs`.*0"),
         ("precision=64", "`precision`.*64"),
         ("ema=1.5", "`ema`"),

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic import model_validator as _model_validator
 
-from segcal.core.documents import parse_yaml
+from segcal.core.checks import did_you_mean
+from segcal.core.documents import invalid_key, parse_yaml
 
+
+def _check_unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("has a value twice")
+    return values
+
+
+Unique = AfterValidator(_check_unique)
 Positive = Annotated[int, Field(ge=1)]
 # The keys of `segcal.metrics.REGIONS`, in the same order.
 RegionName = Literal["predicted", "predicted_boundary", "foreground", "all", "union", "boundary"]
@@ -40,8 +48,7 @@ class Section(BaseModel):
         known = list(cls.model_fields)
         for key in content:
             if key not in known:
-                near = get_close_matches(str(key), known, n=1)
-                hint = f" Did you mean `{near[0]}`?" if near else ""
+                hint = did_you_mean(key, known)
                 raise ValueError(f"has no key `{key}` (it has {', '.join(known)}).{hint}")
         return content
 
@@ -55,7 +62,9 @@ class DataConfig(Section):
     `size` crops or pads slices of different sizes (2d); `patch_size`, `per_case` and `foreground`
     are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory. `raters`
     is the target where several readers labeled each case: the majority, one reader drawn for each
-    item, or the mean, which is a soft target.
+    item, or the mean, which is a soft target. `heads` are regions that may overlap, name → labels:
+    the network then has one sigmoid output for each, and the loss `activation: sigmoid`. If only
+    the latter is set, `heads` are the regions of the data set, or else its classes.
     """
 
     path: str = ""
@@ -68,6 +77,7 @@ class DataConfig(Section):
     loader: Literal["auto", "resident", "stream"] = "auto"
     workers: Annotated[int, Field(ge=0)] = 0
     raters: Literal["majority", "random", "mean"] = "majority"
+    heads: dict[str, tuple[Positive, ...]] = {}
 
     @_model_validator(mode="after")
     def _check_mode(self) -> Self:
@@ -75,6 +85,8 @@ class DataConfig(Section):
             raise ValueError("takes `patch_size` only when `mode` is 3d; slices have `size`")
         if self.mode == "3d" and (self.size is not None or self.loader == "resident"):
             raise ValueError("takes `size` and `loader: resident` only when `mode` is 2d")
+        if self.heads and self.raters == "mean":
+            raise ValueError("takes `raters: mean` only without `heads`; use majority or random")
         return self
 
 
@@ -203,7 +215,7 @@ class EvaluationConfig(Section):
     measured: on the grid of the prepared set, or on that of the original scans.
     """
 
-    regions: tuple[RegionName, ...] = get_args(RegionName)
+    regions: Annotated[tuple[RegionName, ...], Field(min_length=1), Unique] = get_args(RegionName)
     num_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
     dilate_mm: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
     width_mm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
@@ -212,19 +224,9 @@ class EvaluationConfig(Section):
     empty: Literal["nan", "diagonal", "paper"] = "nan"
     metrics: tuple[str, ...] = ()
     checkpoint: Literal["best", "last"] = "best"
-    flips: tuple[Literal["d", "h", "w"], ...] = ()
+    flips: Annotated[tuple[Literal["d", "h", "w"], ...], Unique] = ()
     average: Literal["probs", "logits"] = "probs"
     grid: Literal["prepared", "original"] = "prepared"
-
-    @_model_validator(mode="after")
-    def _check_lists(self) -> Self:
-        for name in ("regions", "flips"):
-            values = getattr(self, name)
-            if len(set(values)) < len(values):
-                raise ValueError(f"contains a value of `{name}` twice")
-        if not self.regions:
-            raise ValueError("needs at least one of `regions`")
-        return self
 
     def metric_options(self) -> dict[str, Any]:
         """The arguments of `segcal.metrics.CaseOptions`."""
@@ -277,7 +279,7 @@ def check_section(kind: type[S], content: Mapping[str, Any], source: str) -> S:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {'; '.join(map(_message, error.errors()))}") from error
+        raise ConfigError(f"{source}: {'; '.join(map(invalid_key, error.errors()))}") from error
 
 
 def read_yaml(path: Path | str) -> dict[str, Any]:
@@ -349,12 +351,3 @@ def _put(content: dict[str, Any], key: str, value: Any) -> None:
             raise ConfigError(f"`{key}`: `{name}` is not a section, but {inner!r}")
         content = inner
     content[last] = value
-
-
-def _message(error: Any) -> str:
-    where = ".".join(map(str, error["loc"]))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"`{where}` {message}" if where else message
-    message = message[:1].lower() + message[1:]
-    return f"`{where}`: {message}, but got {error['input']!r}"

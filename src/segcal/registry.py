@@ -13,10 +13,11 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
+
+from segcal.core.checks import did_you_mean
 
 T = TypeVar("T")
 
@@ -27,7 +28,7 @@ class Registry(Generic[T]):
     Args:
         kind: what it holds, in the singular, for messages: "loss".
         group: group of entry points through which installed packages add to it.
-        accepts: whether an object is of this kind. It is asked before the object is used, so a
+        accepts: whether an object is of this kind. It is called before the object is used, so a
             file that names an import path cannot make segcal call an arbitrary function.
         expected: what `accepts` accepts, for messages: "a subclass of torch.nn.Module".
 
@@ -81,11 +82,9 @@ class Registry(Generic[T]):
             return self._load(self._entry_points[name])
         if ":" in name:
             return self._import(name)
-        near = get_close_matches(name, self.names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"no {self.kind} is named {name!r}.{hint} Known: {', '.join(self.names())}; "
-            "or an import path package.module:Object."
+            f"no {self.kind} is named {name!r}.{did_you_mean(name, self.names())} "
+            f"Known: {', '.join(self.names())}; or an import path package.module:Object."
         )
 
     def names(self) -> list[str]:

@@ -121,10 +121,16 @@ def test_resume_repeats_nothing_that_is_finished(
     assert len(read_study(copied).info.datasets[0].external) == 2
 
 
-def test_the_report_shows_the_change(study: BenchmarkStudy) -> None:
+def test_the_report_shows_the_change(
+    study: BenchmarkStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context = Context(read_study(study.folder))
     (dataset,) = context.datasets
     (far,) = dataset.external
+    table = external_table(context, dataset, far, "all")
+    assert table is not None
+    assert {cell.after for row in table.rows for cell in row.cells} == {""}  # too few patients
+    monkeypatch.setattr("segcal.report.sections.external.FEW_CASES", 2)
     table = external_table(context, dataset, far, "all")
     assert table is not None
     assert [row.method for row in table.rows] == ["ce", "ce+temperature"]

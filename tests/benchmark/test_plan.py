@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
     "train": {"epochs": 7, "batch_size": 2, "optimizer": {"milestones": [4]}},
 }
 
+CLAIM = {"claim": "NACL is better", "method": "nacl", "other": "ce", "metric": "ece"}
 VARIANTS = {
     "ce": {"loss": "ce"}, "ls": {"loss": "ls"}, "ce_2": {"loss": "ce", "group": "prior"}
 }  # fmt: skip
@@ -121,13 +122,13 @@ def test_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": {}}, "has no key `method`.*Did you mean `methods`"),
-        ({"methods": {"x": {"loss": "ce", "optoins": {}}}}, "`methods.x` .*`options`"),
+        ({"method": {}}, "has no key `method`.*Did you mean 'methods'"),
+        ({"methods": {"x": {"loss": "ce", "optoins": {}}}}, "`methods.x` .*'options'"),
         ({"methods": {"a/b": {"loss": "ce"}}}, "names of folders"),
         ({"methods": {}}, "methods"),
-        ({"seeds": [1, 1]}, "a value twice in `seeds`"),
+        ({"seeds": [1, 1]}, "`seeds` has a value twice"),
         ({"region": "union", "evaluation": {"regions": ["all"]}}, "leaves out"),
-        ({"evaluation": {"unit": "mm"}}, "Did you mean `units`"),
+        ({"evaluation": {"unit": "mm"}}, "Did you mean 'units'"),
         ({"metrics": ["dsc", "eece"]}, "`eece` in `metrics`.*Did you mean 'ece'"),
         ({"metrics": ["mean_confidence"]}, "`mean_confidence` .* cannot be ranked"),
         ({"metrics": ["truth_ece"], "region": "union"}, "set `region` to all"),
@@ -137,8 +138,16 @@ def test_tasks(tmp_path: Path) -> None:
         ({"metrics": ["nsd"], "evaluation": {"units": "voxel"}}, "needs `evaluation.units` mm"),
         ({"metrics": ["hd95", "hd95_mm"]}, "a value twice in `metrics`"),
         ({"tables": ["mian"]}, "`tables.0`.*'main', 'classes', 'ablation' or 'priors'"),
-        ({"tables": ["main", "main"]}, "a value twice in `tables`"),
-        ({"reference": "nalc"}, r"`nalc` in `reference`.*ce, nacl, mbls; did you mean `nacl`"),
+        ({"tables": ["main", "main"]}, "`tables` has a value twice"),
+        (
+            {"hypotheses": [{**CLAIM, "other": "nalc"}]},
+            "hypothesis 1 .* `nalc`, which is no method",
+        ),
+        ({"hypotheses": [{**CLAIM, "datasets": ["x"]}]}, "`x`, which is no dataset"),
+        ({"hypotheses": [{**CLAIM, "region": "rim"}]}, "`rim`, which is no region"),
+        ({"hypotheses": [{**CLAIM, "metric": "mean_confidence"}]}, "descriptive metric"),
+        ({"hypotheses": [{**CLAIM, "limit": 1}]}, "limit"),
+        ({"reference": "nalc"}, r"`nalc` in `reference`.*ce, nacl, mbls. Did you mean 'nacl'"),
         ({"reference": "nacl+temperature"}, r"`reference`, which is none of ce, nacl, mbls"),
         (
             {"methods": VARIANTS, "reference": "ce_2"},
@@ -156,7 +165,7 @@ def test_invalid_plans_are_explained(changes: dict[str, Any], words: str, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train": {"epoch": 3}}, "Did you mean `epochs`"),
+        ({"train": {"epoch": 3}}, "Did you mean 'epochs'"),
         ({"train": {"seed": 3}}, "must not set `seed`"),
         ({"methods": {"x": {"loss": "nalc"}}}, "'nacl'"),
         ({"methods": {"x": {"loss": "nacl", "options": {"gamma": 1}}}}, "gamma"),

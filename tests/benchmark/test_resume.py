@@ -150,9 +150,28 @@ def test_a_reference_named_later_is_recorded_as_late(study: Path, source: Path) 
 
 def test_a_reference_named_before_there_are_results(study: Path, source: Path) -> None:
     plan = make_plan(source, reference="ce")
-    assert named_late(plan, study)
+    assert named_late(plan, study) == (True, ())
     (study / RUN / "cases.csv").unlink()
-    assert not named_late(plan, study)
+    assert named_late(plan, study) == (False, ())
+
+
+def test_a_hypothesis_written_later_is_recorded_as_late(study: Path, source: Path) -> None:
+    first = {"claim": "a", "method": "ce", "other": "ce+temperature", "metric": "hd95"}
+    second = {**first, "claim": "b"}
+
+    def late(*claims: dict[str, str]) -> list[tuple[str, str, bool]]:
+        plan = make_plan(source, hypotheses=claims, posthoc=["temperature"])
+        run_benchmark(plan, study, resume=True, silent=True)
+        written = json.loads((study / "study.json").read_text())["hypotheses"]
+        return [(each["claim"], each["metric"], each["late"]) for each in written]
+
+    assert late(first) == [("a", "hd95_mm", True)]
+    written = json.loads((study / "study.json").read_text())
+    written["hypotheses"][0]["late"] = False
+    (study / "study.json").write_text(json.dumps(written))
+    assert late(first, second) == [("a", "hd95_mm", False), ("b", "hd95_mm", True)]
+    changed = {**first, "margin": "0.5"}
+    assert late(changed) == [("a", "hd95_mm", True)]
 
 
 @pytest.mark.parametrize(

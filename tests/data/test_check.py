@@ -59,7 +59,7 @@ def change_voxel(out: Path) -> str:
     path = out / "cases" / "patient001_frame01" / "image.b2nd"
     array = blosc2.open(str(path), mode="a")
     array[0, 0, 0, 0] = 9
-    return "patient001_frame01: image was changed"
+    return "image.b2nd: holds other voxels"
 
 
 def flip_bytes(out: Path) -> str:
@@ -130,7 +130,7 @@ def drop_a_class(out: Path) -> str:
     content = yaml.safe_load(path.read_text())
     del content["classes"][3]
     path.write_text(yaml.safe_dump(content))
-    return "label holds values that are not classes"
+    return "fingerprint"
 
 
 DAMAGE = (

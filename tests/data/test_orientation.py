@@ -69,8 +69,8 @@ def test_orientation_and_spacing_of_a_set(tmp_path: Path) -> None:
         save(source / folder / "fall 1.nii.gz", array, affine)
     prepare(FolderSource(source, spacing="native"), tmp_path / "out", workers=1)
     space = training_space(case.grid for case in open_dataset(tmp_path / "out"))
-    assert space.orientations == {"RAS": 2, "LAS": 1}
-    assert space.spacing_mm == ((1.0, 3.0), (1.0, 1.0), (1.0, 1.0))
+    assert space["orientations"] == {"RAS": 2, "LAS": 1}
+    assert space["spacing_mm"] == ((1.0, 3.0), (1.0, 1.0), (1.0, 1.0))
 
 
 @pytest.mark.parametrize(("spacing", "expected"), [(1.0, "LPS"), (1.01, "LPS"), (1.5, "unknown")])

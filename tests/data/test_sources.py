@@ -212,7 +212,7 @@ def test_nnunet_raw_layout(tmp_path: Path) -> None:
     assert dataset.info.cases == ("a_1", "b_2")
     assert dataset.info.channels == ("T1", "T2")
     assert dataset.classes == {0: "background", 1: "class 1", 2: "core"}
-    assert dataset.info.regions == {"whole": (1, 2)}
+    assert dataset.info.regions == {"whole": (1, 2), "core": (2,)}
     np.testing.assert_allclose(dataset["a_1"].image()[1].mean(), 0, atol=1e-3)
 
 

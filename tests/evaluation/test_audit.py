@@ -21,7 +21,7 @@ from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
 from segcal.evaluation.measured_cases import KeptCase, key_of
-from segcal.metrics import evaluate_case
+from segcal.metrics import evaluate_case, evaluate_heads, pool_cases
 from segcal.report import write_report
 from segcal.stats import to_frame
 
@@ -168,10 +168,8 @@ def test_class_names_are_read_from_nnunet(tmp_path: Path) -> None:
     assert found.info.structures == ("Anterior", "Posterior")
     regions = {"labels": {"background": 0, "whole": [1, 2], "core": [2]}}
     (probs / "dataset.json").write_text(json.dumps(regions))
-    again = audit_predictions({"net": probs}, labels, tmp_path / "out", overwrite=True).networks[
-        "net"
-    ]
-    assert again.info.structures == ("class 1", "class 2")
+    with pytest.raises(PathError, match=r"has 3 maps, but dataset.json names 2 regions"):
+        audit_predictions({"net": probs}, labels, tmp_path / "out", overwrite=True)
 
 
 def test_ignored_labels_and_skipped_cases(tmp_path: Path) -> None:
@@ -407,3 +405,20 @@ def test_a_case_is_measured_again_if_a_file_or_an_option_changed(tmp_path: Path)
     os.utime(path, ns=(1, 1))
     run(2)
     assert len(calls) == 3
+
+
+def test_kept_results_of_sigmoid_heads_are_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    heads = {"whole": (1, 2), "core": (2,)}
+    probs, target = rng.random((2, 4, 5, 6), np.float32), rng.integers(0, 3, (4, 5, 6))
+    kept = KeptCase(tmp_path / "kept.npz", "key")
+    first = kept.measure(lambda: (evaluate_heads(probs, target, 1.0, case="a", heads=heads), {}))
+    second = kept.measure(lambda: pytest.fail("it was measured again"))
+    assert [repr(r) for r in first[0].rows] == [repr(r) for r in second[0].rows]
+    assert list(second[0].heads) == ["whole", "core"]
+    for head, result in first[0].heads.items():
+        for region, each in result.statistics.items():
+            same = second[0].heads[head].statistics[region].state()
+            assert all(np.array_equal(array, same[name]) for name, array in each.state().items())
+    pooled = [pool_cases([result]) for result, _ in (first, second)]
+    assert [repr(r) for r in pooled[0]] == [repr(r) for r in pooled[1]]

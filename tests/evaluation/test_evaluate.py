@@ -24,7 +24,7 @@ from segcal.evaluation import (
     read_evaluation,
     write_evaluation,
 )
-from segcal.evaluation.finished_run import predicted_cases
+from segcal.evaluation.run_cases import predicted_cases
 from segcal.metrics import CalibrationBins, evaluate_case
 from segcal.stats import collect
 from segcal.training import train
@@ -260,7 +260,7 @@ def test_an_unconfident_network_does_not_warn_of_a_second_softmax(
         for case in predicted_cases(*arguments):
             yield replace(case, probs=case.probs * 0 + 1 / len(case.probs))
 
-    monkeypatch.setattr("segcal.evaluation.finished_run.predicted_cases", uniform)
+    monkeypatch.setattr("segcal.evaluation.run_evaluation.predicted_cases", uniform)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = evaluate_run(copied)

@@ -167,11 +167,18 @@ def test_training_scans_are_named(
         assert run_cli(monkeypatch, "predict", run, *images) == 0
         (line,) = capfd.readouterr().err.splitlines()
         assert "8 of these scans (" in line
-        assert " and 5 more)" in line
+        assert ", …)" in line
     options = ("--labels", place / "own" / "labels", "--out", tmp_path / "audit")
     assert run_cli(monkeypatch, "audit", "--probs", tmp_path / "maps", *options) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert "8 of these scans" in line
+    # A fit names the scans of the training alone: validation scans are what it should be given.
+    trained = len(dataset.part("train"))
+    options = ("--probs", tmp_path / "maps", "--labels", place / "own" / "labels", "--out")
+    for command in (["calibrate"], ["assure", "fit"]):
+        assert run_cli(monkeypatch, *command, *options, tmp_path / "fit.json", "--overwrite") == 0
+        err = capfd.readouterr().err
+        assert f"trained on {trained} of these scans" in err
 
 
 def test_an_external_evaluation_is_reused(run: Path, place: Path, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ class Browser:
             ["bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}', program,
              "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
              "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
-             "--disable-extensions", "--remote-debugging-pipe",
+             "--disable-extensions", "--disable-component-update", "--disable-sync",
+             "--remote-debugging-pipe",
              f"--user-data-dir={self._home}", "about:blank"],
             pass_fds=keep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
@@ -86,6 +87,10 @@ class Browser:
             self.errors.append(params["entry"]["text"])
         elif name == "Page.javascriptDialogOpening":
             self.errors.append(f"dialog: {params['message']}")
+            # It stops the page until it is closed. The answer is recorded as an event is.
+            close = {"id": 0, "method": "Page.handleJavaScriptDialog", "params": {"accept": False}}
+            message = json.dumps({**close, "sessionId": self._session})
+            os.write(self._write, message.encode() + b"\0")
         elif name == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 

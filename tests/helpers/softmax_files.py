@@ -1,5 +1,6 @@
 """Folders of predictions in every format, with labels, on a grid whose axes all differ."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,29 @@ def write_prediction(folder: Path, name: str, form: str, array: Any) -> None:
     elif form == "classes":
         for k, part in enumerate(array):
             write_nifti(folder / f"{name}_class{k}.nii.gz", part)
+
+
+# Overlapping regions of the three classes of `blobs`, as nnU-Net declares them.
+REGIONS = {"whole": (1, 2), "right": (2,)}
+
+
+def write_regions(
+    folder: Path, cases: int = 6, logits: bool = False, declare: bool = True, **blob: Any
+) -> Path:
+    """nnU-Net's output with regions: one sigmoid map each, and dataset.json beside them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(cases):
+        array = region_probs(i, **blob)
+        array = np.log(array / (1 - array)) if logits else array
+        write_prediction(folder, f"case_{i:03d}", "nnunet", array.astype(np.float32))
+    labels = {"background": 0, "whole": [1, 2], "right": 2}
+    if declare:
+        content = {"labels": labels, "regions_class_order": [1, 2]}
+        (folder / "dataset.json").write_text(json.dumps(content))
+    return folder
+
+
+def region_probs(index: int, **blob: Any) -> Any:
+    """(2, *S) in (0, 1): P(whole) and P(right) of the softmax of `blobs`."""
+    p = softmax(blobs(index, **blob)[0])
+    return np.clip([p[1] + p[2], p[2]], 1e-6, 1 - 1e-6)

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helpers.posthoc_samples import blobs, softmax
-from helpers.softmax_files import write_labels, write_nifti, write_prediction
+from helpers.softmax_files import write_labels, write_nifti, write_prediction, write_regions
 from segcal.cli import app
 from segcal.posthoc import load_calibrator
 
@@ -212,9 +212,33 @@ def test_a_fold_without_softmax_is_skipped_unless_requested(results: Path) -> No
     rejected("fold_1/validation", "calibrate", results, "--fold", 1, "--overwrite")
 
 
-def test_regions_are_rejected(results: Path) -> None:
-    write_dataset(results, whole=[1, 2])
-    rejected("was trained with regions", "calibrate", results)
+@pytest.mark.parametrize("average", ["probs", "logits"])
+def test_regions(results: Path, tmp_path: Path, average: str) -> None:
+    """Of a region-based training: a sigmoid of its own for each region, label maps by order."""
+    for fold in (0, 1):
+        shutil.rmtree(results / f"fold_{fold}")
+    write_regions(results / "fold_0" / "validation", declare=False)
+    one, two = (write_regions(tmp_path / f"x{too}", 2, too_sure=too) for too in (3, 2))
+    shutil.copy(one / "dataset.json", results)
+    out = tmp_path / "calibrated"
+    text = run(
+        "calibrate", results, "--predictions", one, "--predictions", two, "--out", out,
+        "--average", average, "--folds", 2,
+    )  # fmt: skip
+    assert "whole: temperature 2." in text
+    assert f"{out}: 2 cases" in text
+    calibrator = load_calibrator(results / "segcal_temperature.json")
+    values = [np.load(folder / "case_001.npz")["probabilities"] for folder in (one, two)]
+    if average == "probs":
+        wanted = np.mean([calibrator.transform(p, from_probs=True) for p in values], axis=0)
+    else:
+        wanted = calibrator.transform(np.mean([np.log(p / (1 - p)) for p in values], axis=0))
+    found = np.load(out / "case_001.npz")["probabilities"]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    labels = nib.load(out / "case_001.nii.gz").get_fdata().T
+    painted = np.where(found[1] > 0.5, 2, np.where(found[0] > 0.5, 1, 0))
+    np.testing.assert_array_equal(labels, painted)
+    assert {1, 2} <= set(np.unique(labels))
 
 
 def test_overwrite(results: Path, tmp_path: Path) -> None:

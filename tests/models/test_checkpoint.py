@@ -32,7 +32,7 @@ class Evil:
 
 def test_invalid_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "best.pt"
-    with pytest.raises(PathError, match=r"best\.pt: does not exist"):
+    with pytest.raises(PathError, match=r"best\.pt: cannot be read"):
         load_model(path)
     torch.save({"format": "segcal-checkpoint", "version": 1, "x": Evil()}, path)
     with pytest.raises(PathError, match=r"best\.pt: is damaged or not safe"):

@@ -1,13 +1,11 @@
 """One study for most tests of the report: two datasets, two seeds, a failure, unusual names."""
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from helpers.chromium import Browser, find_browser
 from helpers.studies import ACDC, CE, L2, LS, MAX, NACL, TEMPERED, Recipe, make_study
 from segcal.report import Context, write_report
 from segcal.study import read_study
@@ -46,16 +44,6 @@ def tiny(_tiny: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def page(study: Path) -> Path:
     return write_report(study)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    program = find_browser()
-    if program is None:
-        pytest.skip("no Chromium found: install one, or set SEGCAL_BROWSER to its program")
-    browser = Browser(program)
-    yield browser
-    browser.close()
 
 
 @pytest.fixture(scope="session")

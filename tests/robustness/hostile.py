@@ -1,168 +1,133 @@
 """Run commands on files of which one is damaged or hostile, and classify how they end.
 
-python tests/robustness/hostile.py --trials 2000
+python tests/robustness/hostile.py --trials 2000 [--first 0] [--out results.json]
 
-Each trial copies a small working example, changes one file and runs one command in this process,
-whose memory is limited. Allowed are success and one line that names a problem; a traceback, more
-than 30 s of computing, or a file written outside the output folder is a failure.
+Each trial copies a small working example, changes one file and runs one command in a fork of this
+process. Allowed are success and one line that names a problem. A traceback, 30 s of computing,
+2 GiB of memory, an executed payload, or a file written outside the output folder is a failure.
 """
 
 import argparse
-import contextlib
-import gzip
-import io
 import json
-import os
 import random
-import resource
 import shutil
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
-SECONDS = 30
-BYTES = 6 * 2**30  # of address space: torch alone reserves more than two thirds of it
-ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
-)
-# A dict whose key is a tuple of two equal tuples of two equal tuples …
-TUPLES = (
-    b"\x80\x02}("
-    + b")"
-    + b"".join(b"q" + bytes([i]) + b"h" + bytes([i]) + b"\x86" for i in range(1, 60))
-    + b"K\x01u."
-)
-CONTENTS = [
-    b"", b"\0" * 64, b"[" * 100_000, b'{"a":' * 50_000, b"null", b"[]", b"{}", b"0", b'"text"',
-    ALIASES.encode(), TUPLES, b"a: 1\na: 2\n", b"PK\x03\x04" + b"\xff" * 60, b"\xff\xfe\x00",
-    b"&a [*a]", b"1e999", b"- " * 20_000, gzip.compress(b"\0" * 400),
+from mutations import CANARY, mutate
+from trials import built_world, fork, limit_memory
+from world import FORMATS, call
+
+SECONDS, WALL_SECONDS = 30, 150
+BYTES = 2 * 2**30
+ADDRESS_SPACE = 8 * 2**30  # protects the machine; torch alone reserves several GB
+# Command; the files of which one is changed; the files and folders that it may write.
+COMMANDS = [
+    ("data check set", "set/*.* set/cases/*/*", ""),
+    ("data check set --figure out.png", "set/cases/*/*", "out.png"),
+    ("train --config config.yaml --out out --set epochs=1", "config.yaml", "out"),
+    ("train --data set --out run --resume --set epochs=2", "run/*", "run"),
+    ("train --config config.yaml --out out --epochs 1", "set/*.* set/cases/*/*", "out"),
+    ("evaluate run --overwrite", "run/* set/*.* set/cases/*/*", "run"),
+    ("evaluate run", "run/evaluation.json run/cases.csv", "run"),
+    ("evaluate run --data other", "other/*.* other/cases/*/*", "run"),
+    ("evaluate run --calibrator cal.json --overwrite", "cal.json", "run"),
+    ("rank study/cases.csv --out out --missing worst", "study/cases.csv", "out"),
+    ("report study --out out", "study/*.* study/runs/**/*.*", "out"),
+    ("audit --probs nnunet --labels labels --out out", "nnunet/* labels/*", "out"),
+    ("apply cal.json --probs nnunet --out out", "cal.json nnunet/*", "out"),
+    ("apply cal.json --probs npy --out out", "npy/*", "out"),
+    ("apply cal.json --probs nifti --out out", "nifti/*", "out"),
+    ("nnunet apply cal.json --predictions nnunet --out out", "cal.json nnunet/*", "out"),
+    ("calibrate --probs nnunet --labels labels --out out.json", "nnunet/* labels/*", "out.json"),
+    ("calibrate --probs nifti --labels labels --out out.json", "nifti/*", "out.json"),
+    ("calibrate run --folds 0 --out out.json", "run/*.* set/cases/*/*", "out.json"),
+    ("assure fit --probs fit --labels fit_labels --out out.json", "fit/*", "out.json"),
+    ("assure apply assurance.json --probs nnunet --out out", "assurance.json nnunet/*", "out"),
+    ("assure check assurance.json --probs nnunet --labels labels --out out",
+     "assurance.json labels/*", "out"),
+    ("assure apply assurance.json --probs nnunet --out out --masks dice", "assurance.json", "out"),
+    ("predict run --input scans/nii.gz/images --out out", "run/*.* scans/nii.gz/images/*", "out"),
+    ("predict run --input scans/nii.gz/images --out predicted --output labels",
+     "predicted/predict.json", "predicted"),
+    ("benchmark plan.yaml --out out --data toy=set --dry-run", "plan.yaml set/*.*", "out"),
+    ("prepare folder --source scans/nii.gz --out out --workers 1 --splits parts.csv",
+     "parts.csv", "out"),
+    ("prepare folder --source scans/nii.gz --out out --workers 1 --splits large/splits.json",
+     "large/splits.json", "out"),
+    ("prepare folder --source scans/nii.gz --out out --workers 1 --group groups.csv "
+     "--leave-out-group a", "groups.csv", "out"),
+    *(
+        (f"prepare folder --source scans/{form} --out out --workers 1", f"scans/{form}/**/*", "out")
+        for form in (name.replace(" ", "_") for name in FORMATS)
+    ),
+    *(
+        (f"predict run --input scans/{form}/images --out out --output labels",
+         f"scans/{form}/images/**/*", "out")
+        for form in (name.replace(" ", "_") for name in FORMATS)
+    ),
 ]  # fmt: skip
 
 
-def build(root: Path) -> None:
-    """A prepared set, a run with its evaluation, a study, predictions and a calibrator."""
-    from helpers.runs import phantom, settings
-    from helpers.softmax_files import write_labels, write_predictions
-    from helpers.studies import ACDC, METHODS, Recipe, make_study
-    from segcal.training import train
-
-    phantom(root / "set", cases=8, slices=4, size=32)
-    train(settings(root / "set", epochs=1), root / "run")
-    make_study(root / "study", Recipe(METHODS[:2], (ACDC,), cases=3, shape=(3, 24, 24)))
-    write_labels(root / "labels", 3)
-    write_predictions(root / "nnunet", "nnunet", 3)
-    write_predictions(root / "nifti", "nifti", 3)
-    (root / "plan.yaml").write_text(
-        "datasets: {toy: {}}\nmethods: {ce: {loss: ce}}\ntrain: {epochs: 1}\n"
-    )
-    call(root, "calibrate", "--probs", "nnunet", "--labels", "labels", "--out", "cal.json")
-    call(root, "evaluate", "run")
-
-
-# Command, and the files of which one is changed.
-COMMANDS = [
-    ("data check set", "set/*.* set/cases/*/*"),
-    ("train --data set --out run --resume --set epochs=2", "run/*"),
-    ("evaluate run --overwrite", "run/* set/*.* set/cases/*/*"),
-    ("evaluate run", "run/evaluation.json run/cases.csv"),
-    ("rank study/cases.csv --out out --missing worst", "study/cases.csv"),
-    ("report study --out out", "study/*.* study/runs/**/*.*"),
-    ("audit --probs nnunet --labels labels --out out", "nnunet/* labels/*"),
-    ("audit --probs nifti --labels labels --out out", "nifti/*"),
-    ("apply cal.json --probs nnunet --out out", "cal.json nnunet/*"),
-    ("calibrate --probs nifti --labels labels --out out.json", "nifti/*"),
-    ("benchmark plan.yaml --out out --data toy=set --dry-run", "plan.yaml"),
-]
-
-
-def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Hostile content, flipped bits, a cut, or a doubled or removed part."""
-    kind = rng.randrange(5)
-    if kind == 0 or not data:
-        return rng.choice(CONTENTS)
-    changed = bytearray(data)
-    if kind == 1:
-        for _ in range(rng.randint(1, 8)):
-            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-        return bytes(changed)
-    if kind == 2:
-        return data[: rng.randrange(len(data))]
-    first, last = sorted(rng.randrange(len(data) + 1) for _ in range(2))
-    return data[:last] + data[first:] if kind == 3 else data[:first] + data[last:]
-
-
-def call(folder: Path, *arguments: str) -> tuple[str, str]:
-    """How a command ended ("ok", "refused" or "failure"), and what it printed last."""
-    import typer
-
-    from segcal.cli import app
-
-    printed, before = io.StringIO(), Path.cwd()
-    os.chdir(folder)
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            app(list(arguments), standalone_mode=False)
-        return "ok", printed.getvalue()[-400:]
-    except (typer.Exit, SystemExit) as stop:
-        code = getattr(stop, "exit_code", getattr(stop, "code", 0))
-        return ("refused" if code else "ok"), printed.getvalue()[-400:]
-    except (ValueError, TypeError, OSError, ImportError) as error:  # printed as one line
-        return "refused", f"{type(error).__name__}: {error}"
-    except BaseException:
-        return "failure", traceback.format_exc()
-    finally:
-        os.chdir(before)
-
-
 def trial(world: Path, seed: int) -> dict[str, object]:
+    """Change one file by chance, run one command, and judge."""
     rng = random.Random(seed)
-    arguments, patterns = (text.split() for text in COMMANDS[seed % len(COMMANDS)])
-    with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(temporary) / "world"
+    command, patterns, outputs = COMMANDS[seed % len(COMMANDS)]
+    with tempfile.TemporaryDirectory(prefix="segcal-trial-") as temporary:
+        root = Path(temporary)
+        copy, answer = root / "world", root / "answer"
+        (root / "tmp").mkdir()
         shutil.copytree(world, copy)
-        files = sorted(p for pattern in patterns for p in copy.glob(pattern) if p.is_file())
-        victim = rng.choice(files)
-        victim.write_bytes(mutate(victim.read_bytes(), rng))
-        allowed = {"run", "out", "out.json", "study"}
+        files = {p for pattern in patterns.split() for p in copy.glob(pattern) if p.is_file()}
+        victim = rng.choice(sorted(files))
+        victim.write_bytes(mutate(victim, victim.read_bytes(), rng))
         before = {p: p.stat().st_mtime_ns for p in copy.rglob("*") if p.is_file()}
-        start = time.process_time()
-        outcome, text = call(copy, *arguments)
-        seconds = time.process_time() - start
+
+        def action() -> int:
+            tempfile.tempdir = str(root / "tmp")
+            limit_memory(ADDRESS_SPACE)
+            answer.write_text(json.dumps(call(copy, *command.split())))
+            return 0
+
+        ended = fork(action, WALL_SECONDS)
+        outcome, text = "failure", f"ended with {ended.code}"
+        if ended.code == 0:
+            outcome, text = json.loads(answer.read_text())
         written = [
-            str(p.relative_to(copy))
-            for p in copy.rglob("*")
+            str(p.relative_to(root))
+            for p in root.rglob("*")
             if p.is_file()
             and before.get(p) != p.stat().st_mtime_ns
-            and p.relative_to(copy).parts[0] not in allowed
+            and p not in (answer, victim)
+            and p.name != ".verified.json"
+            and p.relative_to(root).parts[1] not in outputs.split()
         ]
-    if seconds > SECONDS:
-        outcome, text = "failure", f"took {seconds:.0f} s"
-    if written:
-        outcome, text = "failure", f"wrote {written}"
-    name = str(victim.relative_to(copy))
+        problems = [
+            *([f"executed {CANARY}"] if list(root.rglob(CANARY)) else []),
+            *([f"wrote {written}"] if written else []),
+            *([f"computed {ended.cpu_seconds:.0f} s"] if ended.cpu_seconds > SECONDS else []),
+            *([f"needed {ended.peak_bytes >> 20} MiB"] if ended.peak_bytes > BYTES else []),
+        ]
+    if problems:
+        outcome, text = "failure", f"{'; '.join(problems)}; {text}"
     return {
-        "seed": seed, "command": arguments[0], "file": name, "outcome": outcome,
-        "seconds": seconds, "text": text,
+        "seed": seed, "command": command, "file": str(victim.relative_to(copy)), "text": text,
+        "outcome": outcome, "seconds": ended.cpu_seconds, "peak_mib": ended.peak_bytes >> 20,
     }  # fmt: skip
 
 
-def run(trials: int, first: int = 0, say: Callable[[str], None] = print) -> list[dict[str, object]]:
+def run(trials: int, first: int = 0, out: Path | None = None) -> list[dict[str, object]]:
     """All trials; failures are printed."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     results = []
-    with tempfile.TemporaryDirectory() as temporary:
-        world = Path(temporary) / "world"
-        world.mkdir()
-        build(world)
-        resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    with built_world() as world:
         for seed in range(first, first + trials):
             results.append(trial(world, seed))
             if results[-1]["outcome"] == "failure":
-                say(json.dumps(results[-1], indent=1))
+                print(json.dumps(results[-1], indent=1), flush=True)
+            if out is not None:
+                out.write_text(json.dumps(results))
     return results
 
 
@@ -172,17 +137,15 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    results = run(options.trials, options.first)
-    if options.out is not None:
-        options.out.write_text(json.dumps(results))
-    counts = Counter((str(r["command"]), str(r["outcome"])) for r in results)
-    for (command, outcome), number in sorted(counts.items()):
-        print(f"{command:10} {outcome:8} {number}")
-    print(f"longest: {max(float(str(r['seconds'])) for r in results):.1f} s")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"peak memory: {peak:.2f} GiB")
-    sys.exit(any(r["outcome"] == "failure" for r in results))
+    results = run(options.trials, options.first, options.out)
+    counts = Counter((Path(str(r["file"])).suffix, str(r["outcome"])) for r in results)
+    for (ending, outcome), number in sorted(counts.items()):
+        print(f"{ending:8} {outcome:8} {number}")
+    print(f"longest: {max(float(str(r['seconds'])) for r in results):.1f} s of computing")
+    print(f"peak memory: {max(int(str(r['peak_mib'])) for r in results)} MiB")
+    failures = sum(r["outcome"] == "failure" for r in results)
+    print(f"{len(results)} trials, {failures} failures")
+    sys.exit(failures > 0)
 
 
 if __name__ == "__main__":

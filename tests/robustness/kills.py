@@ -1,119 +1,126 @@
 """Kill commands at every change of the file system, run them again, and compare the results.
 
-python tests/robustness/kills.py [--every 1]
+python tests/robustness/kills.py [--every 1] [--only train evaluate …]
 
-Each trial is a fork of this process: the command runs until its N-th change of a file or folder
-(open for writing, rename, remove, mkdir, …), gets SIGKILL, and is then run again to the end. The
-second run must succeed, give the same content as a run that was not killed, and leave no drafts.
+Each trial is a fork of this process: the command runs until the N-th change of a file or folder
+(open for writing, rename, remove, mkdir, …) by itself or by its workers. Then the process that
+makes the change, or the one that was started by the user, gets SIGKILL, and the command is run
+again to the end. The second run must succeed, give the same content as a run that was not killed,
+leave no drafts and no processes, and change nothing outside its output.
 """
 
 import argparse
 import contextlib
+import ctypes
 import hashlib
 import io
+import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from trials import HERE, built_world, fork
 
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
-# Command; what the second start adds; files whose content must not depend on the kill.
+ORPHAN_S = 20.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command; what the second start adds; files whose content must not depend on the kill.
+
+    `outputs` are the files and folders that it may change.
+    """
+
+    text: str
+    again: str = ""
+    files: str = ""
+    outputs: str = "out"
+
+
+FILE = "out.json"
+FILES = "--probs nnunet --labels labels"
 COMMANDS = {
-    "prepare": (
+    "prepare": Command(
         "prepare phantom --out out --cases 8 --slices 4 --size 32 --workers 1",
-        "",
-        "out/dataset.yaml out/splits.json",
+        files="out/dataset.yaml out/splits.json",
     ),
-    "train": ("train --config config.yaml --out out", "--resume", "out/last.pt"),
-    "evaluate": ("evaluate run --overwrite", "", "run/cases.csv"),
-    "predict": ("predict run --input images --out out", "", "out/*_labels.nii.gz"),
-    "calibrate": ("calibrate --probs nnunet --labels labels --out out.json", "--overwrite", ""),
-    "apply": ("apply cal.json --probs nnunet --out out", "--overwrite", "out/*.npz"),
-    "audit": ("audit --probs nnunet --labels labels --out out", "--overwrite", "out/cases.csv"),
-    "rank": ("rank study/cases.csv --out out --missing worst", "", "out/ranks.csv"),
-    "report": ("report study --out out", "", "out/tables/*.csv"),
-    "benchmark": (
-        "benchmark plan.yaml --out out --data toy=set --no-report",
-        "--resume",
-        "out/cases.csv",
+    "prepare_folder": Command(
+        "prepare folder --source scans/nii.gz --out out --workers 2", files="out/dataset.yaml"
     ),
+    "data_check": Command("data check set --figure out.png", outputs="out.png"),
+    "train": Command("train --config config.yaml --out out", "--resume", "out/last.pt"),
+    "train_folds": Command(
+        "train --config config.yaml --out out --folds 0,1", "--resume", "out/*/last.pt"
+    ),
+    "evaluate": Command("evaluate run --overwrite", "", "run/cases.csv", "run"),
+    "evaluate_external": Command(
+        "evaluate run --data other --overwrite", "", "run/external/*/cases.csv", "run"
+    ),
+    "evaluate_several": Command("evaluate run run2 --out out", "--overwrite", "out/cases.csv"),
+    "predict": Command(
+        "predict run --input scans/nii.gz/images --out out --to both", "", "out/*.n*"
+    ),
+    "calibrate": Command(f"calibrate {FILES} --out out.json", "--overwrite", FILE, FILE),
+    "calibrate_run": Command(
+        "calibrate run --folds 0", "--overwrite", "run/calibrator_*.json", "run"
+    ),
+    "apply": Command("apply cal.json --probs nnunet --out out", "--overwrite", "out/*.npz"),
+    "audit": Command(f"audit {FILES} --out out", "--overwrite", "out/cases.csv"),
+    "assure_fit": Command(
+        "assure fit --probs fit --labels fit_labels --out out.json",
+        "--overwrite",
+        "out.json",
+        "out.json",
+    ),
+    "assure_fit_run": Command(
+        "assure fit --run held_out --out out.json", "--overwrite", FILE, FILE
+    ),
+    "assure_apply": Command(
+        "assure apply assurance.json --probs nnunet --out out --masks dice,outer",
+        "--overwrite",
+        "out/*.csv out/*/*.nii.gz",
+    ),
+    "assure_check": Command(
+        f"assure check assurance.json {FILES} --out out", "--overwrite", "out/*.csv"
+    ),
+    "nnunet_apply": Command(
+        "nnunet apply cal.json --predictions nnunet --out out", "--overwrite", "out/*.npz"
+    ),
+    "rank": Command("rank study/cases.csv --out out --missing worst", "", "out/ranks.csv"),
+    "report": Command("report study --out out", "", "out/tables/*.csv"),
+    "benchmark": Command(
+        "benchmark plan.yaml --out out --data toy=set --jobs 2", "--resume", "out/cases.csv"
+    ),
+    "demo": Command("demo --quick --out out --jobs 2 --no-report", "", "out/study/cases.csv"),
 }
 
 
-def build(root: Path) -> None:
-    from hostile import build as build_world
+def run(folder: Path, arguments: list[str], number: int, victim: str) -> int:
+    """A command in a child; its exit code, with what it printed if it fails.
 
-    build_world(root)
-    config = (root / "run" / "config.yaml").read_text().replace(str(root) + "/", "")
-    (root / "config.yaml").write_text(config.replace("epochs: 1", "epochs: 2"))
-    (root / "images").mkdir()
-    import nibabel as nib
-
-    for number in range(2):
-        voxels = np.random.default_rng(number).normal(size=(32, 32, 4)).astype(np.float32)
-        nib.save(nib.Nifti1Image(voxels, np.eye(4)), root / "images" / f"case{number}.nii.gz")
-    (root / "plan.yaml").write_text(
-        "datasets: {toy: {}}\nmethods: {ce: {loss: ce}}\nmetrics: [dsc, ece]\n"
-        "train: {epochs: 1, batch_size: 4, precision: '32',\n"
-        "        model: {name: unet, options: {filters: [4, 8], pools: [2]}}}\n"
-    )
-
-
-def fork(action: Callable[[], int]) -> int:
-    """The exit status of `action` in a child; -9 if it was killed."""
-    child = os.fork()
-    if child == 0:
-        code = 97
-        try:
-            code = action()
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def watch(folder: Path, last: int | None, count_file: Path | None = None) -> None:
-    """Count changes below `folder`; kill this process at number `last`."""
-    changes = 0
-    writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-    owner = os.getpid()
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal changes
-        if event == "open":
-            flags = arguments[2]
-            if not (isinstance(flags, int) and flags & writing) or not arguments[0]:
-                return
-        elif event not in CHANGES:
-            return
-        if os.getpid() != owner or str(folder) not in os.path.abspath(str(arguments[0])):
-            return
-        changes += 1
-        if count_file is not None:
-            os.pwrite(counter, changes.to_bytes(8, "little"), 0)
-        if changes == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    counter = os.open(count_file, os.O_RDWR | os.O_CREAT) if count_file is not None else -1
-    sys.addaudithook(hook)
-
-
-def run(folder: Path, arguments: list[str], last: int | None, count: Path | None) -> int:
-    """A command in a child; its exit code, with what it printed if it fails."""
+    Changes are counted in the file `count` beside `folder`; `number` -1 does not watch.
+    """
 
     def action() -> int:
+        from watched.sitecustomize import watch
+
         import segcal.cli
 
         os.chdir(folder)
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder.parent / "tmp")
         printed = io.StringIO()
         sys.argv = ["segcal", *arguments]
-        if last is not None or count is not None:
-            watch(folder, last, count)
+        if number >= 0:
+            counter, own = str(folder.parent / "count"), os.getpid()
+            watch(str(folder.parent) + os.sep, counter, number, victim, own)
+            settings = f"{folder.parent}{os.sep}:{counter}:{number}:{victim}:{own}"
+            os.environ["SEGCAL_KILL"] = settings
         try:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
                 segcal.cli.run()
@@ -127,11 +134,25 @@ def run(folder: Path, arguments: list[str], last: int | None, count: Path | None
             return 98
         return 0
 
-    return fork(action)
+    return fork(action).code
+
+
+def orphans() -> bool:
+    """Whether a process outlives its command; it becomes a child of this one."""
+    deadline = time.monotonic() + ORPHAN_S
+    while True:
+        try:
+            found, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if not found:
+            if time.monotonic() > deadline:
+                return True
+            time.sleep(0.02)
 
 
 def contents(folder: Path, patterns: list[str]) -> dict[str, str]:
-    """Hashes; of checkpoints only the weights count."""
+    """Hashes; of checkpoints only the weights count, of JSON not the times and names of runs."""
     import torch
 
     found = {}
@@ -140,8 +161,18 @@ def contents(folder: Path, patterns: list[str]) -> dict[str, str]:
         if path.suffix == ".pt":
             model = torch.load(path, weights_only=True)["model"]
             data = b"".join(tensor.numpy().tobytes() for tensor in model.values())
+        elif path.suffix == ".npz":  # the time of each member is stored with it
+            with np.load(path) as arrays:
+                data = b"".join(arrays[name].tobytes() for name in arrays)
+        elif path.name.endswith(".nii.gz"):
+            import gzip
+
+            data = gzip.decompress(data)
         elif path.name == "dataset.yaml":
             data = next(line for line in data.splitlines() if line.startswith(b"fingerprint"))
+        elif path.suffix == ".json":
+            content = json.loads(data)
+            data = repr({key: content[key] for key in content if key != "created"}).encode()
         found[str(path.relative_to(folder))] = hashlib.sha256(data).hexdigest()
     return found
 
@@ -150,34 +181,66 @@ def drafts(folder: Path) -> list[str]:
     return [str(p.relative_to(folder)) for p in folder.rglob(".partial-*")]
 
 
+def changed_outside(world: Path, copy: Path, outputs: str) -> list[str]:
+    """Files of `copy` that are new or changed, except the outputs and what verifies a set."""
+
+    def stamps(root: Path) -> dict[str, tuple[int, int]]:
+        files = (p for p in root.rglob("*") if p.is_file() and p.name != ".verified.json")
+        return {str(p.relative_to(root)): (p.stat().st_size, p.stat().st_mtime_ns) for p in files}
+
+    old, new = stamps(world), stamps(copy)
+    names = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    return sorted(n for n in names if Path(n).parts[0] not in outputs.split())
+
+
 def check(world: Path, name: str, every: int, offset: int = 0) -> tuple[int, list[str]]:
     """(kills, problems) of a command, killed at every `every`-th change."""
-    command, more, files = COMMANDS[name]
-    first, second, patterns = command.split(), f"{command} {more}".split(), files.split()
+    command = COMMANDS[name]
+    first, second = command.text.split(), f"{command.text} {command.again}".split()
+    patterns = command.files.split()
     problems, kills = [], 0
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        shutil.copytree(world, root / "plain")
-        count = root / "count"
-        code = run(root / "plain", first, None, count)
-        if code:
-            return 0, [f"{name}: exit code {code} without a kill"]
-        expected = contents(root / "plain", patterns)
+        copy, scratch, count = root / "copy", root / "tmp", root / "count"
+
+        def fresh() -> None:
+            for folder in (copy, scratch):
+                shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(world, copy)
+            scratch.mkdir()
+            count.unlink(missing_ok=True)
+
+        fresh()
+        usual = run(copy, first, 0, "self")
+        if usual not in (0, 1):
+            return 0, [f"{name}: exit code {usual} without a kill"]
+        expected = contents(copy, patterns)
+        if patterns and not expected:
+            return 0, [f"{name}: wrote no {command.files}"]
+        problems += [f"{name}: wrote {p}" for p in changed_outside(world, copy, command.outputs)]
         total = int.from_bytes(count.read_bytes(), "little")
         for last in range(1 + offset, total + 1, every):
-            copy = root / "copy"
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(world, copy)
-            killed = run(copy, first, last, None)
-            kills += killed == -signal.SIGKILL
-            code = run(copy, second, None, None)
-            where = f"{name}, killed at change {last} of {total}"
-            if code:
+            fresh()
+            victim = "self" if (last // every) % 2 else "launcher"
+            run(copy, first, last, victim)
+            kills += int.from_bytes(count.read_bytes(), "little") >= last
+            where = f"{name}, {victim} killed at change {last} of {total}"
+            if orphans():
+                problems.append(f"{where}: left a process")
+            code = run(copy, second, -1, "")
+            if code != usual:
                 problems.append(f"{where}: second start ended with {code}")
             elif contents(copy, patterns) != expected:
                 problems.append(f"{where}: other content")
             elif drafts(copy):
                 problems.append(f"{where}: left {drafts(copy)[0]}")
+            elif any(scratch.iterdir()):
+                problems.append(f"{where}: left {next(scratch.iterdir()).name} in TMPDIR")
+            problems += [
+                f"{where}: wrote {p}" for p in changed_outside(world, copy, command.outputs)
+            ]
+            if orphans():
+                problems.append(f"{where}: left a process after the second start")
     return kills, problems
 
 
@@ -187,25 +250,18 @@ def main() -> None:
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=list(COMMANDS))
     options = parser.parse_args()
-    here = Path(__file__).parent
-    sys.path[:0] = [str(here), str(here.parent)]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    import torch
-
-    import segcal.cli
-    import segcal.evaluation
-    import segcal.report
-    import segcal.training  # noqa: F401  all imports before the forks
-
-    torch.set_num_threads(1)
+    # The watcher is imported by worker processes when they start.
+    paths = [str(HERE / "watched"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
     failed = False
-    with tempfile.TemporaryDirectory() as temporary:
-        world = Path(temporary)
-        # In a child: torch's threads must not exist when this process forks.
-        assert fork(lambda: (build(world), 0)[1]) == 0
+    with built_world() as world:
         for name in options.only:
+            start = time.monotonic()
             kills, problems = check(world, name, options.every, options.offset)
-            print(f"{name}: {kills} kills, {len(problems)} problems", flush=True)
+            seconds = time.monotonic() - start
+            print(f"{name}: {kills} kills, {len(problems)} problems, {seconds:.0f} s", flush=True)
             for problem in problems:
                 print(f"  {problem}", flush=True)
             failed |= bool(problems)

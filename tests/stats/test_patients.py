@@ -112,3 +112,6 @@ def test_the_difference_of_other_patients() -> None:
     single = unpaired_difference(before, after[1:2])
     assert single[0] == pytest.approx(after["b1"] - before.mean())
     assert np.isnan(single[1:]).all()
+    for limit, known in ((39, True), (40, False)):
+        ends = unpaired_difference(before, after, min_patients=limit)[1:]
+        assert np.isfinite(ends).all() == known

@@ -69,7 +69,7 @@ def test_other_settings_data_and_cases_are_refused(run: Path) -> None:
 @pytest.mark.parametrize("content", ["{", "[]", '{"run_id": 3}'])
 def test_a_damaged_description_is_named(run: Path, content: str) -> None:
     (run / "run.json").write_text(content)
-    with pytest.raises(PathError, match=r"damaged run\.json"):
+    with pytest.raises(PathError, match=r"run\.json: is not the description"):
         read_run(run)
 
 

@@ -21,10 +21,11 @@ from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import Grid, Header, read_image, write_nifti
+from segcal.data import Grid, GridRecipe, Header, plan_grid, read_image, write_nifti
 from segcal.posthoc import BlockReader, Calibrator
 from segcal.predictions import SoftmaxFile, Unlabeled, name_file_in_errors
 from segcal.stats import Estimate
+from segcal.study import write_frame
 
 MaskKind: TypeAlias = Literal["argmax", "dice", "threshold", "inner", "outer"]
 MASKS: tuple[MaskKind, ...] = get_args(MaskKind)
@@ -146,7 +147,7 @@ def result_folder(out: Path, overwrite: bool) -> Iterator[Path]:
             raise PathError(out, "holds a result already", "pass --overwrite to replace it")
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_drafts(out.parent)
-    with atomic_path(out) as draft:
+    with atomic_path(out, replace=overwrite) as draft:
         draft.mkdir()
         yield draft
 
@@ -163,7 +164,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Rows with the same keys; NaN is empty."""
     import pandas as pd
 
-    pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g")
+    write_frame(path, pd.DataFrame(rows), float_format="%.6g")
 
 
 def _case_row(result: CaseResult) -> dict[str, object]:
@@ -258,10 +259,8 @@ def _labels(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[n
 def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:
     affine = np.eye(4) if header is None else header.affine
     spacing = (1.0, 1.0, 1.0) if header is None else header.spacing_mm
-    return Grid.model_validate(
-        {"original_shape": shape, "original_spacing_mm": spacing, "affine": affine.tolist(),
-         "resized_shape": shape, "start": (0, 0, 0), "shape": shape}
-    )  # fmt: skip
+    z, y, x = shape
+    return plan_grid((z, y, x), spacing, affine, GridRecipe())
 
 
 def _plane(

@@ -21,8 +21,7 @@ from segcal.assurance.factor import CRPS_LEVELS, crps, volume_pit, volume_quanti
 from segcal.assurance.histogram import EDGES, Floats
 from segcal.assurance.intervals import METHODS, Interval, plain_interval
 from segcal.assurance.model import Assurance, nanmean
-from segcal.assurance.reading import identify, read_labeled, units_of
-from segcal.assurance.summary import CaseSummary
+from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
 from segcal.core.errors import PathError
 from segcal.core.files import write_json
 from segcal.core.jobs import run_all

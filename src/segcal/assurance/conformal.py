@@ -115,8 +115,8 @@ def clopper_pearson(
 class Referral(NamedTuple):
     """Accept a case whose expected Dice is at least `limit`.
 
-    Among `accepted` patients of the fit `failures` had a worse Dice than asked for; the failure
-    rate is at most `bound` with the confidence asked for.
+    Among `accepted` patients of the fit `failures` had a worse Dice than required; the failure
+    rate is at most `bound` with the required confidence.
     """
 
     limit: float

@@ -35,8 +35,7 @@ from segcal.assurance.model import (
     group_of,
     nanmean,
 )
-from segcal.assurance.reading import identify, read_labeled, units_of
-from segcal.assurance.summary import CaseSummary
+from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
 from segcal.core.errors import PathError
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from segcal.assurance.conformal import Referral
 from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, plain_interval
 from segcal.assurance.summary import CaseSummary
-from segcal.core.documents import read_json
-from segcal.core.errors import PathError
-from segcal.core.files import write_text
+from segcal.core.documents import read_model
+from segcal.core.files import make_parent, write_text
 from segcal.posthoc import Calibrator, calibrator_from
 from segcal.stats import Estimate
 
@@ -116,13 +115,16 @@ class Assurance(Part):
 
     def save(self, path: Path) -> None:
         """Write the file, completely or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_parent(path)
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def own_calibrator(self) -> Calibrator | None:
         """The calibrator that the file contains."""
-        content = self.calibrator
-        return None if content is None else calibrator_from(content, Path("assurance.json"))
+        if self.calibrator is None:
+            return None
+        found = calibrator_from(self.calibrator, Path("assurance.json"))
+        assert isinstance(found, Calibrator)  # those of sigmoid heads are refused by the fit
+        return found
 
     def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval:
         """The volume interval of structure `s`; NaN if the fit does not support one."""
@@ -182,16 +184,7 @@ def group_of(statistic: str) -> str:
 def load_assurance(path: Path) -> Assurance:
     """Read a file that `segcal assure fit` wrote, or raise a PathError."""
     remedy = "give a file that `segcal assure fit` wrote"
-    try:
-        found = Assurance.model_validate(read_json(path))
-        if found.calibrator is not None:
-            calibrator_from(found.calibrator, path)
-    except FileNotFoundError as error:
-        raise PathError(path, "does not exist", remedy) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise PathError(path, f"is not valid ({where}: {first['msg']})", remedy) from error
-    except (OSError, ValueError) as error:
-        raise PathError(path, "is damaged or not an assurance file", remedy) from error
+    found = read_model(path, Assurance, "an assurance file", remedy)
+    if found.calibrator is not None:
+        calibrator_from(found.calibrator, path)
     return found

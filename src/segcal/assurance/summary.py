@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 
 from segcal.assurance.histogram import BINS, Floats, Ints, ProbHistogram, bin_index
 from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
+from segcal.core.files import file_sha256
 from segcal.posthoc import BlockReader, Calibrator
-from segcal.predictions import IGNORED
+from segcal.predictions import IGNORED, Pair, Pairs, name_file_in_errors
+from segcal.stats import patients_of
 
 
 @dataclass(frozen=True)
@@ -150,3 +153,28 @@ def _features(
         out[f"shape: log extent {axis}"] = float(np.log(length))
         out[f"shape: log spacing {axis}"] = float(np.log(step))
     return out
+
+
+def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
+    """Read and count a scan with labels."""
+    case = pair.load()
+    with name_file_in_errors(pair.softmax.path):
+        return summarize(
+            case.values, case.target, case.spacing_mm,
+            calibrator=calibrator, image=case.image, name=pair.name,
+        )  # fmt: skip
+
+
+def units_of(pairs: Pairs, patient: str | Mapping[str, str] | None) -> NDArray[np.str_]:
+    """The patient of each scan; without a pattern or a table, each scan is one patient."""
+    found = patients_of(pairs.names, patient) if isinstance(patient, str) else patient or {}
+    return np.array([found.get(name, name) for name in pairs.names])
+
+
+def identify(pair: Pair) -> tuple[str, str]:
+    """What tells that two scans are one: the probabilities, or the name and the labels."""
+    labels = sorted(pair.label.iterdir()) if pair.label.is_dir() else [pair.label]
+    of_probs, of_labels = (
+        "-".join(map(file_sha256, paths)) for paths in (pair.softmax.paths, labels)
+    )
+    return of_probs, f"{pair.name}-{of_labels}"

@@ -23,6 +23,7 @@ from segcal.study import (
     VERSION,
     Candidate,
     Dataset,
+    Hypothesis,
     Method,
     Run,
     Study,
@@ -45,7 +46,8 @@ class BenchmarkStudy:
     """The tasks of a study and their results; `write` updates its folder.
 
     `options` were chosen out of `chosen_from`, for each method with a grid. `reference_late`: the
-    plan named its reference after runs had been evaluated. `finished` is the study as `rank` read
+    plan named its reference after runs had been evaluated. `hypotheses` are those of the plan, with
+    metrics as the rows name them. `finished` is the study as `rank` read
     it, `ranks` the content of ranks.csv, or None and the reason in `not_ranked`.
     """
 
@@ -59,6 +61,7 @@ class BenchmarkStudy:
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     chosen_from: dict[str, tuple[Candidate, ...]] = field(default_factory=dict)
     reference_late: bool = False
+    hypotheses: tuple[Hypothesis, ...] = ()
     ranks: pd.DataFrame | None = None
     not_ranked: str = ""
     finished: Study | None = None
@@ -122,6 +125,7 @@ class BenchmarkStudy:
             methods=(*map(self._method, plan.methods), *calibrated),
             runs=tuple(map(self._run, self.tasks.values())),
             reference_late=self.reference_late,
+            hypotheses=self.hypotheses,
             environment=self._environment(),
             **{key: getattr(plan, key) for key in shared},
         )
@@ -213,17 +217,24 @@ def _describe(name: str, title: str, dataset: PreparedDataset, part: str) -> Dat
     )
 
 
-def named_late(plan: Plan, study: Path) -> bool:
-    """Whether the plan names another reference than before although results exist.
+def named_late(plan: Plan, study: Path) -> tuple[bool, tuple[Hypothesis, ...]]:
+    """Whether the plan named its reference, and each hypothesis, after results existed.
 
-    A reference that was named late stays so, until another one is named before there are results.
+    What was named late stays so.
     """
-    if plan.reference is None:
-        return False
     try:
         before = read_study_file(study / STUDY)
     except (OSError, ValueError):  # none was written yet
         before = None
-    if before is not None and before.reference == plan.reference:
-        return bool(before.reference_late)
-    return any(study.glob(f"runs/*/*/*/{CASES}"))
+    evaluated = any(study.glob(f"runs/*/*/*/{CASES}"))
+    late = plan.reference is not None and evaluated
+    known: dict[Hypothesis, bool] = {}
+    if before is not None:
+        if before.reference == plan.reference:
+            late = bool(before.reference_late)
+        known = {h.model_copy(update={"late": False}): h.late for h in before.hypotheses}
+    hypotheses = []
+    for each in plan.hypotheses:
+        named = each.model_copy(update={"metric": row_metric(each.metric, plan.evaluation)})
+        hypotheses.append(named.model_copy(update={"late": known.get(named, evaluated)}))
+    return late, tuple(hypotheses)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -19,16 +18,18 @@ from segcal.config import (
     RegionName,
     Section,
     TrainConfig,
+    Unique,
     check_config,
     check_section,
     merge,
     put_overrides,
     read_yaml,
 )
+from segcal.core.checks import did_you_mean
 from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
 from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats import ranked_methods
-from segcal.study import MethodGroup, Table
+from segcal.study import Hypothesis, MethodGroup, Table
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -80,28 +81,30 @@ class Plan(Section):
         train: settings of `segcal train` for all runs.
         evaluation: settings of `segcal evaluate`.
         region, metrics: what the tables and ranks show.
-        posthoc: calibrators with which each run is also evaluated.
+        posthoc: calibrators with which each run is also evaluated; "auto" chooses one for each.
         keep: the weights to keep once a run is evaluated.
         reference: the method that the report compares with the others.
         published: published numbers to print beside the study's; see `StudyFile`.
         groups: how the report presents groups of methods.
+        hypotheses: claims about two methods, each with the rule that decides it.
     """
 
     title: str = "Study"
     note: str = ""
     datasets: Annotated[dict[str, DatasetPlan], Field(min_length=1)]
     methods: Annotated[dict[str, MethodPlan], Field(min_length=1)]
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), Unique] = (0,)
     train: Settings = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
     region: RegionName = DEFAULT_REGION
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("dsc", "hd95", "ece", "cece")
     posthoc: tuple[str, ...] = ()
     keep: Literal["all", "best", "none"] = "best"
-    tables: tuple[Table, ...] = ("main", "classes", "ablation", "priors")
+    tables: Annotated[tuple[Table, ...], Unique] = ("main", "classes", "ablation", "priors")
     reference: str | None = None
     published: str | None = None
     groups: dict[str, MethodGroup] = Field(default_factory=dict)
+    hypotheses: tuple[Hypothesis, ...] = ()
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -112,10 +115,6 @@ class Plan(Section):
                 if not _FOLDER_NAME.fullmatch(name):
                     allowed = "names of folders, of letters, digits and . _ + -"
                     raise ValueError(f"has `{name}` in `{kind}`, which must be {allowed}")
-        for key in ("seeds", "tables"):
-            values = getattr(self, key)
-            if len(set(values)) < len(values):
-                raise ValueError(f"has a value twice in `{key}`")
         if self.region not in self.evaluation.regions:
             raise ValueError(f"has region {self.region}, which `evaluation.regions` leaves out")
         return self
@@ -151,7 +150,8 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_posthoc(self) -> Self:
         for name in self.posthoc:
-            _find("posthoc", name, CALIBRATORS.get)
+            if name != "auto":
+                _find("posthoc", name, CALIBRATORS.get)
             for calibrated in (calibrated_name(method, name) for method in self.methods):
                 if calibrated in self.methods:
                     raise ValueError(f"has method `{calibrated}`, a name that `posthoc` uses")
@@ -169,12 +169,28 @@ class Plan(Section):
         name, ranked = self.reference, ranked_methods(self.method_groups)
         if name is None or name in ranked:
             return self
-        hint = ""
         if name in self.method_groups:
             hint = f": group {self.method_groups[name]} is not ranked"
-        elif near := get_close_matches(name, ranked, n=1):
-            hint = f"; did you mean `{near[0]}`?"
+        else:
+            hint = f".{did_you_mean(name, ranked)}"
         raise ValueError(f"has `{name}` in `reference`, which is none of {', '.join(ranked)}{hint}")
+
+    @model_validator(mode="after")
+    def _check_hypotheses(self) -> Self:
+        for number, each in enumerate(self.hypotheses, start=1):
+            where = f"has in hypothesis {number} (`{each.claim}`)"
+            if get_metric(each.metric).better is None:
+                raise ValueError(f"{where} the descriptive metric `{each.metric}`")
+            known: dict[str, tuple[Iterable[str], Collection[str]]] = {
+                "method": ([each.method, each.other], self.method_groups),
+                "dataset": (each.datasets, self.datasets),
+                "region": ([each.region], self.evaluation.regions),
+            }
+            for kind, (names, allowed) in known.items():
+                for name in names:
+                    if name not in allowed:
+                        raise ValueError(f"{where} `{name}`, which is no {kind} of the plan")
+        return self
 
     @property
     def method_groups(self) -> dict[str, str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -26,9 +25,8 @@ from segcal.benchmark.task_matrix import (
 )
 from segcal.benchmark.tasks import Result, Task, log_of
 from segcal.core.checks import check_choice, check_int, require
-from segcal.core.errors import PathError
-from segcal.core.files import PARTIAL, write_text
-from segcal.core.locks import LOCK, folder_lock
+from segcal.core.files import write_text
+from segcal.core.locks import folder_lock, holds_work
 from segcal.core.signals import sigterm_as_interrupt
 from segcal.study import Candidate, read_evaluation, training_seconds
 
@@ -80,11 +78,12 @@ def run_benchmark(
         from segcal.benchmark.ray_launcher import run_ray
 
         launch = partial(run_ray, jobs=jobs, retries=retries, address=address)
-    with _locked(folder, resume), sigterm_as_interrupt():
+    holds_work(folder, ("plan.yaml",), "study", resume=resume)
+    with folder_lock(folder), sigterm_as_interrupt():
         check_existing_runs(possible_tasks(plan), folder)
         write_text(folder / "plan.yaml", to_yaml(plan))
         study = BenchmarkStudy(folder.resolve(), plan, kind, datasets, external)
-        study.reference_late = named_late(plan, folder)
+        study.reference_late, study.hypotheses = named_late(plan, folder)
         with StudyProgress(study.folder, sum(counts(plan).values()), silent=silent) as progress:
             _Benchmark(study, launch, progress).run(first)
         if study.done():
@@ -235,20 +234,3 @@ def describe_choice(best: Candidate, judged: Iterable[Candidate]) -> str:
     same = [slug(one.options) for one in others if f"{one.val_dsc:.4f}" == score]
     tie = f"; {' and '.join(same)} scored the same to four digits" if same else ""
     return f"chose {slug(best.options)} by validation DSC {score}{tie}"
-
-
-@contextmanager
-def _locked(folder: Path, resume: bool) -> Iterator[None]:
-    """Create the folder and lock it; other files in it, or a study without `resume`, raise."""
-    if folder.exists() and not folder.is_dir():
-        raise PathError(folder, "is a file, not a folder", "choose another --out")
-    existing = []
-    if folder.is_dir():
-        existing = [p for p in folder.iterdir() if p.name != LOCK and PARTIAL not in p.name]
-    if existing and not (folder / "plan.yaml").is_file():
-        raise PathError(folder, "holds files but no study", "choose another --out")
-    if existing and not resume:
-        remedy = "continue it with --resume, or choose another --out"
-        raise PathError(folder, "is not empty", remedy)
-    with folder_lock(folder):
-        yield

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -26,7 +27,7 @@ from segcal.benchmark.run_status import (
 )
 from segcal.config import EvaluationConfig, Section, TrainConfig
 from segcal.metrics import DEFAULT_REGION
-from segcal.study import read_evaluation
+from segcal.study import Evaluation, read_evaluation
 
 
 class Task(Section):
@@ -133,7 +134,6 @@ def _attempt(function: Callable[[], dict[str, float]]) -> Result:
 
 
 def _train_and_evaluate(task: Task, study: Path) -> dict[str, float]:
-    from segcal.evaluation import evaluate_run
     from segcal.training import train
 
     folder = study / task.folder
@@ -141,40 +141,38 @@ def _train_and_evaluate(task: Task, study: Path) -> dict[str, float]:
         train(task.config, folder, resume=True)
     evaluation = read_evaluation(folder, task.split) if is_evaluated(task, study) else None
     if evaluation is None:
-        evaluation = evaluate_run(
-            folder, split=task.split, config=task.evaluation, data=task.config.data.path,
-            name=task.run, method=task.method, dataset=task.dataset, raw=True, overwrite=True,
-        )  # fmt: skip
+        evaluation = _evaluate(task, study, task, split=task.split)
     _evaluate_external(task, study, task)
     means = evaluation.means(task.region)
     return {name: means[name] for name in ("dsc", "ece") if name in means}
 
 
 def _calibrate(task: Task, study: Path, name: str) -> dict[str, float]:
-    from segcal.evaluation import evaluate_run
-
     calibrated = task.calibrated(name)
     if not is_calibrated(task, study, name):
-        evaluate_run(
-            study / task.folder, calibrator=name, out=study / calibrated.folder,
-            config=task.evaluation, data=task.config.data.path, name=calibrated.run,
-            method=calibrated.method, dataset=calibrated.dataset, overwrite=True,
-        )  # fmt: skip
+        out = study / calibrated.folder
+        _evaluate(task, study, calibrated, calibrator=name, out=out)
     _evaluate_external(task, study, calibrated, name)
     return {}
 
 
 def _evaluate_external(task: Task, study: Path, shown: Task, calibrator: str | None = None) -> None:
     """Evaluate the run of `task` on its external sets; `shown` is the run in the tables."""
+    run, out = study / task.folder, study / shown.folder
+    for name in [name for name in task.external if not is_evaluated_on(name, shown, study, run)]:
+        other = {"data": task.external[name], "dataset": name}
+        _evaluate(task, study, shown, calibrator=calibrator, out=out, **other)
+
+
+def _evaluate(task: Task, study: Path, shown: Task, **options: Any) -> Evaluation:
+    """Evaluate the run of `task` under the names of `shown`."""
     from segcal.evaluation import evaluate_run
 
-    run = study / task.folder
-    for name in [name for name in task.external if not is_evaluated_on(name, shown, study, run)]:
-        evaluate_run(
-            run, calibrator=calibrator, out=study / shown.folder, data=task.external[name],
-            config=task.evaluation, name=shown.run, method=shown.method, dataset=name,
-            raw=True, overwrite=True,
-        )  # fmt: skip
+    names = {"name": shown.run, "method": shown.method, "dataset": shown.dataset}
+    options = {"data": task.config.data.path, **names, **options}
+    return evaluate_run(
+        study / task.folder, config=task.evaluation, raw=True, overwrite=True, **options
+    )
 
 
 def log_of(study: Path, task: Task) -> Path:

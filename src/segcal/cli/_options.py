@@ -6,13 +6,30 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from segcal.core.text import first_few
+
 Logits = Annotated[Path | None, typer.Option(help="Folder of logits.")]
 Probs = Annotated[Path | None, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
 Labels = Annotated[Path, typer.Option(help="Folder of label maps with the names of the cases.")]
 Images = Annotated[Path | None, typer.Option(help="Folder of images with the names of the cases.")]
 AxisOrder = Literal["auto", "zyx", "xyz"]
 Axes = Annotated[AxisOrder, typer.Option(help="Axis order of plain arrays.")]
+OptionalLabels = Annotated[Path | None, typer.Option(help="Folder of label maps of the cases.")]
+Runs = Annotated[
+    list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
+]
+Classes = Annotated[
+    str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
+]
+Report = Annotated[bool, typer.Option(help="Write the report at the end.")]
 IgnoreLabel = Annotated[int | None, typer.Option(help="Label of voxels to ignore.")]
+Heads = Annotated[
+    str | None,
+    typer.Option(
+        help="Sigmoid outputs: the labels of each, such as 'whole tumor=1+2+3,core=2+3'. Default: "
+        "the regions in nnU-Net's dataset.json beside the predictions."
+    ),
+]
 Method = Annotated[
     str,
     typer.Option(
@@ -61,6 +78,16 @@ def workers(jobs: int, launcher: str, address: str | None) -> int:
     return RayJobs(jobs, address) if launcher == "ray" else jobs
 
 
+def split_names(text: str | None) -> list[str] | None:
+    """Names that are separated by commas."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def warn(line: str) -> None:
+    """Print a line on stderr."""
+    typer.echo(f"segcal: {line}", err=True)
+
+
 def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
     """The folder, and whether it holds probabilities."""
     if (logits is None) == (probs is None):
@@ -68,11 +95,26 @@ def one_folder(logits: Path | None, probs: Path | None) -> tuple[Path, bool]:
     return (logits, False) if logits is not None else (Path(str(probs)), True)
 
 
+def given_heads(text: str | None) -> dict[str, tuple[int, ...]] | None:
+    """The value of --heads."""
+    from segcal.core.heads import parse_heads
+
+    return None if text is None else parse_heads(text)
+
+
 def warn_unused(unused: Sequence[str]) -> None:
     """A warning about label maps without a prediction."""
     if unused:
-        shown = ", ".join(unused[:3]) + (", …" if len(unused) > 3 else "")
-        typer.echo(f"{len(unused)} label maps without a prediction are skipped ({shown})", err=True)
+        warn(f"{len(unused)} label maps without a prediction are skipped ({first_few(unused)})")
+
+
+def warn_seen(cases: Sequence[str], fitting: bool = False) -> None:
+    """A warning about predictions of scans that a network was trained (or validated) on."""
+    if cases:
+        used = "trained" if fitting else "trained or validated"
+        effect = "a fit on them is too optimistic" if fitting else "results on them are optimistic"
+        scans = f"{len(cases)} of these scans ({first_few(cases)})"
+        warn(f"a network was {used} on {scans}; {effect}")
 
 
 def number(value: float | None) -> str:
@@ -85,4 +127,4 @@ def print_table(table: Any) -> None:
     from rich.console import Console
 
     console = Console()
-    (console if console.is_terminal else Console(width=200)).print(table)
+    (console if console.is_terminal else Console(width=1000)).print(table)

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segcal.cli import _options as opt
+from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, show_progress
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(help="A file that `segcal assure fit` wrote.")]
-Labels = Annotated[Path | None, typer.Option(help="Folder of label maps.")]
 Run = Annotated[Path | None, typer.Option(help="A run, in place of --probs and --labels.")]
 
 
@@ -33,7 +32,7 @@ def _share(text: str) -> typer.models.OptionInfo:
 def fit(
     out: Annotated[Path, typer.Option(help="File to write (JSON).")],
     probs: opt.Probs = None,
-    labels: Labels = None,
+    labels: opt.OptionalLabels = None,
     run: Run = None,
     images: opt.Images = None,
     calibrator: Annotated[
@@ -43,9 +42,7 @@ def fit(
     risk: Annotated[float, _share("Share that outer masks miss, or inner masks add.")] = 0.1,
     min_dice: Annotated[float, _share("A mean Dice below it is a failure.")] = 0.7,
     max_failures: Annotated[float, _share("Failure rate among accepted scans.")] = 0.1,
-    classes: Annotated[
-        str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
-    ] = None,
+    classes: opt.Classes = None,
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
@@ -64,9 +61,8 @@ def fit(
         show_progress() as progress,
         _pairs(run, "val", probs, labels, images, axes, ignore_label, progress) as (pairs, known),
     ):
-        given = None if classes is None else [part.strip() for part in classes.split(",")]
         found = fit_assurance(
-            pairs, class_names(pairs.folder, pairs.num_classes, given),
+            pairs, class_names(pairs.folder, pairs.num_classes, opt.split_names(classes)),
             calibrator=_calibrator(calibrator, pairs, progress), coverage=coverage, risk=risk,
             min_dice=min_dice, max_failures=max_failures, patient=patient or known, jobs=jobs,
             progress=progress,
@@ -94,6 +90,8 @@ def _pairs(
     axes: opt.AxisOrder, ignore_label: int | None, progress: ProgressCallback,
 ) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
     """Predictions with labels, and the patients of a run."""
+    from segcal.core.errors import PathError
+    from segcal.evaluation import seen_cases
     from segcal.predictions import find_pairs
 
     if (run is None) == (probs is None) or (probs is None) != (labels is None):
@@ -101,28 +99,37 @@ def _pairs(
     if run is None and probs is not None and labels is not None:
         pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
         opt.warn_unused(pairs.unused)
+        parts = ["train"] if split == "val" else ["train", "val"]
+        opt.warn_seen(seen_cases(pairs, parts), fitting=split == "val")
+        if pairs.heads:
+            problem = "holds overlapping regions (sigmoid outputs)"
+            raise PathError(probs, problem, "give probabilities of exclusive classes")
         yield pairs, None
         return
     from segcal.data import IGNORED
     from segcal.evaluation import export_predictions
 
-    with TemporaryDirectory() as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         patients = export_predictions(str(run), split, folder, progress=progress)
-        yield (
-            find_pairs(folder / "probs", folder / "labels", images, ignore_label=IGNORED),
-            patients,
-        )
+        pairs = find_pairs(folder / "probs", folder / "labels", images, ignore_label=IGNORED)
+        try:
+            yield pairs, patients
+        except ValueError as error:  # the user knows the run, not its temporary files
+            text = str(error).replace(f"{pairs.folder}/", f"{run}: case ")
+            raise ValueError(text.replace(str(pairs.folder), str(run))) from error
 
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":
     from segcal.assurance import fit_calibrator
-    from segcal.posthoc import CALIBRATORS, load_calibrator
+    from segcal.posthoc import CALIBRATORS, Calibrator, load_calibrator
 
     if text == "none":
         return None
     if Path(text).suffix == ".json":
-        return load_calibrator(text)
+        found = load_calibrator(text)
+        if not isinstance(found, Calibrator):
+            raise ValueError(f"--calibrator {text}: is a calibrator of overlapping regions")
+        return found
     try:
         CALIBRATORS.get(text)
     except ValueError as error:
@@ -153,14 +160,13 @@ def apply(
 
     assurance = load_assurance(file)
     scans = find_unlabeled(probs, images, axes=axes)
-    kinds = [kind.strip() for kind in masks.split(",") if kind.strip()]
     with show_progress() as progress:
         results = apply_assurance(
-            assurance, scans, out, masks=kinds,  # type: ignore[arg-type]
+            assurance, scans, out, masks=opt.split_names(masks) or (),  # type: ignore[arg-type]
             jobs=jobs, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if any(scan.header is None for scan in scans):
-        typer.echo("no file states a voxel size: 1 mm is assumed", err=True)
+        opt.warn("no file states a voxel size: 1 mm is assumed")
     page = write_applied_page(out, assurance, results)
     counts = [f"{sum(r.status == s for r in results)} {s}" for s in ("accept", "refer", "no rule")]
     typer.echo(f"{out}: {len(results)} scans: {', '.join(counts)}")
@@ -172,7 +178,7 @@ def check(
     file: File,
     out: Annotated[Path, typer.Option(help="Folder for tables and the page.")],
     probs: opt.Probs = None,
-    labels: Labels = None,
+    labels: opt.OptionalLabels = None,
     run: Run = None,
     images: opt.Images = None,
     patient: opt.Patient = None,

@@ -19,9 +19,7 @@ def audit(
     images: opt.Images = None,
     name: Annotated[str | None, typer.Option(help="Name of the network.")] = None,
     dataset: Annotated[str, typer.Option(help="Name of the data.")] = "audit",
-    classes: Annotated[
-        str | None, typer.Option(help="Names of the classes, background first: background,RV,MYO.")
-    ] = None,
+    classes: opt.Classes = None,
     region: Annotated[
         str, typer.Option(help="Where the report reads calibration; all regions are measured.")
     ] = "predicted",
@@ -33,6 +31,7 @@ def audit(
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
     jobs: opt.Jobs = 1,
     launcher: opt.Launcher = "local",
     address: opt.Address = None,
@@ -47,8 +46,8 @@ def audit(
         audited = audit_predictions(
             networks, labels, out,
             images=images, dataset=dataset, region=region, logits=logits, axes=axes,
-            classes=None if classes is None else [part.strip() for part in classes.split(",")],
-            ignore_label=ignore_label, patient=patient,
+            classes=opt.split_names(classes), ignore_label=ignore_label,
+            heads=opt.given_heads(heads), patient=patient,
             jobs=opt.workers(jobs, launcher, address), overwrite=overwrite, progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
@@ -56,11 +55,8 @@ def audit(
         line = f"{audited.reused} cases were measured before the last audit was stopped"
         typer.echo(f"segcal: {line}; they are reused", err=True)
     if not audited.has_spacing:
-        typer.echo("no file states a voxel size: distances are in voxels", err=True)
-    if audited.seen:
-        shown = ", ".join(audited.seen[:3]) + (", …" if len(audited.seen) > 3 else "")
-        line = f"a network was trained or validated on {len(audited.seen)} of these scans ({shown})"
-        typer.echo(f"segcal: {line}; results on them are optimistic", err=True)
+        opt.warn("no file states a voxel size: distances are in voxels")
+    opt.warn_seen(audited.seen)
     # Imported here, so that matplotlib takes no memory while cases are measured.
     from segcal.report import Context, network_verdicts, stated_confidence, write_report
     from segcal.study import read_study
@@ -73,6 +69,6 @@ def audit(
     typer.echo(f"report: {page}")
     violations = check_rules(audited.networks, rules)
     for line in violations:
-        typer.echo(f"segcal: FAILED {line}", err=True)
+        opt.warn(f"FAILED {line}")
     if violations:
         raise typer.Exit(1)

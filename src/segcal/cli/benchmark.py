@@ -35,7 +35,7 @@ def benchmark(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the plan and list its runs only.")
     ] = False,
-    report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
+    report: opt.Report = True,
 ) -> None:
     """Run a study: datasets × methods × seeds, trained, evaluated, ranked and reported."""
     from segcal.benchmark import list_runs, load_plan, run_benchmark
@@ -52,7 +52,7 @@ def benchmark(
             resume=resume,
         )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo(f"segcal: {out}: stopped; continue with --resume", err=True)
+        opt.warn(f"{out}: stopped; continue with --resume")
         raise typer.Exit(130) from None
     finish(study, report)
 
@@ -66,7 +66,7 @@ def finish(study: Any, report: bool) -> None:
 
             typer.echo(f"report: {write_report(study.finished)}")
     for run, error in study.failed.items():
-        typer.echo(f"segcal: {run} failed: {error}", err=True)
+        opt.warn(f"{run} failed: {error}")
     if study.failed:
         raise typer.Exit(1)
 

@@ -19,9 +19,7 @@ def calibrate(
         Path | None,
         typer.Argument(help="A run or a folder of folds: fits on their validation cases."),
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(help="Folder of label maps with the names of the cases.")
-    ] = None,
+    labels: opt.OptionalLabels = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File of the calibrator. Default: RUN/calibrator_METHOD.json."),
@@ -44,6 +42,10 @@ def calibrate(
     ] = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="One calibrator for all sigmoid outputs.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option(help="The prepared set of RUN, if it has moved.")
     ] = None,
@@ -58,7 +60,7 @@ def calibrate(
 
     The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
     """
-    from segcal.evaluation import calibrator_path, fit_pairs, fit_run
+    from segcal.evaluation import calibrator_path, fit_pairs, fit_run, seen_cases
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
@@ -67,7 +69,7 @@ def calibrate(
         make_calibrator(method, **options)
     fit: dict[str, Any] = {
         "region": region, "balance": balance, "folds": folds,
-        "max_voxels": max_voxels, "seed": seed, "options": options,
+        "max_voxels": max_voxels, "seed": seed, "options": options, "shared": shared,
         **({"patient": patient} if patient else {}),
     }  # fmt: skip
     workers = opt.workers(jobs, launcher, address)
@@ -81,15 +83,18 @@ def calibrate(
         with show_progress() as progress:
             fitted = fit_run(
                 run, method, data=data, device=device, jobs=jobs, progress=progress,
-                say=lambda line: typer.echo(f"segcal: {line}", err=True), **fit,
+                say=opt.warn, **fit,
             )  # fmt: skip
     else:
         if labels is None or out is None:
             raise ValueError("give a RUN, or --probs or --logits with --labels and --out")
         folder, from_probs = opt.one_folder(logits, probs)
         check_not_existing([out], overwrite)
-        pairs = find_pairs(folder, labels, axes=axes, ignore_label=ignore_label)
+        pairs = find_pairs(
+            folder, labels, axes=axes, ignore_label=ignore_label, heads=opt.given_heads(heads)
+        )
         opt.warn_unused(pairs.unused)
+        opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         with show_progress() as progress:
             fitted = fit_pairs(
                 pairs,
@@ -125,8 +130,9 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         f"({report.used:,} sampled), NLL {report.nll_before:.4f} → {report.nll_after:.4f}"
     )
     params = calibrator.params()
-    if list(params) == ["temperature"]:
-        typer.echo(f"temperature {params['temperature']:.4f}")
+    if calibrator.method == "temperature":
+        for name, each in (params if "temperature" not in params else {"": params}).items():
+            typer.echo(f"{name}{name and ': '}temperature {each['temperature']:.4f}")
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)
     for line in fitted.choice.lines() if fitted.choice is not None else ():

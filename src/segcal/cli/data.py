@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from segcal.cli import _options as opt
+
 app = typer.Typer(no_args_is_help=True, help="Inspect a prepared set.")
 
 
@@ -32,7 +34,7 @@ def check(
         for title, value in report.summary:
             typer.echo(f"{title:<{width}}  {value}")
         for problem in at_most(list(report.problems)):
-            typer.echo(f"segcal: {problem}", err=True)
+            opt.warn(problem)
         valid = [case.name for case in report.cases]
         if figure is not None and valid:
             try:

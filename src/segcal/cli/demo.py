@@ -5,6 +5,13 @@ from typing import Annotated
 
 import typer
 
+from segcal.cli import _options as opt
+
+_NEXT = """Next, with your own data:
+  segcal audit --probs PREDICTIONS --labels LABELS --out audit      can this network be trusted?
+  segcal calibrate --probs PREDICTIONS --labels LABELS --out t.json  would a temperature help?
+  segcal prepare folder --source SCANS --out data && segcal train --data data --out run"""
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder; run again to continue.")] = Path("segcal-demo"),
@@ -14,7 +21,7 @@ def demo(
     jobs: Annotated[
         int | None, typer.Option(help="Runs at a time; by default one per GPU or core.")
     ] = None,
-    report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
+    report: opt.Report = True,
 ) -> None:
     """Compare five losses on generated data with known true probabilities; takes minutes."""
     from segcal.benchmark import prepare_demo, run_demo
@@ -27,6 +34,7 @@ def demo(
             prepare_demo(out, quick=quick, progress=step)
         study = run_demo(out, quick=quick, jobs=jobs)
     except KeyboardInterrupt:
-        typer.echo(f"segcal: {out}: stopped; run the same command again to continue", err=True)
+        opt.warn(f"{out}: stopped; run the same command again to continue")
         raise typer.Exit(130) from None
     finish(study, report)
+    typer.echo(_NEXT)

@@ -10,9 +10,7 @@ from segcal.core.progress import show_progress
 
 
 def evaluate(
-    run: Annotated[
-        list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
-    ],
+    run: opt.Runs,
     split: Annotated[
         str | None,
         typer.Option(help="train, val or test. Default: test, or all cases of an external set."),
@@ -67,8 +65,7 @@ def evaluate(
     with show_progress() as step:
         evaluation = evaluate_run(
             run, split=split, config=config, data=data, calibrator=calibrator, raw=raw, out=out,
-            device=device, jobs=jobs, overwrite=overwrite, progress=step,
-            say=lambda text: typer.echo(f"segcal: {text}", err=True),
+            device=device, jobs=jobs, overwrite=overwrite, progress=step, say=opt.warn,
         )  # fmt: skip
     if evaluation.reused:
         typer.echo(f"{evaluation.path('evaluation.json')}: is up to date and was reused")
@@ -101,7 +98,8 @@ def _show(evaluation: Any) -> None:
     grid = Table("region", "ECE", "CECE", "signed gap", "Brier", "NLL")
     for region in info.regions:
         metrics = ("ece", "cece", "signed_gap", "brier", "nll")
-        grid.add_row(region, *(mean(metric, "all", region) for metric in metrics))
+        means = evaluation.means(region)
+        grid.add_row(region, *(opt.number(means.get(metric)) for metric in metrics))
     opt.print_table(grid)
     undefined = f"{sum(info.undefined.values())} undefined values are left out"
     typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")

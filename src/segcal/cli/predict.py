@@ -10,9 +10,7 @@ from segcal.core.progress import show_progress
 
 
 def predict(
-    run: Annotated[
-        list[Path], typer.Argument(help="A run, several to average, or a folder of folds.")
-    ],
+    run: opt.Runs,
     source: Annotated[Path, typer.Option("--input", help="Folder of images.")],
     out: Annotated[Path, typer.Option(help="Folder for the maps.")],
     output: Annotated[
@@ -38,8 +36,7 @@ def predict(
         report = predict_volumes(
             run, source, out, outputs=output or OUTPUTS, to=to, checkpoint=checkpoint,
             flips=list(flips), average=average, calibrator=calibrator, raw=raw,
-            device=device, overwrite=overwrite, progress=step,
-            warn=lambda line: typer.echo(f"segcal: {line}", err=True),
+            device=device, overwrite=overwrite, progress=step, warn=opt.warn,
         )  # fmt: skip
     kept = f"; {len(report.kept)} scans were predicted before" if report.kept else ""
     state = f"calibrated by {report.calibrator}" if report.calibrator else "not calibrated"

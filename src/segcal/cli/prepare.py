@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 from typer.core import TyperGroup
 
+from segcal.cli import _options as opt
 from segcal.core.progress import show_progress
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def prepare(
                 group=group, leave_out_group=leave_out_group, progress=progress,
             )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo("segcal: interrupted; run the same command again to continue", err=True)
+        opt.warn("interrupted; run the same command again to continue")
         raise typer.Exit(130) from None
     for line in report.lines():
         typer.echo(line)

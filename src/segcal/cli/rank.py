@@ -1,11 +1,13 @@
 """`segcal rank`: rank the methods of tables of cases."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from segcal.cli._frames import print_frame
+from segcal.cli import _options as opt
+
+Frame = Any  # pandas.DataFrame; pandas must not load with `segcal --help`
 
 
 def rank(
@@ -71,7 +73,7 @@ def rank(
     for name, each in ranking.tables.items():
         shown = ranking.ranks_by_dataset() if name == "sum_rank" else each
         hidden = [c for c in ("metrics", "region", "missing") if c in shown.columns]
-        print_frame(f"{name.replace('_', ' ')} ({where})", shown.drop(columns=hidden))
+        _print_frame(f"{name.replace('_', ' ')} ({where})", shown.drop(columns=hidden))
     typer.echo(
         f"{scores.total_undefined} values missing, undefined or infinite (policy: {missing})"
     )
@@ -80,3 +82,37 @@ def rank(
             f"Tests are against {ranking.best}, chosen as the best on the same {subjects}, which "
             "favors it."
         )
+
+
+def _print_frame(title: str, table: Frame) -> None:
+    """Print a table; columns `x_low` and `x_high` are shown with `x` as "22 [18, 27]"."""
+    from rich.table import Table
+
+    grid = Table(title=title, title_justify="left")
+    columns = _columns(table)
+    for name in columns:
+        grid.add_column(name, justify="left" if table[name].dtype.kind in "OTU" else "right")
+    for row in zip(*columns.values(), strict=True):
+        grid.add_row(*(cell.replace("[", r"\[") for cell in row))
+    opt.print_table(grid)
+
+
+def _columns(table: Frame) -> dict[str, list[str]]:
+    out = {}
+    for name in table.columns:
+        if name in ("low", "high") or name.endswith(("_low", "_high")):
+            continue
+        prefix = "" if name == "mean" else f"{name}_"  # the interval of `mean` is `low` and `high`
+        cells = [_text(value) for value in table[name]]
+        if f"{prefix}low" in table.columns:
+            low, high = (map(_text, table[f"{prefix}{end}"]) for end in ("low", "high"))
+            spans = zip(cells, low, high, strict=True)
+            cells = [f"{cell} [{a}, {b}]" if a else cell for cell, a, b in spans]
+        out[name] = cells
+    return out
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.4g}"
+    return str(value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from segcal.cli import _options as opt
 from segcal.core.errors import PathError
 from segcal.core.progress import show_progress
 
@@ -121,7 +122,7 @@ def train(
         for folder, settings in runs:
             run(settings, folder, resume=resume)
     except TrainingError as error:
-        typer.echo(f"segcal: {error}", err=True)
+        opt.warn(str(error))
         raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error
     close_process_group()
     if method is not None and is_first_process():

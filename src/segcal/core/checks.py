@@ -12,6 +12,8 @@ from numbers import Integral, Real
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
+from segcal.core.text import first_few
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -37,12 +39,21 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     allowed = list(choices)
     if isinstance(value, str) and value in allowed:
         return
-    near = get_close_matches(str(value), allowed, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
         f"Expected argument `{name}` to be one of {', '.join(map(repr, allowed))}, "
-        f"but got {value!r}.{hint}"
+        f"but got {value!r}.{did_you_mean(value, allowed)}"
     )
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """The end of a message that proposes the nearest known name; empty if none is near.
+
+    Example:
+        >>> did_you_mean("nalc", ["nacl", "ce"])
+        " Did you mean 'nacl'?"
+    """
+    near = get_close_matches(str(value), list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def check_number(
@@ -148,11 +159,10 @@ def check_labels(name: str, labels: Tensor, num_classes: int, ignore_index: int 
         invalid = invalid[invalid != ignore_index] if ignore_index is not None else invalid
         if invalid.numel():
             found = invalid.unique().tolist()  # type: ignore[no-untyped-call]
-            shown = ", ".join(map(str, found[:5])) + (", …" if len(found) > 5 else "")
             ignored = f" or {ignore_index} (ignored)" if ignore_index is not None else ""
             raise ValueError(
                 f"Expected argument `{name}` to hold labels 0 to {num_classes - 1}{ignored}, "
-                f"but got {shown}."
+                f"but got {first_few(found, 5)}."
             )
     return ignore_index is not None and low <= ignore_index <= high
 

@@ -3,10 +3,20 @@
 All problems of the content are ValueErrors with a reason of one line.
 """
 
+from __future__ import annotations
+
 import json
 import re
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from segcal.core.errors import PathError, read_errors
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+M = TypeVar("M", bound="BaseModel")
 
 _MAX_BYTES = 256 * 2**20
 _MAX_YAML_BYTES = 16 * 2**20
@@ -24,6 +34,34 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
+
+
+def read_model(path: Path, kind: type[M], what: str, remedy: str = "") -> M:
+    """The content of a JSON file as a pydantic model; a PathError says that it is not `what`."""
+    try:
+        with read_errors(path, remedy):
+            return kind.model_validate(read_json(path))
+    except PathError:
+        raise
+    except ValueError as error:  # pydantic's is one
+        raise PathError(path, f"is not {what} ({first_reason(error)})", remedy) from error
+
+
+def first_reason(error: ValueError) -> str:
+    """One line; of pydantic's errors the first."""
+    if hasattr(error, "errors"):
+        return invalid_key(error.errors()[0])
+    return " ".join(str(error).split())
+
+
+def invalid_key(error: Any) -> str:
+    """One of pydantic's errors in one line: the key, what is wrong, and what was given."""
+    where = ".".join(map(str, error["loc"]))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"`{where}` {message}" if where else message
+    given = textwrap.shorten(repr(error["input"]), 80)
+    return f"`{where}`: {message[:1].lower() + message[1:]}, but got {given}"
 
 
 def parse_yaml(text: str) -> Any:
@@ -64,7 +102,7 @@ def _count(value: Any, depth: int, known: dict[int, int]) -> int:
         parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_count(part, depth + 1, known) for part in parts)
     if known[id(value)] >= _MAX_VALUES:
-        raise ValueError(f"it stands for more than {_MAX_VALUES:,} values")
+        raise ValueError(f"it represents more than {_MAX_VALUES:,} values")
     return known[id(value)]
 
 

@@ -26,6 +26,15 @@ class LeakError(PathError):
     """Splits in which two parts share a patient or a scan."""
 
 
+@contextmanager
+def read_errors(path: Path, remedy: str = "check the path") -> Iterator[None]:
+    """Turn an OSError inside the block into a PathError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise PathError(path, f"cannot be read ({error.strerror or error})", remedy) from error
+
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -51,17 +60,10 @@ def write_errors(path: Path) -> Iterator[None]:
 
 def list_folder(folder: Path, option: str = "--source") -> list[Path]:
     """Visible entries of `folder` in name order, or a PathError that names it and the option."""
-    try:
+    with read_errors(folder, "check the permissions of the folder"):
+        if folder.is_file():
+            remedy = f"give the folder that holds it to {option}"
+            raise PathError(folder, "is a file, not a folder", remedy)
+        if not folder.is_dir():
+            raise PathError(folder, "does not exist", f"check the path given to {option}")
         return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
-    except FileNotFoundError as error:
-        raise PathError(folder, "does not exist", f"check the path given to {option}") from error
-    except NotADirectoryError as error:
-        raise PathError(
-            folder, "is a file, not a folder", f"give the folder that holds it to {option}"
-        ) from error
-    except OSError as error:
-        raise PathError(
-            folder,
-            f"cannot be read ({error.strerror})",
-            "check the permissions of the folder",
-        ) from error

@@ -6,11 +6,12 @@ import os
 import platform
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from segcal.core.errors import write_errors
+from segcal.core.errors import PathError, write_errors
 
 PARTIAL = ".partial-"
 _OLD = "old-"
@@ -23,7 +24,7 @@ def _draft_of(name: str) -> str:
 
 
 @contextmanager
-def atomic_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
+def atomic_path(path: Path, *, keep: Path | None = None, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path; it replaces `path` when the block succeeds and is removed otherwise.
 
     The caller writes a file or makes a folder there. A kill at any moment leaves the old content
@@ -32,13 +33,15 @@ def atomic_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
     Args:
         path: the final name.
         keep: if given, the file that `path` replaces is kept under this name.
+        replace: whether a folder may replace an existing one that is not empty; if not, of two
+            processes only the first succeeds.
     """
     partial = path.with_name(_draft_of(path.name))
     try:
         with write_errors(path):
             yield partial
             if partial.is_dir():
-                _replace_folder(partial, path)
+                _replace_folder(partial, path, replace)
             else:
                 _flush(partial)
                 if keep is not None and path.exists():
@@ -113,6 +116,31 @@ def remove_drafts(folder: Path) -> None:
             remove(path)
 
 
+def make_parent(path: Path) -> None:
+    """Make the folder of an output file, and remove drafts of killed processes from it."""
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_drafts(path.parent)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder that only this user can read.
+
+    It is removed at the end; what killed processes left is removed by the next call.
+    """
+    root, name = Path(tempfile.gettempdir()), "scratch-"
+    for path in root.glob(f"{PARTIAL}{_HOST}-*-{name}*"):
+        number = path.name.removeprefix(f"{PARTIAL}{_HOST}-").partition("-")[0]
+        if number.isdecimal() and not _runs(int(number)):
+            remove(path)
+    with (
+        write_errors(root),
+        tempfile.TemporaryDirectory(prefix=_draft_of(name), ignore_cleanup_errors=True) as folder,
+    ):
+        yield Path(folder)
+
+
 def _runs(process: int) -> bool:
     if os.name == "nt":
         return True  # os.kill would end it there
@@ -138,10 +166,22 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _replace_folder(new: Path, path: Path) -> None:
+def _replace_folder(new: Path, path: Path, replace: bool) -> None:
     """Two renames: an existing folder is moved aside, and restored if the second rename fails."""
     old = path.with_name(_draft_of(f"{_OLD}{path.name}"))
     existed = path.is_dir()
+    if not replace:
+        if existed:
+            with suppress(OSError):
+                path.rmdir()  # only if it is empty
+        try:
+            os.rename(new, path)  # refuses to replace a folder with content
+        except OSError as error:
+            if not path.is_dir():
+                raise
+            problem = "was written by another process in the meantime"
+            raise PathError(path, problem, "pass --overwrite, or choose another --out") from error
+        return
     if existed:
         os.rename(path, old)
     try:
@@ -156,8 +196,7 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 def _link(path: Path, name: Path) -> None:
     """Give the file a second name, replacing whatever had that name."""
-    spare = name.with_name(f"{PARTIAL}{name.name}")
-    spare.unlink(missing_ok=True)
+    spare = name.with_name(_draft_of(name.name))
     try:
         os.link(path, spare)
     except OSError:  # a file system without hard links: for a moment only `name` exists

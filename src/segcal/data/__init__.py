@@ -38,13 +38,12 @@ from segcal.data.formats import (
 from segcal.data.formats.arrays import npz_headers, open_npy, read_npz
 from segcal.data.formats.header import MAX_VOLUME_BYTES
 from segcal.data.formats.nifti import write_nifti
-from segcal.data.grid import IGNORED, Grid, GridRecipe
+from segcal.data.grid import IGNORED, Grid, GridRecipe, plan_grid
 from segcal.data.inference_input import Scan, check_scan, find_images, read_scan, scan_grids
 from segcal.data.info import DatasetInfo, Description
 from segcal.data.intensity import Intensity
 from segcal.data.orientation import (
     UNKNOWN,
-    TrainingSpace,
     axis_codes,
     grid_orientation,
     reorient,
@@ -57,6 +56,7 @@ from segcal.data.sources import SOURCES
 from segcal.data.sources.acdc import AcdcSource
 from segcal.data.sources.base import FileCase, Source, SourceCase
 from segcal.data.sources.brats import BratsSource
+from segcal.data.sources.dataset_json import read_dataset_json
 from segcal.data.sources.flare import FlareSource
 from segcal.data.sources.folder import FolderSource
 from segcal.data.sources.msd import MsdSource
@@ -74,13 +74,13 @@ __all__ = [
     "Case", "DatasetInfo", "Description", "FileCase", "FlareSource", "FolderSource", "Grid",
     "GridRecipe", "Header", "Intensity", "Loader", "MsdSource", "OriginalScans", "PatchDataset",
     "PhantomSource", "PreparedCase", "PreparedDataset", "ResidentLoader", "Scan", "SliceDataset",
-    "Source", "SourceCase", "Splits", "StreamLoader", "TrainingSpace", "at_most", "axis_codes",
+    "Source", "SourceCase", "Splits", "StreamLoader", "at_most", "axis_codes",
     "check_dataset", "check_fits", "check_same_grid", "check_scan", "files_of", "find_copies",
     "find_images", "find_label", "free_bytes", "grid_orientation", "make_loader", "make_splits",
-    "nifti_name", "npz_headers", "open_dataset", "open_npy", "place", "prepare", "read_header",
-    "read_image", "read_labels", "read_npz", "read_scan", "read_voxels", "reorient", "scan_grids",
-    "scan_name", "training_space", "turned_grid", "verify_cases", "write_case",
-    "write_contact_sheet", "write_nifti",
+    "nifti_name", "npz_headers", "open_dataset", "open_npy", "place", "plan_grid", "prepare",
+    "read_dataset_json", "read_header", "read_image", "read_labels", "read_npz", "read_scan",
+    "read_voxels", "reorient", "scan_grids", "scan_name", "training_space", "turned_grid",
+    "verify_cases", "write_case", "write_contact_sheet", "write_nifti",
 ]  # fmt: skip
 
 _LOADERS = ("Loader", "ResidentLoader", "StreamLoader", "free_bytes", "make_loader")

@@ -9,22 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from segcal.core.errors import PathError, list_folder
-from segcal.data.case import CaseProperties, majority
+from segcal.core.text import count
+from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedCase, PreparedDataset, open_dataset
-from segcal.data.grid import plan_grid
 from segcal.data.preparation import fingerprint
 from segcal.data.splits import PARTS, Splits, find_duplicates, leaks
-from segcal.data.store import array_sha256, channel_ranges, count_labels, decode_image
+from segcal.data.store import REBUILD
 from segcal.data.summary import (
     axis_ranges,
-    count_of,
     ignored_share,
     mixed_orientations,
     orientation,
     spacing_text,
 )
-
-_AGAIN = "delete it and prepare the set again"
+from segcal.data.verify import verify_array
 
 
 @dataclass(frozen=True)
@@ -75,76 +73,23 @@ def check_dataset(folder: Path | str) -> CheckReport:
 
 
 def _check_case(case: PreparedCase, dataset: PreparedDataset) -> list[str]:
+    """Whether the arrays are those that case.json describes; the fingerprint covers case.json."""
     try:
-        wrong = [*_check_properties(case, dataset)]
-        for name in ("image", "label", "truth", "raters"):
-            if name in case.properties.sha256:
-                wrong += _check_array(case, name, dataset)
+        properties = case.properties
+        readers = len(properties.readers)
+        first_axis = {"image": properties.channels, "truth": dataset.num_classes, "raters": readers}
+        for name in properties.sha256:
+            expected = (*filter(None, [first_axis.get(name)]), *properties.shape)
+            # Before any voxel is read: a damaged shape may need any amount of memory.
+            if (found := tuple(case.stored(name).shape)) != expected:
+                return [f"{case.folder}: {name} has shape {found}, not {expected}; {REBUILD}"]
+            verify_array(case, name)
     except PathError as error:
         return [str(error)]
     except Exception as error:
         # Whatever error a damaged file causes, the other cases are still checked.
-        wrong = [f"cannot be checked ({type(error).__name__}: {error})"]
-    return [f"{case.folder}: {problem}; {_AGAIN}" for problem in wrong]
-
-
-def _check_properties(case: PreparedCase, dataset: PreparedDataset) -> Iterator[str]:
-    """case.json must follow from its grid and agree with dataset.yaml."""
-    properties, info = case.properties, dataset.info
-    grid = properties.grid
-    if properties.name != case.name or properties.channels != len(info.channels):
-        yield "case.json belongs to another case"
-    if properties.dtype != info.dtype:
-        yield f"dtype is {properties.dtype} in case.json, {info.dtype} in dataset.yaml"
-    expected = {"image", "label"} | ({"truth"} if info.has_truth else set())
-    expected |= {"raters"} if properties.readers else set()
-    yield from (f"{name} is missing" for name in sorted(expected - set(properties.sha256)))
-    planned = plan_grid(
-        grid.original_shape, grid.original_spacing_mm, np.array(grid.affine), info.grid
-    )
-    if grid != planned or properties.shape != grid.shape:
-        yield "the grid does not follow from the recipe"
-    if not np.allclose(properties.spacing_mm, grid.spacing_mm):
-        yield "the spacing does not follow from the grid"
-    per_channel = (properties.scale, properties.offset, properties.intensity)
-    if {len(values) for values in per_channel} != {properties.channels}:
-        yield "case.json has scales or intensities for another number of channels"
-
-
-def _check_array(case: PreparedCase, name: str, dataset: PreparedDataset) -> list[str]:
-    properties = case.properties
-    array = case.stored(name)
-    lead, dtype = {
-        "image": ((properties.channels,), properties.dtype),
-        "label": ((), "uint8"),
-        "truth": ((dataset.num_classes,), "float16"),
-        "raters": ((len(properties.readers),), "uint8"),
-    }[name]
-    # Before any voxel is read: a damaged shape may need any amount of memory.
-    if tuple(array.shape) != (*lead, *properties.shape):
-        return [f"{name} has shape {tuple(array.shape)}, not {(*lead, *properties.shape)}"]
-    if array.dtype != np.dtype(dtype):
-        return [f"{name} is {array.dtype}, not {dtype}"]
-    voxels = case.read(name)
-    if array_sha256(voxels) != properties.sha256[name]:
-        return [f"{name} was changed or damaged (its hash does not match)"]
-    wrong = []
-    if name == "label":
-        counts = count_labels(voxels)
-        if set(counts) - set(dataset.classes):
-            wrong.append("label holds values that are not classes in dataset.yaml")
-        if counts != properties.voxels:
-            wrong.append("the voxel counts in case.json do not match label")
-    if name == "raters":
-        if [*map(count_labels, voxels)] != [*properties.readers.values()]:
-            wrong.append("the voxel counts in case.json do not match raters")
-        if not np.array_equal(majority(voxels), case.label()):
-            wrong.append("label is not the majority of raters")
-    if name == "image":
-        decoded = decode_image(voxels, properties.scale, properties.offset)
-        if not np.allclose(channel_ranges(decoded), properties.image_range):
-            wrong.append("image does not match the range, scale or offset in case.json")
-    return wrong
+        return [f"{case.folder}: cannot be checked ({type(error).__name__}: {error}); {REBUILD}"]
+    return []
 
 
 def _check_splits(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[str]:
@@ -187,7 +132,7 @@ def _check_folds(splits: Splits) -> list[str]:
 def _summary(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list[tuple[str, str]]:
     """`cases` are those without a problem."""
     info = dataset.info
-    patients = count_of(len({c.patient for c in cases}), "patient")
+    patients = count(len({c.patient for c in cases}), "patient")
     readable = "" if len(cases) == len(dataset) else f", of which {len(cases)} are valid,"
     rows = [
         ("set", f"{info.name} ({info.source}, recipe {info.recipe}, {info.dtype})"),
@@ -223,7 +168,7 @@ def _split_rows(splits: Splits, cases: Sequence[CaseProperties]) -> Iterator[tup
     for part in PARTS:
         names = getattr(splits, part)
         patients = len({patient_of.get(n, n) for n in names})
-        yield part, f"{count_of(len(names), 'case')}, {count_of(patients, 'patient')}"
+        yield part, f"{count(len(names), 'case')}, {count(patients, 'patient')}"
     yield "folds", str(len(splits.folds))
     same = "; ".join(" = ".join(group) for group in splits.duplicates)
     yield "identical scans", f"{same} (kept in one split)" if same else "none"
@@ -239,5 +184,5 @@ def _class_fractions(
         present.update(list(case.voxels))
     for label, name in sorted(dataset.classes.items()):
         fraction = f"{voxels[label] / max(voxels.total(), 1):.2%} of voxels"
-        shown = f"{fraction}, in {count_of(present[label], 'case')}"
+        shown = f"{fraction}, in {count(present[label], 'case')}"
         yield f"class {label} {name}", shown if present[label] else "warning: occurs in no case"

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import binary_erosion
 
-from segcal.core.files import atomic_path
+from segcal.core.files import atomic_path, make_parent
 from segcal.data.dataset import PreparedCase, PreparedDataset
 from segcal.data.grid import IGNORED
 from segcal.data.resample import center_start, crop_or_pad, resize_labels, resize_linear
@@ -46,6 +46,7 @@ def write_contact_sheet(
         y, x = (index // columns) * TILE, (index % columns) * TILE
         sheet[y : y + TILE, x : x + TILE] = _tile(dataset[name])
         captions[x, y] = name if len(name) <= TILE // 5 else "…" + name[-TILE // 5 :]
+    make_parent(Path(path))
     with atomic_path(Path(path)) as partial:
         _draw(sheet, captions, dataset.classes, partial)
     return len(names)

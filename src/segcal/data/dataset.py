@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from segcal.core.arrays import label_shares
 from segcal.core.checks import check_choice, check_int
-from segcal.core.documents import parse_yaml
-from segcal.core.errors import LeakError, PathError
+from segcal.core.documents import first_reason, parse_yaml
+from segcal.core.errors import LeakError, PathError, read_errors
 from segcal.data.case import CaseProperties
 from segcal.data.grid import IGNORED, Grid, Shape, Spacing
 from segcal.data.info import DatasetInfo
@@ -120,11 +120,8 @@ class PreparedCase:
     def stored(self, name: str) -> Any:
         """The array `name` as it is stored; slicing it reads voxels."""
         path = self.folder / f"{name}.b2nd"
-        try:
+        with read_errors(path, "run `segcal data check`"):
             return _open_cached(path, path.stat().st_mtime_ns)
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror})"
-            raise PathError(path, problem, "run `segcal data check`") from error
 
     def read(self, name: str, key: Any = slice(None)) -> NDArray[Any]:
         """The part `key` of the array `name` as it is stored; a PathError if it is damaged."""
@@ -225,5 +222,6 @@ def open_dataset(folder: Path | str) -> PreparedDataset:
         content = parse_yaml(path.read_text(encoding="utf-8"))
         return PreparedDataset(root, DatasetInfo.model_validate(content))
     except (OSError, ValueError) as error:
-        problem = f"is not the description of a set ({'; '.join(str(error).splitlines()[:3])})"
+        reason = str(error) if isinstance(error, OSError) else first_reason(error)
+        problem = f"is not the description of a set ({reason})"
         raise PathError(path, problem, "prepare the set again") from error

@@ -14,36 +14,20 @@ from nibabel.orientations import (
     ornt_transform,
 )
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from segcal.data.formats import Header
 from segcal.data.grid import Grid, GridRecipe, plan_grid
 
 UNKNOWN = "unknown"
-Range = tuple[float, float]
 
 
-class TrainingSpace(BaseModel, frozen=True, extra="forbid"):
-    """Orientation and spacing of the cases that a network was trained on, stored in `run.json`.
-
-    `orientations` counts the cases by the axis codes (x, y, z) of their files, such as "RAS";
-    files whose affine is a placeholder count as "unknown". `spacing_mm` has the smallest and the
-    largest spacing of the stored grids, axes (Z, Y, X).
-    """
-
-    orientations: dict[str, int]
-    spacing_mm: tuple[Range, Range, Range]
-
-
-def training_space(grids: Iterable[Grid]) -> TrainingSpace:
-    """The orientations and the range of spacing of these cases."""
+def training_space(grids: Iterable[Grid]) -> dict[str, Any]:
+    """The orientations and the range of spacing of these cases, as in `run.json`."""
     known = list(grids)
     spacing = np.array([grid.spacing_mm for grid in known])
     pairs = zip(spacing.min(0).tolist(), spacing.max(0).tolist(), strict=True)
     counts = Counter(grid_orientation(grid) for grid in known)
-    return TrainingSpace.model_validate(
-        {"orientations": dict(counts.most_common()), "spacing_mm": tuple(pairs)}
-    )
+    return {"orientations": dict(counts.most_common()), "spacing_mm": tuple(pairs)}
 
 
 def axis_codes(affine: Any) -> str:

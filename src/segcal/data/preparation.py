@@ -36,7 +36,6 @@ from segcal.data.sources.base import Source, SourceCase
 from segcal.data.splits import (
     GivenParts,
     Splits,
-    check_folds,
     find_duplicates,
     make_splits,
     read_given_parts,
@@ -68,7 +67,7 @@ class PrepareReport:
     edited: bool = False
 
     def lines(self) -> list[str]:
-        """What was made, line by line, and warnings."""
+        """The content of the set, line by line, and warnings."""
         lines = report_lines(self.dataset, self.cases, self.knows_patients)
         if self.kept:
             lines.append(f"{self.kept} unchanged cases were kept, {self.written} written")
@@ -113,8 +112,6 @@ def prepare(
         leave_out_group: the group that becomes the test part.
     """
     check_int("workers", workers, low=0)
-    check_int("seed", seed, low=0)
-    check_folds(folds)
     check_choice("dtype", dtype, DTYPES)
     cases, files, problems = find_cases(source)
     if problems and not keep_going:
@@ -157,8 +154,8 @@ def prepare(
         done = [stored[name] for name in sorted(stored)]
         duplicates = find_duplicates((c.patient, c.voxels_sha256) for c in done)
         patient_of = {c.name: c.patient for c in done}
-        made = make_splits(patient_of, duplicates, info.split_counts, seed, folds, given)
-        edited = _write_splits(out / "splits.json", made, given is not None and given.by_user)
+        parts = make_splits(patient_of, duplicates, info.split_counts, seed, folds, given)
+        edited = _write_splits(out / "splits.json", parts, given is not None and given.by_user)
         _write_description(info, out, done, problems)
     return PrepareReport(
         open_dataset(out), tuple(done), len(done) - len(kept), len(kept), tuple(problems),
@@ -321,17 +318,17 @@ def _kept_cases(
     return kept
 
 
-def _write_splits(path: Path, made: Splits, requested: bool) -> bool:
+def _write_splits(path: Path, new: Splits, requested: bool) -> bool:
     """Write splits.json unless it was edited, and return whether it was.
 
     An edited file is kept; a PathError if other parts were `requested`.
     """
-    existing = read_splits(path) if path.exists() else made
-    edited = existing.edited and existing.sha256() != made.sha256()
+    existing = read_splits(path) if path.exists() else new
+    edited = existing.edited and existing.sha256() != new.sha256()
     if edited and requested:
-        problem = "was edited or made by other options, and differs from the parts requested now"
+        problem = "was edited or written with other options, and differs from the parts requested"
         raise PathError(path, problem, "remove it to replace it")
-    chosen = existing.model_copy(update={"duplicates": made.duplicates}) if edited else made
+    chosen = existing.model_copy(update={"duplicates": new.duplicates}) if edited else new
     write_json(path, chosen.model_dump(mode="json"))
     return edited
 

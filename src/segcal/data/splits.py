@@ -1,7 +1,6 @@
 """Splits by patient: counts or proportions, seeded; identical scans stay in one part."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from segcal.core.checks import check_int
-from segcal.core.errors import PathError
+from segcal.core.documents import read_json, read_model
+from segcal.core.errors import PathError, read_errors
 from segcal.data.case_tables import read_case_table
 
 PARTS = ("train", "val", "test")
@@ -58,17 +58,8 @@ class Splits(BaseModel, frozen=True, extra="forbid"):
 
 
 def read_splits(path: Path) -> Splits:
-    try:
-        return Splits.model_validate_json(path.read_bytes())
-    except OSError as error:
-        remedy = "run `segcal prepare` again"
-        raise PathError(path, f"cannot be read ({error.strerror})", remedy) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = ": ".join([*map(str, first["loc"]), first["msg"]])
-        raise PathError(
-            path, f"is not a list of splits ({reason})", "correct or remove it"
-        ) from error
+    remedy = "correct it, or remove it and run `segcal prepare` again"
+    return read_model(path, Splits, "a list of splits", remedy)
 
 
 def find_duplicates(scans: Iterable[tuple[str, str]]) -> list[tuple[str, ...]]:
@@ -154,13 +145,13 @@ def make_splits(
         if names["val"]:
             train, val = (tuple(n for n in names[part] if n in kept) for part in ("train", "val"))
         dealt = tuple(fold.only(kept) for fold in given.folds) or dealt
-    made = Splits(
+    result = Splits(
         seed=seed, train=train, val=val, test=test, folds=dealt,
         duplicates=tuple(tuple(d) for d in duplicates), excluded=excluded,
     )  # fmt: skip
     if given is not None and given.by_user:
-        return made  # counts as edited
-    return made.model_copy(update={"generated_sha256": made.sha256()})
+        return result  # counts as edited
+    return result.model_copy(update={"generated_sha256": result.sha256()})
 
 
 @dataclass(frozen=True)
@@ -212,7 +203,8 @@ def read_given_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
 
 def _read_json_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with read_errors(path, "check --splits"):
+            content = read_json(path)
         if isinstance(content, list):
             folds = tuple(Fold(train=f["train"], val=f["val"]) for f in content)
             listed = {name for fold in folds for name in (*fold.train, *fold.val)}
@@ -223,8 +215,8 @@ def _read_json_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
         if not parts:
             raise ValueError("no train, val or test")
         return GivenParts(parts, folds)
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", "check --splits") from error
+    except PathError:
+        raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         problem = f"is not a list of splits ({str(error).splitlines()[0]})"
         remedy = "give {train, val, test}, nnU-Net's splits_final.json or a CSV file"

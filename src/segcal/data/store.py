@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
+from segcal.core.documents import read_model
 from segcal.core.errors import PathError
 from segcal.data.case import Case, CaseProperties
 from segcal.data.grid import IGNORED
@@ -73,9 +74,10 @@ def pack_case(
         arrays["truth"] = case.truth.astype(np.float16)
     if case.raters:
         arrays["raters"] = np.stack(list(case.raters.values()))
+    as_in_case = ("name", "patient", "grid", "intensity", "voxels_sha256", "group", "annotated",
+                  "sources", "notes")  # fmt: skip
     properties = CaseProperties(
-        name=case.name,
-        patient=case.patient,
+        **{key: getattr(case, key) for key in as_in_case},
         channels=len(case.image),
         shape=case.grid.shape,
         spacing_mm=case.grid.spacing_mm,
@@ -84,15 +86,8 @@ def pack_case(
         offset=offset,
         image_range=channel_ranges(decode_image(stored, scale, offset)),
         voxels=count_labels(case.label),
-        grid=case.grid,
-        intensity=case.intensity,
-        voxels_sha256=case.voxels_sha256,
         sha256={name: array_sha256(array) for name, array in arrays.items()},
-        group=case.group,
-        annotated=case.annotated,
         settings=dict(settings),
-        sources=case.sources,
-        notes=case.notes,
         readers={name: count_labels(drawn) for name, drawn in case.raters.items()},
     )
     files = {f"{name}.b2nd": _frame(array) for name, array in arrays.items()}
@@ -112,14 +107,7 @@ def count_labels(label: NDArray[np.uint8]) -> dict[int, int]:
 
 
 def read_properties(folder: Path) -> CaseProperties:
-    path = folder / "case.json"
-    try:
-        return CaseProperties.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", REBUILD) from error
-    except ValueError as error:  # pydantic's is one
-        reason = str(error).splitlines()[0]
-        raise PathError(path, f"is not a case description ({reason})", REBUILD) from error
+    return read_model(folder / "case.json", CaseProperties, "a case description", REBUILD)
 
 
 def open_array(path: Path) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.core.text import count, first_few
 from segcal.data.case import CaseProperties
 from segcal.data.dataset import PreparedDataset
 from segcal.data.orientation import axis_codes
@@ -19,13 +20,13 @@ def report_lines(
 ) -> list[str]:
     """Cases, patients, parts, images, grid and ignored voxels; then at most 20 warnings."""
     info, splits = dataset.info, dataset.splits
-    patients = count_of(len({c.patient for c in cases}), "patient")
+    patients = count(len({c.patient for c in cases}), "patient")
     note = "" if knows_patients else " (each case counts as one; see --patient)"
     sizes = ", ".join(f"{len(getattr(splits, part))} {part}" for part in PARTS)
     groups = Counter(c.group for c in cases if c.group)
     readers = sorted({reader for case in cases for reader in case.readers})
     rows = [
-        ("parts", f"{sizes}; {count_of(len(splits.folds), 'fold')}"),
+        ("parts", f"{sizes}; {count(len(splits.folds), 'fold')}"),
         ("images", f"{', '.join(info.channels)}; {info.intensity}; {info.dtype}"),
         ("classes", ", ".join(f"{k} {name}" for k, name in sorted(info.classes.items()))),
         ("readers", f"{len(readers)} ({', '.join(readers)})" if readers else ""),
@@ -34,7 +35,7 @@ def report_lines(
         ("ignored", f"{ignored_share(cases):.1%} of voxels"),
         ("groups", ", ".join(f"{name} {n}" for name, n in sorted(groups.items()))),
     ]
-    lines = [f"{dataset.root}: {count_of(len(cases), 'case')} of {patients}{note}"]
+    lines = [f"{dataset.root}: {count(len(cases), 'case')} of {patients}{note}"]
     lines += [f"  {title:<8} {value}" for title, value in rows if value]
     return lines + at_most(_warnings(dataset, cases))
 
@@ -50,11 +51,8 @@ def _warnings(dataset: PreparedDataset, cases: Sequence[CaseProperties]) -> list
         lines.append(f"warning: no case has class {', '.join(absent)}")
     if unlisted:
         path = dataset.root / "splits.json"
-        lines.append(
-            f"warning: {path} has no part for {', '.join(unlisted[:3])}"
-            + (f" and {len(unlisted) - 3} more" if len(unlisted) > 3 else "")
-            + "; add them, or remove the file and run the same command again"
-        )
+        remedy = "add them, or remove the file and run the same command again"
+        lines.append(f"warning: {path} has no part for {first_few(unlisted)}; {remedy}")
     lines += [f"identical scans: {' = '.join(group)}" for group in splits.duplicates]
     if splits.excluded:
         lines.append(f"in no part, as a test scan is identical: {', '.join(splits.excluded)}")
@@ -91,7 +89,7 @@ def orientation(cases: Sequence[CaseProperties]) -> str:
     counts = Counter(axis_codes(c.grid.affine) for c in cases)
     if len(counts) == 1:
         return f"{next(iter(counts))} (x, y, z of the source files)"
-    return ", ".join(f"{code} in {count_of(n, 'case')}" for code, n in counts.most_common())
+    return ", ".join(f"{code} in {count(n, 'case')}" for code, n in counts.most_common())
 
 
 def mixed_orientations(cases: Sequence[CaseProperties]) -> str:
@@ -111,8 +109,3 @@ def _range(values: NDArray[np.generic], form: str) -> str:
     low, high = values.min(), values.max()
     same = format(low, form) == format(high, form)
     return format(low, form) if same else f"{low:{form}}–{high:{form}}"
-
-
-def count_of(number: int, noun: str) -> str:
-    """ "1 case", "2 cases"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

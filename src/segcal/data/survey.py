@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from segcal.core.checks import check_choice
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, read_errors
+from segcal.core.text import first_few
 from segcal.data._free_memory import free_ram
 from segcal.data.case import SourceFile
 from segcal.data.grid import IGNORED, GridRecipe, Shape, Spacing
@@ -56,10 +57,8 @@ def _source_files(case: SourceCase, folder: Path | None) -> tuple[SourceFile, ..
     """Name, size and time of the files of a case: enough to notice that one has changed."""
     found = []
     for path in (*case.files, *filter(None, [case.mask])):
-        try:
+        with read_errors(path):
             stat = path.stat()
-        except OSError as error:
-            raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
         name = path.relative_to(folder) if folder and path.is_relative_to(folder) else path
         size, time = stat.st_size, stat.st_mtime_ns
         found.append(SourceFile(name=name.as_posix(), bytes=size, mtime_ns=time))
@@ -134,12 +133,12 @@ def check_labels(source: Source, cases: Iterable[SourceCase]) -> None:
     else:
         wrong = ordered != list(range(len(ordered)))
     if wrong:
-        listed = ", ".join(map(str, ordered[:10])) + (", …" if len(ordered) > 10 else "")
         pairs = {value: ordered.index(now) for value, now in sorted(stored.items())}
         changed = ",".join(f"{value}={new}" for value, new in pairs.items() if value != new)
         remedy = f"add --map {changed}" + (
             "" if classes else ", or name labels 1, 2, … by --classes"
         )
+        listed = first_few(ordered, 10)
         raise PathError(found[max(stored)], f"the labels of the data set are {listed}", remedy)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError
-from segcal.core.files import write_text
+from segcal.core.files import make_parent, write_text
 from segcal.data.dataset import PreparedCase
 from segcal.data.store import REBUILD, array_sha256
 
@@ -33,16 +33,18 @@ def verify_cases(cases: Sequence[PreparedCase]) -> int:
             if known.get(key) != stamp:
                 stamps[key] = (case, name, stamp)
     with ThreadPoolExecutor(4) as threads:
-        for _ in threads.map(lambda entry: _verify(*entry[:2]), stamps.values()):
+        for _ in threads.map(lambda entry: verify_array(*entry[:2]), stamps.values()):
             pass
     if stamps:
         known |= {key: stamp for key, (_, _, stamp) in stamps.items()}
         with suppress(PathError):  # a set that cannot be written is verified every time
+            make_parent(cache)
             write_text(cache, json.dumps(known))
     return len(stamps)
 
 
-def _verify(case: PreparedCase, name: str) -> None:
+def verify_array(case: PreparedCase, name: str) -> None:
+    """Compare the voxels of an array with their hash; a PathError names a difference."""
     if array_sha256(case.read(name)) != case.properties.sha256[name]:
         path = case.folder / f"{name}.b2nd"
         raise PathError(path, "holds other voxels than `segcal prepare` wrote", REBUILD)

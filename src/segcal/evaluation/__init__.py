@@ -1,4 +1,4 @@
-"""Evaluate runs and predictions.
+"""Evaluate runs and predictions::
 
     evaluate_run(run)           the files of an evaluation of a run, also on an external set or
                                 calibrated; `segcal evaluate`
@@ -25,10 +25,11 @@ from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.fail_rules import check_rules, parse_rule
 from segcal.evaluation.posthoc_apply import Applied, apply_folder, check_num_classes
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
+from segcal.evaluation.predict_manifest import seen_cases
 from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
-    from segcal.evaluation.finished_run import SPLITS, differences, evaluate_run, open_run
+    from segcal.evaluation.finished_run import open_run
     from segcal.evaluation.posthoc_run import (
         calibrator_path,
         fit_and_save,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from segcal.evaluation.predict import predict_case
     from segcal.evaluation.predict_nifti import OUTPUTS, predict_volumes
+    from segcal.evaluation.run_evaluation import SPLITS, differences, evaluate_run
     from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
@@ -44,11 +46,12 @@ __all__ = [
     "audit_predictions", "calibrator_path", "check_num_classes", "check_rules", "differences",
     "evaluate_run", "export_predictions", "fit_and_save", "fit_pairs", "fit_run", "make_networks",
     "open_run", "parse_rule", "predict_case", "predict_volumes", "read_evaluation",
-    "saved_calibrator", "write_evaluation",
+    "saved_calibrator", "seen_cases", "write_evaluation",
 ]  # fmt: skip
 
 _LAZY = {
-    "finished_run": ("SPLITS", "differences", "evaluate_run", "open_run"),
+    "run_evaluation": ("SPLITS", "differences", "evaluate_run"),
+    "finished_run": ("open_run",),
     "posthoc_run": ("calibrator_path", "fit_and_save", "fit_run", "saved_calibrator"),
     "predict": ("predict_case",),
     "predict_nifti": ("OUTPUTS", "predict_volumes"),

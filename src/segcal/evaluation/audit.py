@@ -13,12 +13,13 @@ from pathlib import Path
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove, remove_drafts
+from segcal.core.heads import Heads
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.measured_cases import KeptCase, key_of
-from segcal.evaluation.predict_manifest import seen_maps
+from segcal.evaluation.predict_manifest import seen_cases
 from segcal.metrics import POOLED, REGIONS, CaseOptions, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
@@ -120,6 +121,7 @@ def audit_predictions(
     logits: bool = False,
     axes: Axes = "auto",
     ignore_label: int | None = None,
+    heads: Heads | None = None,
     patient: str | None = None,
     jobs: int = 1,
     overwrite: bool = False,
@@ -132,7 +134,7 @@ def audit_predictions(
 
     Args:
         networks: title → folder of predictions, or of logits if `logits`.
-        labels, images, axes, ignore_label: see `find_pairs`.
+        labels, images, axes, ignore_label, heads: see `find_pairs`.
         dataset: title of the data.
         classes: names, background first; by default those of nnU-Net's dataset.json beside the
             predictions, else numbers.
@@ -148,7 +150,7 @@ def audit_predictions(
     check_choice("--region", region, REGIONS)
     _check_out(out, overwrite, [*networks.values(), labels, *([images] if images else [])])
     pairs_of = {
-        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label)
+        title: find_pairs(folder, labels, images, axes=axes, ignore_label=ignore_label, heads=heads)
         for title, folder in networks.items()
     }
     _check_same_cases(pairs_of)
@@ -161,12 +163,11 @@ def audit_predictions(
         remove_drafts(out.parent)
     measured = out.with_name(f".{out.name}.measured")
     reused = 0
-    with _removed_on_error(measured), atomic_path(out) as draft:
+    with _removed_on_error(measured), atomic_path(out, replace=overwrite) as draft:
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
-            maps = seen_maps(pairs.folder)
-            known = [pair.name for pair in pairs if pair.softmax.path.name in maps]
+            known = seen_cases(pairs)
             seen |= dict.fromkeys(known)
             kept = {
                 pair.name: KeptCase(
@@ -181,7 +182,7 @@ def audit_predictions(
                 draft / "runs" / run, jobs=jobs, kept=kept,
                 progress=partial(_report, progress, title, len(pairs)),
                 run=run, method=slugs[title], seed=0, dataset=described.name,
-                labels=described.labels,
+                labels=described.labels, groups=pairs.heads or None,
                 about={
                     "source": str(pairs.folder), "kind": kind,
                     "grid": "original", "seen": known,
@@ -194,7 +195,6 @@ def audit_predictions(
         StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(draft, table, list(slugs.values()), METRICS, region)
-        _check_out(out, overwrite, [])  # another audit may have written it in the meantime
     remove(measured)
     has_spacing = all(pair.has_spacing for pair in first)
     return Audited(
@@ -236,16 +236,20 @@ def _check_same_cases(pairs_of: Mapping[str, Pairs]) -> None:
         if missing:
             where = f"{missing[0]} is only in one of {first!r} and {title!r}"
             raise ValueError(f"Expected every network to have the same cases, but {where}.")
-        if pairs.num_classes != reference.num_classes:
-            given = f"{first!r} has {reference.num_classes} and {title!r} {pairs.num_classes}"
+        if (pairs.num_classes, pairs.heads) != (reference.num_classes, reference.heads):
+            both = [", ".join(p.heads) or p.num_classes for p in (reference, pairs)]
+            given = f"{first!r} has {both[0]} and {title!r} {both[1]}"
             raise ValueError(f"Expected every network to have the same classes, but {given}.")
 
 
 def _describe_dataset(
     title: str, pairs: Pairs, classes: Sequence[str] | None, patient: str | None
 ) -> Dataset:
-    k = pairs.num_classes
-    names = class_names(pairs.folder, k, classes)
+    if pairs.heads and classes is not None:
+        raise ValueError("--classes: predictions of overlapping regions have names by --heads")
+    names = ("background", *pairs.heads)
+    if not pairs.heads:
+        names = class_names(pairs.folder, pairs.num_classes, classes)
     patients = {} if patient is None else patients_of(pairs.names, patient)
     return Dataset(
         name=slug_of(title), title=title, source="folder", labels=names, structures=names[1:],
@@ -276,10 +280,10 @@ def _read(pair: Pair, logits: bool) -> PredictedCase:
     path = pair.softmax.path
     loaded = pair.load()
     with name_file_in_errors(path):
-        probs = to_probs(loaded.values, from_probs=not logits)
+        probs = to_probs(loaded.values, from_probs=not logits, heads=bool(pair.heads))
     return PredictedCase(
         pair.name, probs, loaded.target, loaded.spacing_mm, image=loaded.image,
-        logits=loaded.values if logits else None, path=path,
+        logits=loaded.values if logits else None, path=path, heads=pair.heads,
     )  # fmt: skip
 
 

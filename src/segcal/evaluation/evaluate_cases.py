@@ -56,7 +56,7 @@ def write_evaluation(
             function that reads the case, by name.
         out: folder; created if it does not exist.
         run, method, seed, dataset: columns of the rows.
-        labels: names of the classes, background first.
+        labels: names of the classes, or of the regions of sigmoid heads; background first.
         split: "test", or the suffix of the file names.
         groups: structures of the segmentation metrics, name → labels; None is each class but 0.
         options: how the metrics are computed; None for the defaults.
@@ -132,7 +132,7 @@ def _checked(
 ) -> Iterator[PredictedCase]:
     """Check the number of classes and the name of each case, and collect the names."""
     for case in cases:
-        if len(case.probs) != len(labels):
+        if len(case.probs) + bool(case.heads) != len(labels):
             raise ValueError(
                 f"Expected case {case.name} to have {len(labels)} classes "
                 f"({', '.join(labels)}), but got {len(case.probs)}."

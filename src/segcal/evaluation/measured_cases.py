@@ -37,16 +37,17 @@ class KeptCase:
 
     def measure(self, measure: Callable[[], Measured]) -> Measured:
         """The kept result; or a new one, which is kept."""
-        known = self._read(_from_arrays)
+        known = self._read(lambda file: (_from_arrays(file), _below(file, "picture/")))
         if known is not None:
             return known
-        result = measure()
-        buffer = io.BytesIO()
-        np.savez(buffer, key=np.array(self.key), **_to_arrays(result))
+        result, picture = measure()
+        buffer, arrays = io.BytesIO(), _to_arrays(result)
+        arrays |= {f"picture/{name}": array for name, array in picture.items()}
+        np.savez(buffer, key=np.array(self.key), **arrays)
         with suppress(OSError):  # it is only needed if the audit is killed
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(self.path, buffer.getvalue())
-        return result
+        return result, picture
 
     def _read(self, read: Callable[[Any], Any]) -> Any:
         if self.path.is_file():
@@ -61,27 +62,34 @@ def key_of(files: Iterable[Path], *settings: object) -> str:
     return json.dumps([versions(), git_commit(), [repr(each) for each in settings], stats])
 
 
-def _to_arrays(measured: Measured) -> dict[str, NDArray[Any]]:
-    result, picture = measured
-    out = {"rows": np.array(json.dumps([astuple(row) for row in result.rows]))}
-    out["regions"] = np.array(list(result.statistics))
-    for region, statistics in result.statistics.items():
-        out |= {f"{region}/{name}": each for name, each in statistics.state().items()}
+def _to_arrays(result: CaseResult, prefix: str = "") -> dict[str, NDArray[Any]]:
+    out = {
+        f"{prefix}rows": np.array(json.dumps([astuple(row) for row in result.rows])),
+        f"{prefix}regions": np.array(list(result.statistics), str),
+        f"{prefix}heads": np.array(list(result.heads), str),
+    }
+    states = {f"{region}/": each.state() for region, each in result.statistics.items()}
     if result.levels is not None:
-        out |= result.levels.state()
-    return out | {f"picture/{name}": array for name, array in picture.items()}
+        states["levels/"] = result.levels.state()
+    for start, state in states.items():
+        out |= {f"{prefix}{start}{name}": array for name, array in state.items()}
+    for number, head in enumerate(result.heads.values()):
+        out |= _to_arrays(head, f"{prefix}head{number}/")
+    return out
 
 
-def _from_arrays(file: Any) -> Measured:
+def _from_arrays(file: Any, prefix: str = "") -> CaseResult:
     """The inverse of `_to_arrays`, to the last bit."""
-    rows = [Row(*values) for values in json.loads(str(file["rows"]))]
-    statistics, picture = {}, {}
-    for region in map(str, file["regions"]):
-        start = f"{region}/"
-        state = {name.removeprefix(start): file[name] for name in file if name.startswith(start)}
-        statistics[region] = VoxelStatistics.from_state(state)
-    for name in file:
-        if name.startswith("picture/"):
-            picture[name.removeprefix("picture/")] = np.asarray(file[name])
-    levels = ConfidenceLevels.from_state(file) if "level_count" in file else None
-    return CaseResult(rows, statistics, levels), picture
+    regions, heads = (map(str, file[f"{prefix}{name}"]) for name in ("regions", "heads"))
+    levels = _below(file, f"{prefix}levels/")
+    return CaseResult(
+        rows=[Row(*values) for values in json.loads(str(file[f"{prefix}rows"]))],
+        statistics={r: VoxelStatistics.from_state(_below(file, f"{prefix}{r}/")) for r in regions},
+        levels=ConfidenceLevels.from_state(levels) if levels else None,
+        heads={h: _from_arrays(file, f"{prefix}head{i}/") for i, h in enumerate(heads)},
+    )
+
+
+def _below(file: Any, start: str) -> dict[str, NDArray[Any]]:
+    """The arrays whose names begin with `start`, without it."""
+    return {name.removeprefix(start): file[name] for name in file if name.startswith(start)}

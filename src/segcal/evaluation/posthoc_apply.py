@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.files import staged_files
+from segcal.core.heads import head_masks
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.metrics import predicted_labels
-from segcal.posthoc import Calibrator
+from segcal.posthoc import BaseCalibrator, HeadCalibrator
 from segcal.predictions import (
     Form,
     SoftmaxFile,
@@ -25,6 +27,8 @@ from segcal.predictions import (
     write_like,
 )
 
+DATASET = "dataset.json"
+
 
 @dataclass
 class Applied:
@@ -34,11 +38,23 @@ class Applied:
     voxels: int = 0
     changed_labels: int = 0
 
-    def count(self, before: NDArray[np.floating], after: NDArray[np.floating]) -> None:
-        """Add a case: its logits or probabilities (K, *S) before and after calibration."""
+    def count(
+        self,
+        before: NDArray[np.floating],
+        after: NDArray[np.floating],
+        threshold: float | None = None,
+    ) -> None:
+        """Add a case: its logits or probabilities (K, *S) before and after calibration.
+
+        `threshold` is that of sigmoid heads before calibration: 0.5, or 0 for logits.
+        """
         self.cases += 1
         self.voxels += before[0].size
-        self.changed_labels += int((predicted_labels(before) != predicted_labels(after)).sum())
+        if threshold is None:
+            changed = predicted_labels(before) != predicted_labels(after)
+        else:
+            changed = ((before > threshold) != head_masks(after)).any(0)
+        self.changed_labels += int(changed.sum())
 
     def __str__(self) -> str:
         labels = f"{self.changed_labels:,} of {self.voxels:,} voxels changed their label"
@@ -46,7 +62,7 @@ class Applied:
 
 
 def apply_folder(
-    calibrator: Calibrator,
+    calibrator: BaseCalibrator,
     folder: Path,
     out: Path,
     *,
@@ -73,18 +89,23 @@ def apply_folder(
             for name, file in found.items()
         }
         parts = run_all(work, jobs, "calibrating", progress)
+        if (folder / DATASET).is_file():  # names of classes and regions, for `segcal audit`
+            shutil.copyfile(folder / DATASET, draft / DATASET)
     changed = sum(part.changed_labels for part in parts)
     return Applied(len(parts), sum(part.voxels for part in parts), changed)
 
 
 def _apply(
-    calibrator: Calibrator, file: SoftmaxFile, folder: Path, from_probs: bool, to: Form | None
+    calibrator: BaseCalibrator, file: SoftmaxFile, folder: Path, from_probs: bool, to: Form | None
 ) -> Applied:
     values, done = file.read(), Applied()
     with name_file_in_errors(file.path):
         probs = calibrator.transform(values, from_probs=from_probs, spacing_mm=file.spacing_mm)
     write_like(file, probs, folder, to)
-    done.count(values, probs)
+    threshold = None
+    if isinstance(calibrator, HeadCalibrator):
+        threshold = 0.5 if from_probs else 0.0
+    done.count(values, probs, threshold)
     return done
 
 

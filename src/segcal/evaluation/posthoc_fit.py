@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
+from segcal.core.heads import inside_labels
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.posthoc_choice import AUTO, CANDIDATES, JUDGED, NONE, Choice, choose
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
 from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
-from segcal.posthoc import Balance, Calibrator, HeldOut, Sample, make_calibrator, to_probs
+from segcal.posthoc import (
+    Balance,
+    BaseCalibrator,
+    Calibrator,
+    HeadCalibrator,
+    HeldOut,
+    Sample,
+    as_two_classes,
+    make_calibrator,
+    to_probs,
+)
 from segcal.predictions import IGNORED, LoadedCase, Pair, Pairs, name_file_in_errors
 from segcal.stats import make_folds, patients_of
 
@@ -29,7 +40,7 @@ class Fitted:
     `choice` says why `auto` chose it.
     """
 
-    calibrator: Calibrator
+    calibrator: BaseCalibrator
     verdict: Verdict | None
     choice: Choice | None = None
 
@@ -46,10 +57,14 @@ def fit_pairs(
     max_voxels: int = 1_000_000,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    shared: bool = False,
     jobs: int = 1,
     progress: ProgressCallback = no_progress,
 ) -> Fitted:
     """Fit `method` on all cases, and cross-validate it over cases.
+
+    Sigmoid heads are problems of two classes: each gets a calibrator, and scores are means over
+    heads.
 
     The cases are read twice, one at a time: once to sample the voxels that all fits share, once to
     score each case with the calibrator of the fold that did not contain it.
@@ -64,6 +79,7 @@ def fit_pairs(
         patient: a regular expression. Cases in which it finds the same text (its first group, if
             it has one) belong to one patient: they stay in one fold and count once in the
             intervals. None: each case is one patient. Or a mapping, case → patient.
+        shared: fit one calibrator for all sigmoid heads, instead of one for each.
         jobs: processes that score cases; the result does not depend on it.
         progress: called as (what, cases done, cases in total).
     """
@@ -81,24 +97,32 @@ def fit_pairs(
         features=next((found for kind in kinds if (found := kind.feature_map())), None),
     )  # fmt: skip
     for number, pair in enumerate(pairs, start=1):
-        case = pair.load()
-        with name_file_in_errors(pair.softmax.path):
-            mask = region_mask(case, region)
-            sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
+        for case in _problems(pair, from_probs):
+            with name_file_in_errors(pair.softmax.path):
+                mask = region_mask(case, region)
+                sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
         progress("reading", number, len(pairs))
+
+    def fit(new: Callable[[], Calibrator], cases: Sequence[int]) -> BaseCalibrator:
+        if pairs.heads:
+            return HeadCalibrator.fit(
+                pairs.heads, new, sample, cases, shared=shared, balance=balance
+            )
+        return new().fit_voxels(sample.select(cases, balance))
+
+    every = range(len(pairs))
     with name_file_in_errors(pairs.folder):
-        models: dict[str, dict[int, Calibrator]] = {name: {} for name in make}
+        models: dict[str, dict[int, BaseCalibrator]] = {name: {} for name in make}
         for part in parts:
-            voxels = sample.select([i for i in range(len(pairs)) if i not in part], balance)
+            others = [i for i in every if i not in part]
             for name, new in make.items():
-                models[name] |= dict.fromkeys(part, new().fit_voxels(voxels))
+                models[name] |= dict.fromkeys(part, fit(new, others))
         choice = None
         if method == AUTO:
             choice = _choose(pairs, models, from_probs, units, jobs, progress)
             make[NONE] = partial(make_calibrator, "temperature", bounds=(1.0, 1.0))
             method = choice.method
-        voxels = sample.select(balance=balance)
-        final = make[method]().fit_voxels(voxels)
+        final = fit(make[method], every)
         verdict = None
         if method == NONE and final.report is not None:
             final.report.at_bound = []
@@ -128,7 +152,7 @@ def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
 
 def _choose(
     pairs: Pairs,
-    models: Mapping[str, Mapping[int, Calibrator]],
+    models: Mapping[str, Mapping[int, BaseCalibrator]],
     from_probs: bool,
     units: Sequence[str] | None,
     jobs: int,
@@ -144,27 +168,25 @@ def _choose(
 
 
 def _compare(
-    pair: Pair, models: Mapping[str, Calibrator], from_probs: bool
+    pair: Pair, models: Mapping[str, BaseCalibrator], from_probs: bool
 ) -> dict[str, list[float]]:
     """The NLL of a case in each judged region, before and after each calibrator."""
-    case = pair.load()
-    out = {}
+    found: dict[str, list[list[float]]] = {name: [] for name in (NONE, *models)}
     with name_file_in_errors(pair.softmax.path):
-        masks = [region_mask(case, name) for name in JUDGED]
-        for name in (NONE, *models):
-            if name == NONE:
-                probs = to_probs(case.values, from_probs=from_probs)
-            else:
-                probs = models[name].transform(
-                    case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
-                )
-            out[name] = [_scores(probs, case.target, mask)["nll"] for mask in masks]
-    return out
+        for head, case in enumerate(_problems(pair, from_probs)):
+            masks = [region_mask(case, name) for name in JUDGED]
+            for name, scores in found.items():
+                if name == NONE:
+                    probs = to_probs(case.values, from_probs=from_probs)
+                else:
+                    probs = _calibrate(models[name], head, case, from_probs)
+                scores.append([_scores(probs, case.target, mask)["nll"] for mask in masks])
+    return {name: [_mean(each) for each in zip(*s, strict=True)] for name, s in found.items()}
 
 
 def _cross_validate(
     pairs: Pairs,
-    models: Mapping[int, Calibrator],
+    models: Mapping[int, BaseCalibrator],
     from_probs: bool,
     region: str,
     units: Sequence[str] | None,
@@ -198,21 +220,59 @@ def _cross_validate(
 
 
 def _before_and_after(
-    pair: Pair, model: Calibrator, from_probs: bool
+    pair: Pair, model: BaseCalibrator, from_probs: bool
 ) -> tuple[dict[tuple[str, str], tuple[float, float]], tuple[int, int]]:
     """Scores by region and metric, and the number of changed labels and of voxels."""
-    case = pair.load()
-    scores = {}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    changed = voxels = 0
     with name_file_in_errors(pair.softmax.path):
-        before = to_probs(case.values, from_probs=from_probs)
-        after = model.transform(case.values, from_probs=from_probs, spacing_mm=case.spacing_mm)
-        changed = int((predicted_labels(before) != predicted_labels(after)).sum())
-        for name in REGIONS:
-            mask = region_mask(case, name)
-            old, new = (_scores(probs, case.target, mask) for probs in (before, after))
-            for metric in METRICS:
-                scores[name, metric] = (old[metric], new[metric])
-    return scores, (changed, case.target.size)
+        for head, case in enumerate(_problems(pair, from_probs)):
+            before = to_probs(case.values, from_probs=from_probs)
+            after = _calibrate(model, head, case, from_probs)
+            changed += int((predicted_labels(before) != predicted_labels(after)).sum())
+            voxels += case.target.size
+            for name in REGIONS:
+                mask = region_mask(case, name)
+                old, new = (_scores(probs, case.target, mask) for probs in (before, after))
+                for metric in METRICS:
+                    found[name, metric].append((old[metric], new[metric]))
+    scores = {
+        key: (_mean([old for old, _ in both]), _mean([new for _, new in both]))
+        for key, both in found.items()
+    }
+    return scores, (changed, voxels)
+
+
+def _problems(pair: Pair, from_probs: bool) -> list[LoadedCase]:
+    """The case; with sigmoid heads, each head as a case of two classes."""
+    case = pair.load()
+    if not pair.heads:
+        return [case]
+    return [
+        replace(
+            case,
+            values=as_two_classes(head, from_probs),
+            target=inside_labels(case.target, labels, IGNORED),
+        )
+        for head, labels in zip(case.values, pair.heads.values(), strict=True)
+    ]
+
+
+def _calibrate(
+    model: BaseCalibrator, head: int, case: LoadedCase, from_probs: bool
+) -> NDArray[Any]:
+    """The calibrated probabilities of a case, or of one head as a case of two classes."""
+    part = model.parts[head] if isinstance(model, HeadCalibrator) else model
+    probs: NDArray[Any] = part.transform(
+        case.values, from_probs=from_probs, spacing_mm=case.spacing_mm
+    )
+    return probs
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean over heads; those without voxels do not count."""
+    defined = [value for value in values if value == value]
+    return sum(defined) / len(defined) if defined else float("nan")
 
 
 def _scores(

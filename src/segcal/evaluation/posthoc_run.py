@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,21 @@ import numpy as np
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
+from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import verify_cases
-from segcal.evaluation.finished_run import (
-    FinishedRun,
-    RunCases,
-    identity,
-    open_runs,
-    predicted_cases,
-)
+from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_choice import AUTO, NONE
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
-from segcal.posthoc import Calibrator, load_calibrator, make_calibrator, short_name
+from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
+from segcal.posthoc import (
+    BaseCalibrator,
+    Calibrator,
+    HeadCalibrator,
+    load_calibrator,
+    make_calibrator,
+    short_name,
+)
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
@@ -52,7 +53,7 @@ def run_calibrator(
     data: Path | str | None,
     device: str,
     say: Callable[[str], None],
-) -> Calibrator:
+) -> BaseCalibrator:
     """The calibrator of a file, or the named one, fitted on all voxels of the validation cases.
 
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
@@ -60,9 +61,11 @@ def run_calibrator(
     runs = open_runs(run)
     if Path(calibrator).is_file():
         fitted = load_calibrator(calibrator)
-        if fitted.num_classes != len(runs[0].data_info.classes):
+        outputs = [*(runs[0].heads or runs[0].data_info.classes.values())]
+        kind = HeadCalibrator if runs[0].heads else Calibrator
+        if fitted.num_classes != len(outputs) or not isinstance(fitted, kind):
             problem = f"was fitted on {fitted.num_classes} classes, but {runs[0].folder} has "
-            problem += ", ".join(runs[0].data_info.classes.values())
+            problem += ", ".join(outputs)
             raise PathError(Path(calibrator), problem, "give a calibrator of this network")
         return fitted
     folders = [run] if isinstance(run, str | Path) else run
@@ -82,7 +85,7 @@ def default_calibrator(
     *,
     say: Callable[[str], None],
     **options: Any,
-) -> Calibrator | None:
+) -> BaseCalibrator | None:
     """The calibrator that the settings of a run name (`posthoc`), fitted if need be.
 
     None if they name none, or if "auto" chose none. Several runs have none in common; a folder of
@@ -103,7 +106,7 @@ def default_calibrator(
 
 def saved_calibrator(
     run: Path | str, method: str, config: EvaluationConfig | None = None
-) -> Calibrator | None:
+) -> BaseCalibrator | None:
     """The calibrator that a run keeps, if it was fitted on the present weights and cases."""
     with suppress(PathError):  # it does not exist, or is damaged
         fitted = load_calibrator(calibrator_path(run, method))
@@ -159,25 +162,21 @@ def fit_run(
     total = sum(len(member.info.cases[FITTED_ON]) for member in runs)
     patients: dict[str, str] = {}
     pairs: list[Pair] = []
-    with TemporaryDirectory() as folder, reproducible_float32():
+    with scratch_folder() as folder, reproducible_float32():
         for member in runs:
             dataset = member.open_data(data)
-            cases = dataset.part(FITTED_ON, member.config.data.fold)
-            member.check_unseen(cases, FITTED_ON)
-            verify_cases(cases)
-            scans = {case.name: case.properties.voxels_sha256 for case in cases}
-            seen = member.seen(scans, FITTED_ON)
-            if seen:
-                say(member.describe_seen(seen))
+            cases, _ = checked_cases([member], dataset, FITTED_ON, config, say)
             inputs = RunCases(member, dataset, cases)
             for case in predicted_cases([member], inputs, config, choose_device(device)):
                 if case.logits is None:
                     raise ValueError(f"{member.folder}: case {case.name}: {NO_LOGITS}")
-                path = Path(folder, f"{case.name}.npz")
+                path = folder / f"{case.name}.npz"
                 np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
                 shape = tuple(case.logits.shape)
                 file = SoftmaxFile(case.name, "npz", (member.folder,), shape)
-                pairs.append(ValidationPair(file, path, spacing_mm=case.spacing_mm))
+                pairs.append(
+                    ValidationPair(file, path, spacing_mm=case.spacing_mm, heads=member.heads)
+                )
                 patients[case.name] = dataset[case.name].patient
                 progress("predicting", len(pairs), total)
         if len(set(patients.values())) < len(pairs):

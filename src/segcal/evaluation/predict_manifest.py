@@ -12,6 +12,7 @@ from segcal.core.documents import read_json
 from segcal.core.errors import PathError, write_errors
 from segcal.core.files import remove_drafts, write_json
 from segcal.data import files_of
+from segcal.predictions import Pairs
 
 NAME = "predict.json"
 
@@ -41,10 +42,10 @@ class PredictionManifest:
         same = all(self.maps[path.name].get("scan") == now for path in existing)
         return same and len(existing) == len(maps)
 
-    def begin(self, scan: Sequence[Path], maps: Sequence[Path], *, seen: bool) -> None:
+    def begin(self, scan: Sequence[Path], maps: Sequence[Path], *, seen: str | None) -> None:
         """Remove old maps, and record the new ones, so that an interrupted start is recognized.
 
-        `seen`: a network was trained or validated on this scan.
+        `seen`: "train" or "val" if a network was trained or validated on this scan.
         """
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -59,9 +60,15 @@ class PredictionManifest:
         write_json(self.folder / NAME, content)
 
 
-def seen_maps(folder: Path) -> set[str]:
-    """The names of maps in a folder of `segcal predict` whose scan a network was trained on."""
-    return {name for name, entry in _read(folder / NAME)[1].items() if entry.get("seen")}
+def seen_maps(folder: Path, parts: Sequence[str] = ("train", "val")) -> set[str]:
+    """The maps in a folder of `segcal predict` whose scan was in these parts of a training."""
+    return {name for name, entry in _read(folder / NAME)[1].items() if entry.get("seen") in parts}
+
+
+def seen_cases(pairs: Pairs, parts: Sequence[str] = ("train", "val")) -> list[str]:
+    """The cases whose prediction `segcal predict` made of a scan in these parts of a training."""
+    maps = seen_maps(pairs.folder, parts)
+    return [pair.name for pair in pairs if pair.softmax.path.name in maps]
 
 
 def _stamps(scan: Sequence[Path]) -> list[list[Any]]:

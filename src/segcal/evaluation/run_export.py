@@ -1,5 +1,6 @@
 """Write the predictions of a run as files, for commands that read files."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,11 +8,13 @@ import numpy as np
 
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
+from segcal.core.errors import PathError
 from segcal.core.files import write_json
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import IGNORED, write_nifti
-from segcal.evaluation.finished_run import RunCases, open_run, predicted_cases
+from segcal.evaluation.finished_run import open_run
 from segcal.evaluation.predict import choose_device
+from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
 
 
 def export_predictions(
@@ -27,10 +30,13 @@ def export_predictions(
     Ignored voxels have the label 255. Returns the patient of each case.
     """
     opened = open_run(run)
-    cases = opened.open_data().part(split, opened.config.data.fold)
-    opened.check_unseen(cases, split)
-    inputs = RunCases(opened, opened.open_data(), cases, original=True)
-    found = predicted_cases([opened], inputs, EvaluationConfig(), choose_device(device))
+    if opened.heads:
+        problem = "has overlapping regions (sigmoid outputs)"
+        raise PathError(opened.folder, problem, "use a run with exclusive classes")
+    dataset, config = opened.open_data(), EvaluationConfig()
+    cases, _ = checked_cases([opened], dataset, split, config, warnings.warn)
+    inputs = RunCases(opened, dataset, cases, original=True)
+    found = predicted_cases([opened], inputs, config, choose_device(device))
     for folder in (out / "probs", out / "labels"):
         folder.mkdir(parents=True)
     labels = {name: label for label, name in opened.data_info.classes.items()}

@@ -5,12 +5,12 @@ A loss is any module that maps (logits, target) to a scalar. segcal's own are `S
 builds a loss from its name in `LOSSES` or its import path.
 """
 
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
 
+from segcal.core.checks import did_you_mean
 from segcal.losses.ace import ACELoss, CEDiceACELoss
 from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
 from segcal.losses.crac import CRaCLoss
@@ -69,8 +69,7 @@ def make_loss(loss: str, **options: Any) -> nn.Module:
     known = _options(found)
     for option in options:
         if known is not None and option not in known:
-            near = get_close_matches(option, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(option, known)
             raise ValueError(
                 f"loss {loss!r} has no option {option!r}.{hint} Options: {', '.join(known)}."
             )

@@ -20,6 +20,7 @@ from segcal.metrics.ensemble import (
     pair_tables,
     probability_variance,
 )
+from segcal.metrics.heads import evaluate_heads
 from segcal.metrics.levels import LEVELS, ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
@@ -53,8 +54,9 @@ __all__ = [
     "ProperScores", "Readers", "RegionData", "Reliability", "Row", "StructureData",
     "VoxelStatistics", "adaptive_ece", "all_surface_distances", "all_voxels", "boundary",
     "brier_parts", "check_groups", "confidence_verdict", "confusion", "crps", "default_metrics",
-    "dsc", "dsc_from_confusion", "energy_distance", "entropy", "evaluate_case", "find_metric",
-    "foreground", "get_metric", "mean_pairwise_dice", "mutual_information", "pair_tables",
-    "pool_cases", "predicted", "predicted_boundary", "predicted_labels", "probability_variance",
-    "ranking_direction", "surface_distances", "threshold_samples", "union", "voxel_statistics",
+    "dsc", "dsc_from_confusion", "energy_distance", "entropy", "evaluate_case", "evaluate_heads",
+    "find_metric", "foreground", "get_metric", "mean_pairwise_dice", "mutual_information",
+    "pair_tables", "pool_cases", "predicted", "predicted_boundary", "predicted_labels",
+    "probability_variance", "ranking_direction", "surface_distances", "threshold_samples", "union",
+    "voxel_statistics",
 ]  # fmt: skip

@@ -44,7 +44,8 @@ class Inspector:
             raise ValueError(
                 "Expected argument `probs` to sum to 1 over the classes of every voxel, but got "
                 f"sums that differ from it by up to {off:.3g}. They are not normalized: sigmoid "
-                "outputs, a softmax over another axis than the class axis, or missing classes."
+                "outputs (for overlapping regions use `evaluate_heads`, or --heads in commands), a "
+                "softmax over another axis than the class axis, or missing classes."
             )
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.voxels += int(probs.shape[1])

@@ -1,7 +1,7 @@
 """All metrics of one case, as rows of the long table, in few passes over its voxels."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from segcal.metrics.levels import ConfidenceLevels
 from segcal.metrics.options import CaseOptions
 from segcal.metrics.overlap import check_groups
 from segcal.metrics.readers import Readers
-from segcal.metrics.registry import Metric, default_metrics, get_metric
+from segcal.metrics.registry import Metric, default_metrics, find_metric, get_metric
 from segcal.metrics.rows import POOLED, Row
 from segcal.metrics.voxel_sums import VoxelStatistics
 
@@ -26,6 +26,7 @@ class CaseResult:
     """The rows of one case, and the additive statistics to pool cases by.
 
     `levels` are of all voxels; `true_bins` are against the true probabilities, if these are known.
+    `heads` are the results of each sigmoid head; the statistics are then those of all heads.
     """
 
     rows: list[Row]
@@ -33,6 +34,7 @@ class CaseResult:
     levels: ConfidenceLevels | None = None
     true_bins: CalibrationBins | None = None  # against the true probabilities, if these are known
     reader_statistics: dict[str, VoxelStatistics] = field(default_factory=dict)
+    heads: dict[str, "CaseResult"] = field(default_factory=dict)
 
     @property
     def undefined(self) -> int:
@@ -188,7 +190,29 @@ def pool_cases(results: Iterable[CaseResult]) -> list[Row]:
             raise ValueError("Expected argument `results` to hold results with rows, but got none.")
         first = result.rows[0]
         pools.setdefault((first.run, first.method, first.seed, first.dataset), []).append(result)
-    return [row for names, members in pools.items() for row in _pooled_rows(names, members)]
+    out: list[Row] = []
+    for names, members in pools.items():
+        heads = list(members[0].heads)
+        for number, head in enumerate(heads):
+            pooled = _pooled_rows(names, [member.heads[head] for member in members])
+            out += rows_of_head(pooled, head, number)
+        if not heads:
+            out += _pooled_rows(names, members)
+    return out
+
+
+def rows_of_head(rows: Iterable[Row], name: str, number: int) -> Iterator[Row]:
+    """Rows of a problem of two classes as those of a sigmoid head.
+
+    The name is the label of values over all classes. Class 1, the inside, becomes `number` + 1;
+    rows of the outside are left out.
+    """
+    labels = {"all": name, "1": str(number + 1)}
+    for row in rows:
+        if find_metric(row.metric).per_structure:
+            yield row
+        elif row.label in labels:
+            yield replace(row, label=labels[row.label])
 
 
 def _pooled_rows(names: tuple[str, str, int, str], results: list[CaseResult]) -> Iterator[Row]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csc_array
 
 from segcal.core.arrays import Array, is_tensor, to_numpy
 from segcal.core.checks import check_int, check_number
@@ -92,6 +91,8 @@ def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Tables:
         sums, count = np.array([loss.sum()]), np.array([n])
     else:
         # Adds the voxels of a group in their order, all classes of a voxel at once.
+        from scipy.sparse import csc_array  # slow to import
+
         members = csc_array((np.ones(n), group, np.arange(n + 1)), shape=(groups, n))
         squared = (members @ np.square(probs.T, order="C")).T
         sums, count = np.bincount(group, loss, groups), np.bincount(group, minlength=groups)

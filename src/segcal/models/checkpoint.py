@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, read_errors
 from segcal.core.files import atomic_path
 from segcal.models.network import NetworkSpec, SegmentationNetwork, make_model
 
@@ -55,14 +55,12 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
 def _check_archive(path: Path) -> None:
     """Detect missing, truncated and altered files: torch.load does not verify every checksum."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with read_errors(path), zipfile.ZipFile(path) as archive:
             bad = archive.testzip()
-    except FileNotFoundError as error:
-        raise PathError(path, "does not exist") from error
+    except PathError:
+        raise
     except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, zlib.error) as error:
         raise PathError(path, f"is damaged or not a checkpoint ({error})") from error
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})") from error
     if bad is not None:
         raise PathError(path, f"is damaged (wrong checksum of {bad})")
 

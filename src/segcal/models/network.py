@@ -7,13 +7,13 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from segcal.core.checks import did_you_mean
 from segcal.models.norm_unet import NormUNet
 from segcal.models.unet import UNet
 from segcal.registry import Registry
@@ -127,8 +127,7 @@ def network_class(name: str) -> type[nn.Module]:
     if name.startswith("monai.") and ":" not in name:
         nets = importlib.import_module("monai.networks.nets")
         if name.removeprefix("monai.") not in dir(nets):
-            near = get_close_matches(name, [f"monai.{known}" for known in dir(nets)], n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, [f"monai.{known}" for known in dir(nets)])
             raise ValueError(f"`model.name`: MONAI has no network named {name!r}.{hint}")
         name = f"monai.networks.nets:{name.removeprefix('monai.')}"
     try:
@@ -139,7 +138,7 @@ def network_class(name: str) -> type[nn.Module]:
 
 
 def check_model(model: nn.Module, spec: NetworkSpec, size: tuple[int, ...]) -> None:
-    """Raise a ValueError unless `model` returns logits (1, K, *size) for an image of that size."""
+    """Raise a ValueError unless `model` returns logits of the size of its image."""
     device = next(model.parameters()).device
     image = torch.zeros(1, spec.in_channels, *size, device=device)
     sides = " × ".join(map(str, size))

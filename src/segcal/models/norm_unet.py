@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from segcal.core.checks import check_int
-from segcal.models.unet import CONVS, head_padded_to_eight
+from segcal.models.unet import CONVS, apply_head
 
 _UPSAMPLERS: dict[int, Any] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 _SLOPE = 0.01
@@ -94,7 +94,7 @@ class NormUNet(nn.Module):
             decoded.append(features)
         used = decoded[-len(self.heads) :] if self.training else decoded[-1:]
         heads = list(self.heads)[-len(used) :]
-        logits = [_head(head, part) for head, part in zip(heads, used, strict=True)][::-1]
+        logits = [apply_head(head, part) for head, part in zip(heads, used, strict=True)][::-1]
         mode = "bilinear" if image.ndim == 4 else "trilinear"
         coarse = [F.interpolate(part, image.shape[2:], mode=mode) for part in logits[1:]]
         return (logits[0], *coarse) if coarse else logits[0]
@@ -144,14 +144,6 @@ class _Norm(nn.Module):
         shape = (-1, *[1] * len(space))
         scale = self.weight.view(shape) * torch.rsqrt(variance + 1e-5)
         return ((values - mean) * scale + self.bias.view(shape)).to(features.dtype)
-
-
-def _head(head: Any, features: Tensor) -> Tensor:
-    half = features.dtype in (torch.bfloat16, torch.float16)
-    if torch.compiler.is_compiling() and features.is_cuda and half:
-        return head_padded_to_eight(features, head)
-    logits: Tensor = head(features)
-    return logits
 
 
 def _per_axis(name: str, values: Sequence[PerAxis], count: int, dims: int) -> list[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -74,11 +75,7 @@ class UNet(nn.Module):
                 features = pool(features)
         for convs, skip, factor in zip(self.up, skips[::-1], self.pools[::-1], strict=True):
             features = convs(torch.cat([_upsample(features, factor), skip], dim=1))
-        half = features.dtype in (torch.bfloat16, torch.float16)
-        if torch.compiler.is_compiling() and features.is_cuda and half:
-            return head_padded_to_eight(features, self.head)
-        logits: Tensor = self.head(features)
-        return logits
+        return apply_head(self.head, features)
 
 
 def _two_convs(spatial_dims: int, in_channels: int, out_channels: int) -> nn.Sequential:
@@ -109,16 +106,24 @@ def _upsample(features: Tensor, factor: int) -> Tensor:
     return result.movedim(-1, 1)
 
 
-def head_padded_to_eight(features: Tensor, head: nn.Conv2d | nn.Conv3d) -> Tensor:
+def apply_head(head: Any, features: Tensor) -> Tensor:
+    """`head(features)`; faster if half precision is compiled."""
+    half = features.dtype in (torch.bfloat16, torch.float16)
+    if torch.compiler.is_compiling() and features.is_cuda and half:
+        return head_padded_to_eight(features, head)
+    logits: Tensor = head(features)
+    return logits
+
+
+def head_padded_to_eight(features: Tensor, head: Any) -> Tensor:
     """`head(features)`, computed with additional classes of weight 0.
 
     Tensor cores need a multiple of eight channels; other counts take two to three times as long.
     """
     weight, bias = head.weight, head.bias
-    assert bias is not None
     classes, missing = len(weight), -len(weight) % 8
     weights = F.pad(weight, [0, 0] * (weight.ndim - 1) + [0, missing])
     convolve = F.conv2d if weight.ndim == 4 else F.conv3d
-    logits = convolve(features, weights, F.pad(bias, [0, missing]))[:, :classes]
+    logits: Tensor = convolve(features, weights, F.pad(bias, [0, missing]))[:, :classes]
     order = torch.channels_last if weight.ndim == 4 else torch.channels_last_3d
     return logits.contiguous(memory_format=order)

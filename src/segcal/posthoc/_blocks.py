@@ -232,7 +232,8 @@ def _check_probs(values: npt.NDArray[Any], low: float, high: float) -> None:
     if error > _SUM_TOLERANCE:
         raise ValueError(
             "Expected probabilities that sum to 1 over the classes of every voxel, but a sum "
-            f"differs from 1 by {error:.3g}. Are they sigmoid outputs, or is a class missing?"
+            f"differs from 1 by {error:.3g}. Is a class missing, or are they sigmoid outputs of "
+            "overlapping regions (--heads)?"
         )
 
 

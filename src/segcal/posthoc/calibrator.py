@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
+from segcal.core.heads import two_classes
 from segcal.posthoc._blocks import (
     BlockReader,
     FeatureMap,
@@ -65,7 +66,64 @@ class FitReport:
         return lines
 
 
-class Calibrator(ABC):
+class BaseCalibrator(ABC):
+    """What a fitted calibrator offers to commands: `transform`, its parameters, its file.
+
+    Attributes:
+        keeps_argmax: whether the largest probability always remains that of the same class.
+        num_classes: K, once fitted.
+        report: what the fit used and found.
+        about: further content of the file, such as the region; JSON values.
+    """
+
+    keeps_argmax: bool = False
+
+    def __init__(self) -> None:
+        self.num_classes: int | None = None
+        self.report: FitReport | None = None
+        self.about: dict[str, Any] = {}
+
+    @abstractmethod
+    def transform(
+        self, logits: Array, *, from_probs: bool = False, spacing_mm: Spacing | None = None
+    ) -> Array:
+        """Calibrated probabilities (K, *S), of the kind of `logits`."""
+
+    @abstractmethod
+    def params(self) -> dict[str, Any]:
+        """The parameters, as JSON values."""
+
+    @abstractmethod
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Restore what `params` returned; raises a ValueError if it is invalid."""
+
+    @property
+    def method(self) -> str:
+        """Its name in `CALIBRATORS`, or its import path."""
+        return CALIBRATORS.name_of(type(self))
+
+    def options(self) -> dict[str, Any]:
+        """The arguments that construct another calibrator like this one, unfitted."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def save(self, path: Path | str) -> None:
+        """Write a file that `load_calibrator` reads, completely or not at all."""
+        from segcal.posthoc.files import save_calibrator
+
+        save_calibrator(self, Path(path))
+
+    def check_fitted(self) -> int:
+        """K, or a ValueError if this calibrator is not fitted."""
+        if self.num_classes is None:
+            raise ValueError("Expected a fitted calibrator: call `fit`, or load one from a file.")
+        return self.num_classes
+
+    def __repr__(self) -> str:
+        state = "unfitted" if self.num_classes is None else str(self.params())
+        return f"{type(self).__name__}({state})"
+
+
+class Calibrator(BaseCalibrator):
     """A map from logits to calibrated probabilities, fitted on cases the network did not see.
 
     `fit`, `transform` and `save` are the same for all calibrators. A subclass defines
@@ -80,21 +138,11 @@ class Calibrator(ABC):
     saved files.
 
     Attributes:
-        keeps_argmax: whether the largest probability always remains that of the same class.
         space: what `estimate` and `transform_rows` work on: `"log_probs"`, which logits and
             probabilities both provide, or raw `"logits"`.
-        num_classes: K, once fitted.
-        report: what the fit used and found.
-        about: further content of the file, such as the region; JSON values.
     """
 
-    keeps_argmax: bool = False
     space: ClassVar[Space] = "log_probs"
-
-    def __init__(self) -> None:
-        self.num_classes: int | None = None
-        self.report: FitReport | None = None
-        self.about: dict[str, Any] = {}
 
     @abstractmethod
     def estimate(self, voxels: Voxels) -> None:
@@ -115,19 +163,6 @@ class Calibrator(ABC):
         `transform_rows`.
         """
         return None
-
-    @abstractmethod
-    def params(self) -> dict[str, Any]:
-        """The parameters, as JSON values."""
-
-    @abstractmethod
-    def set_params(self, params: dict[str, Any]) -> None:
-        """Restore what `params` returned; raises a ValueError if it is invalid."""
-
-    @property
-    def method(self) -> str:
-        """Its name in `CALIBRATORS`, or its import path."""
-        return CALIBRATORS.name_of(type(self))
 
     def fit(
         self,
@@ -240,26 +275,6 @@ class Calibrator(ABC):
             _keep_labels(probs, block)
         return probs
 
-    def options(self) -> dict[str, Any]:
-        """The arguments that construct another calibrator like this one, unfitted."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def save(self, path: Path | str) -> None:
-        """Write a file that `load_calibrator` reads, completely or not at all."""
-        from segcal.posthoc.files import save_calibrator
-
-        save_calibrator(self, Path(path))
-
-    def check_fitted(self) -> int:
-        """K, or a ValueError if this calibrator is not fitted."""
-        if self.num_classes is None:
-            raise ValueError("Expected a fitted calibrator: call `fit`, or load one from a file.")
-        return self.num_classes
-
-    def __repr__(self) -> str:
-        state = "unfitted" if self.num_classes is None else str(self.params())
-        return f"{type(self).__name__}({state})"
-
 
 CALIBRATORS: Registry[type[Calibrator]] = Registry(
     "calibrator",
@@ -296,14 +311,20 @@ def short_name(method: str) -> str:
     return method.rpartition(":")[2]
 
 
-def to_probs(logits: npt.NDArray[Any], *, from_probs: bool = False) -> npt.NDArray[Any]:
+def to_probs(
+    logits: npt.NDArray[Any], *, from_probs: bool = False, heads: bool = False
+) -> npt.NDArray[Any]:
     """The probabilities (K, *S) of a network before calibration: the softmax of its logits.
+
+    With `heads` each of the K logits has a sigmoid of its own.
 
     Computed in float64, a block at a time; half precision is returned as float32. Probabilities
     are returned unchanged where `from_probs` is given, and rejected where it is not.
     """
     if from_probs:
         return logits
+    if heads:
+        return np.stack([to_probs(two_classes(head, from_probs=False))[1] for head in logits])
     return map_blocks(logits, BlockReader(space="logits"), lambda rows, block: softmax(rows))
 
 

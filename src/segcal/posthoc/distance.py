@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.ndimage import distance_transform_edt, find_objects
 
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import FeatureMap, Floats, Ints, log_softmax
@@ -36,6 +35,8 @@ def surface_distance(labels: npt.NDArray[Any], spacing_mm: tuple[float, ...]) ->
         >>> surface_distance(np.array([0, 0, 0, 1, 1]), (2.0,)).tolist()
         [[6.0, 4.0, 2.0, 2.0, 4.0]]
     """
+    from scipy.ndimage import distance_transform_edt, find_objects
+
     out = np.full(labels.shape, LIMIT_MM)
     margin = [math.ceil(LIMIT_MM / s) for s in spacing_mm]
     numbered = labels.astype(np.int64) + 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from segcal import __version__
 from segcal.core.errors import PathError
-from segcal.core.files import remove_drafts, write_text
-from segcal.posthoc.calibrator import CALIBRATORS, Calibrator, FitReport
+from segcal.core.files import make_parent, write_text
+from segcal.posthoc.calibrator import CALIBRATORS, BaseCalibrator, FitReport
+from segcal.posthoc.heads import HeadCalibrator
 
 FORMAT = "segcal-calibrator"
 VERSION = 1
@@ -19,13 +21,14 @@ _MAX_BYTES = 64 * 2**20
 _REMEDY = "give a file that `segcal calibrate` wrote"
 
 
-def calibrator_content(calibrator: Calibrator) -> dict[str, Any]:
+def calibrator_content(calibrator: BaseCalibrator) -> dict[str, Any]:
     """What the file of a calibrator contains, as JSON values."""
     return {
         "format": FORMAT,
         "version": VERSION,
         "method": calibrator.method,
         "num_classes": calibrator.check_fitted(),
+        **({"heads": calibrator.heads} if isinstance(calibrator, HeadCalibrator) else {}),
         "keeps_argmax": calibrator.keeps_argmax,
         "params": calibrator.params(),
         "options": calibrator.options(),
@@ -35,17 +38,15 @@ def calibrator_content(calibrator: Calibrator) -> dict[str, Any]:
     }
 
 
-def save_calibrator(calibrator: Calibrator, path: Path) -> None:
+def save_calibrator(calibrator: BaseCalibrator, path: Path) -> None:
     """Write `calibrator`, completely or not at all."""
     content = calibrator_content(calibrator)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.parent.is_dir():
-        remove_drafts(path.parent)
+    make_parent(path)
     write_text(path, text + "\n")
 
 
-def load_calibrator(path: Path | str) -> Calibrator:
+def load_calibrator(path: Path | str) -> BaseCalibrator:
     """The calibrator of a file that `save` wrote, or a PathError that names the file.
 
     The file can name a class, which is checked to be a `Calibrator` before it is called.
@@ -53,7 +54,7 @@ def load_calibrator(path: Path | str) -> Calibrator:
     return calibrator_from(_read(Path(path)), Path(path))
 
 
-def calibrator_from(content: Any, path: Path) -> Calibrator:
+def calibrator_from(content: Any, path: Path) -> BaseCalibrator:
     """The calibrator with this content; a PathError names `path`, the file that contains it."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PathError(path, "is not a calibrator of segcal", _REMEDY)
@@ -62,9 +63,13 @@ def calibrator_from(content: Any, path: Path) -> Calibrator:
         raise PathError(path, problem, "fit the calibrator again")
     try:
         num_classes = content["num_classes"]
-        if not isinstance(num_classes, int) or not 2 <= num_classes <= 10_000:
+        if not isinstance(num_classes, int) or not 1 <= num_classes <= 10_000:
             raise ValueError(f"Expected `num_classes` to be an integer, but got {num_classes!r}.")
-        calibrator = CALIBRATORS.get(content["method"])(**content["options"])
+        make = partial(CALIBRATORS.get(content["method"]), **content["options"])
+        calibrator: BaseCalibrator = make()
+        if content.get("heads"):
+            heads = {name: tuple(map(int, each)) for name, each in content["heads"].items()}
+            calibrator = HeadCalibrator(heads, [make() for _ in heads])
         calibrator.num_classes = num_classes
         calibrator.set_params(dict(content["params"]))
         calibrator.report = FitReport(**content["fit"]) if content.get("fit") else None

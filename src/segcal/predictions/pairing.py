@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError, list_folder
+from segcal.core.heads import Heads
 from segcal.data import (
     Header,
     check_same_grid,
     find_label,
+    read_dataset_json,
     read_header,
     read_image,
     read_labels,
@@ -49,12 +51,13 @@ class LoadedCase:
 
 @dataclass(frozen=True)
 class Pair:
-    """The files of one case, whose shapes and positions match."""
+    """The files of one case, whose shapes and positions match; `heads` if it has sigmoid heads."""
 
     softmax: SoftmaxFile
     label: Path
     images: tuple[Path, ...] = ()
     ignore_label: int | None = None
+    heads: Heads = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -78,11 +81,12 @@ class Pair:
         ignored = np.zeros(target.shape, np.bool_)
         if self.ignore_label is not None:
             ignored = target == self.ignore_label
-        invalid = np.unique(target[((target >= k) | (target < 0)) & ~ignored])
+        unknown = target < 0 if self.heads else (target >= k) | (target < 0)
+        invalid = np.unique(target[unknown & ~ignored])
         if len(invalid):
             shown = ", ".join(map(str, invalid[:5].tolist()))
             problem = f"contains label {shown}, but {self.softmax.path.name} has {k} classes"
-            remedy = "give probabilities of every class, or set --ignore-label"
+            remedy = "give every class, or set --ignore-label, or --heads for overlapping regions"
             raise PathError(self.label, f"{problem} (0 to {k - 1})", remedy)
         labels = target.astype(np.int32)
         labels[ignored] = IGNORED
@@ -117,6 +121,11 @@ class Pairs:
         return self.pairs[0].softmax.num_classes
 
     @property
+    def heads(self) -> Heads:
+        """The regions of sigmoid heads, in the order of the channels; empty for a softmax."""
+        return self.pairs[0].heads
+
+    @property
     def names(self) -> list[str]:
         """Names of the cases, in order."""
         return [pair.name for pair in self.pairs]
@@ -135,6 +144,7 @@ def find_pairs(
     *,
     axes: Axes = "auto",
     ignore_label: int | None = None,
+    heads: Heads | None = None,
 ) -> Pairs:
     """Match predictions with labels (and images) by name and check shapes and positions.
 
@@ -146,6 +156,8 @@ def find_pairs(
         images: images of any supported format, NAME.nii.gz or nnU-Net's NAME_0000.nii.gz.
         axes: axis order of plain arrays, "zyx" or "xyz"; "auto" derives it from the shapes.
         ignore_label: label of voxels to ignore.
+        heads: regions of sigmoid heads; by default those of nnU-Net's dataset.json beside the
+            predictions, if it has regions.
     """
     check_choice("axes", axes, get_args(Axes))
     found = find_softmax(folder)
@@ -162,6 +174,7 @@ def find_pairs(
         if file.num_classes != first.num_classes:
             counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
             raise PathError(file.path, f"has {counts}", "all cases must come from one network")
+    heads = find_heads(folder, first, heads)
     every = {name: read_header(label_of[name], "label") for name in found}
     headers = {name: header for name, header in every.items() if header.has_geometry}
     if axes != "auto" and not headers:
@@ -175,11 +188,25 @@ def find_pairs(
         case_images = channels.get(name, ())
         for path in case_images if name in headers else ():
             check_same_grid(read_header(path), headers[name])
-        pairs.append(Pair(file, label_of[name], case_images, ignore_label))
+        pairs.append(Pair(file, label_of[name], case_images, ignore_label, heads))
     # An image NAME beside its label map NAME_gt is no label.
     used = set(label_of.values())
     unused = tuple(sorted(n for n, path in maps.items() if path not in used and n not in found))
     return Pairs(folder, tuple(pairs), unused)
+
+
+def find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> Heads:
+    """The heads given, else the regions of nnU-Net's dataset.json in the folder, else none."""
+    heads = given or read_dataset_json(folder / "dataset.json").regions
+    if len(heads) not in (0, file.num_classes):
+        source = "--heads" if given else "dataset.json"
+        regions = f"{len(heads)} regions ({', '.join(heads)})"
+        problem = f"has {file.num_classes} maps, but {source} names {regions}"
+        raise PathError(file.path, problem, "set --heads NAME=LABEL+LABEL,… with one name per map")
+    if not heads and file.num_classes < 2:
+        remedy = "set --heads NAME=LABEL if it is the probability of one region"
+        raise PathError(file.path, "has one map only", remedy)
+    return heads
 
 
 def _with_axis_order(

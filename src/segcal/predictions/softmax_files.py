@@ -185,7 +185,7 @@ def _case_of(path: Path) -> str:
 
 
 def _check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if dtype.kind != "f" or not 3 <= len(shape) <= 4 or shape[0] < 2 or min(shape) < 1:
+    if dtype.kind != "f" or not 3 <= len(shape) <= 4 or min(shape) < 1:
         remedy = "give floating-point probabilities (K, *S) with the classes first, in 2-D or 3-D"
         raise PathError(path, f"contains an array of {dtype} of shape {shape}", remedy)
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_VOLUME_BYTES:

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from matplotlib.colors import to_rgb
 
-from segcal import __version__
 from segcal.assurance import Assurance, CaseResult, CheckResult, Plane
 from segcal.core.files import write_text
-from segcal.report.page import TEMPLATES
+from segcal.report.page import fill_template
 from segcal.report.pictures import (
     Bytes,
     class_color,
@@ -95,13 +92,10 @@ def _write(
     out: Path, kind: str, title: str, facts: Sequence[str], assurance: Assurance,
     tables: Sequence[Mapping[str, Any]], cards: Sequence[Mapping[str, Any]],
 ) -> Path:  # fmt: skip
-    loader = FileSystemLoader(TEMPLATES)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    css = "".join((TEMPLATES / f"{n}.css").read_text("utf-8") for n in ("report", "assurance"))
-    text = environment.get_template("assurance.html").render(
-        kind=kind, title=title, facts=" · ".join(facts), notes=assurance.refused, tables=tables,
-        cards=cards, links={card["result"].case: card["id"] for card in cards},
-        version=__version__, css=Markup(css),
+    text = fill_template(
+        "assurance.html", ["report.css", "assurance.css"], kind=kind, title=title,
+        facts=" · ".join(facts), notes=assurance.refused, tables=tables, cards=cards,
+        links={card["result"].case: card["id"] for card in cards},
     )  # fmt: skip
     write_text(out / "index.html", text)
     return out / "index.html"

@@ -28,15 +28,21 @@ MOST_NUMBERS = 300_000
 
 def render(context: Context, sections: Sequence[Section], figures: Mapping[str, Markup]) -> str:
     """The page as one text; `figures` has the SVG element of each figure by name."""
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return fill_template(
+        "report.html", ["report.css"], context=context, sections=sections, figures=figures,
+        facts=_facts(context), data=script_json(page_data(context)), js=Markup(script),
+        script_hash=f"sha256-{digest}",
+    )  # fmt: skip
+
+
+def fill_template(name: str, styles: Sequence[str], **values: Any) -> str:
+    """A page from a template, the content of style sheets, and values, which are escaped."""
     loader = FileSystemLoader(TEMPLATES)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    css, script = ((TEMPLATES / f"report.{e}").read_text(encoding="utf-8") for e in ("css", "js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return environment.get_template("report.html").render(
-        context=context, sections=sections, figures=figures, facts=_facts(context),
-        version=__version__, data=script_json(page_data(context)), css=Markup(css),
-        js=Markup(script), script_hash=f"sha256-{digest}",
-    )  # fmt: skip
+    css = "".join((TEMPLATES / style).read_text(encoding="utf-8") for style in styles)
+    return environment.get_template(name).render(css=Markup(css), version=__version__, **values)
 
 
 def _facts(context: Context) -> str:

@@ -1,11 +1,11 @@
 """Published numbers that a study prints beside its own: published.yaml."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import Field
 
 from segcal.config import Section, check_section, read_yaml
+from segcal.core.checks import did_you_mean
 from segcal.core.errors import PathError
 from segcal.metrics import find_metric
 from segcal.study import Dataset, Method, Study
@@ -57,8 +57,7 @@ def find_published(study: Study) -> PublishedNumbers | None:
     published = check_section(PublishedNumbers, read_yaml(path), str(path))
     for method in study.info.methods:
         if method.paper is not None and method.paper not in published.methods:
-            near = get_close_matches(method.paper, published.methods, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "correct its key `paper`"
             problem = f"has no method {method.paper!r}, which method {method.name} names"
-            raise PathError(path, problem, hint)
+            hint = did_you_mean(method.paper, published.methods)
+            raise PathError(path, problem, f"correct its key `paper`.{hint}")
     return published

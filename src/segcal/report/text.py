@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from segcal.core.text import count as count
+
 
 def join(words: Sequence[str]) -> str:
     """A list in a sentence.
@@ -23,16 +25,6 @@ def signed(value: float, digits: int = 3) -> str:
         '−0.250'
     """
     return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> count(1, "case"), count(2, "case")
-        ('1 case', '2 cases')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def options(content: Any) -> str:

@@ -5,10 +5,9 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.core.patients import patients_of
-from segcal.stats.eligibility import find_eligible, ranked_methods
 from segcal.stats.intervals import Estimate, mean_interval
 from segcal.stats.long_table import REQUIRED_COLUMNS, check_cells, check_table, to_frame
-from segcal.stats.method_ranking import Ranking, rank_methods
+from segcal.stats.method_ranking import Ranking, find_eligible, rank_methods, ranked_methods
 from segcal.stats.patients import by_patient, make_folds
 from segcal.stats.random_effects import (
     RandomEffectsTest,

@@ -98,12 +98,13 @@ def unpaired_difference(
     *,
     patients: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
     resamples: int = 2000,
+    min_patients: int = 2,
 ) -> tuple[float, float, float]:
     """Mean of `after` minus mean of `before`, and the ends of its 95 % percentile interval.
 
     The two sides have different patients, who are drawn with replacement, independently, each with
-    all their cases. Undefined values are left out. The interval is NaN if a side has fewer than two
-    patients.
+    all their cases. Undefined values are left out. The interval is NaN if a side has fewer than
+    `min_patients`.
 
     Args:
         before, after: one value per case; the index holds the names of the cases.
@@ -121,7 +122,7 @@ def unpaired_difference(
         names = [patient_of.get(str(case), str(case)) for case in known.index]
         sums = known.groupby(names).agg(["sum", "count"]).to_numpy()
         means.append(float(known.mean()))
-        if len(sums) < 2:
+        if len(sums) < min_patients:
             drawn.append(np.full(resamples, np.nan))
             continue
         times = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), resamples)

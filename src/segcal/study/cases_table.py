@@ -28,10 +28,11 @@ def neutral(name: Any) -> Any:
     return f"'{name}" if isinstance(name, str) and name.startswith(_FORMULA) else name
 
 
-def write_frame(path: Path, frame: "pd.DataFrame") -> None:
+def write_frame(path: Path, frame: "pd.DataFrame", float_format: str | None = None) -> None:
     """Write a table for people; its texts are `neutral`."""
     texts = frame.select_dtypes(exclude="number").columns
-    write_text(path, frame.assign(**{c: frame[c].map(neutral) for c in texts}).to_csv(index=False))
+    frame = frame.assign(**{c: frame[c].map(neutral) for c in texts})
+    write_text(path, frame.to_csv(index=False, float_format=float_format))
 
 
 def write_cases_table(path: Path, rows: Iterable[Row]) -> None:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from segcal.core.documents import read_json
+from segcal.core.documents import read_model
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, staged_files, write_json
 from segcal.metrics import DEFAULT_REGION, POOLED, Row, find_metric
@@ -146,16 +146,10 @@ def file_of_split(folder: Path, name: str, split: str) -> Path:
 def read_evaluation(folder: Path | str, split: str = "test") -> Evaluation | None:
     """The finished evaluation in a folder, or None."""
     path = file_of_split(Path(folder), JSON, split)
-    remedy = "pass --overwrite to evaluate again"
-    try:
-        info = EvaluationInfo.model_validate(read_json(path))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except ValidationError as error:
-        raise PathError(path, "is not an evaluation of segcal", remedy) from error
-    except (OSError, ValueError) as error:
-        raise PathError(path, f"is damaged ({error})", remedy) from error
-    return Evaluation(Path(folder), info)
+    remedy = "pass --overwrite to evaluate again"
+    return Evaluation(Path(folder), read_model(path, EvaluationInfo, "an evaluation", remedy))
 
 
 def write_evaluation_files(

@@ -1,17 +1,13 @@
 """Read and check a study folder: study.json, cases.csv and the files of its runs."""
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from pydantic import ValidationError
-
-from segcal.core.checks import check_choice
-from segcal.core.documents import read_json
+from segcal.core.checks import check_choice, did_you_mean
+from segcal.core.documents import read_model
 from segcal.core.errors import PathError
 from segcal.metrics import REGIONS, find_metric
 from segcal.stats import ranked_methods
@@ -114,11 +110,9 @@ class Study:
         for_report = name != info.reference
         if name not in self.compared:
             origin = "--reference" if for_report else f"`reference` of {self.folder / STUDY}"
-            problem = "is not a method of the study"
+            problem = f"is not a method of the study.{did_you_mean(name, self.compared)}"
             if name in self.methods:
                 problem = f"is in group {self.methods[name].group}, which is not ranked"
-            elif near := get_close_matches(name, self.compared, n=1):
-                problem += f". Did you mean {near[0]!r}?"
             ranked = ", ".join(self.compared)
             raise ValueError(f"{origin}: {name!r} {problem}; ranked methods: {ranked}")
         if for_report:
@@ -155,7 +149,8 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
         remedy = "give a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote"
         raise PathError(folder, f"is not a study: it has no {STUDY}", remedy)
     info = read_study_file(path)
-    table = _read_table(folder / CASES, info.table_bytes)
+    packed = folder / f"{CASES}.gz"  # published studies
+    table = _read_table(packed if packed.is_file() else folder / CASES, info.table_bytes)
     _check_runs(info, table, folder)
     measured = set(table.loc[table["metric"] == "ece", "region"])
     regions = tuple(name for name in REGIONS if name in measured)
@@ -173,15 +168,7 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
 
 def read_study_file(path: Path) -> StudyFile:
     """The content of study.json."""
-    try:
-        return StudyFile.model_validate(read_json(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the top level"
-        given = textwrap.shorten(repr(first["input"]), 80)
-        raise PathError(path, f"`{where}` is invalid ({first['msg']}): {given}") from error
-    except (ValueError, UnicodeDecodeError) as error:
-        raise PathError(path, f"is not JSON ({error})") from error
+    return read_model(path, StudyFile, "the description of a study")
 
 
 def _read_table(path: Path, limit: int | None) -> "pd.DataFrame":

@@ -12,19 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to_yaml
-from segcal.core.documents import read_json
+from segcal.core.documents import read_model
 from segcal.core.errors import PathError
-from segcal.core.files import PARTIAL, write_json, write_text
-from segcal.core.locks import LOCK, folder_lock
+from segcal.core.files import write_json, write_text
+from segcal.core.locks import folder_lock, holds_work
 from segcal.core.provenance import git_commit, versions
-from segcal.data import TrainingSpace
 from segcal.study.schema import Course, Training
 
 CONFIG, INFO, LOG = "config.yaml", "run.json", "log.jsonl"
 BEST, LAST, PREVIOUS, REFUSED = "best.pt", "last.pt", "last.prev.pt", "last.refused.pt"
+
+
+class TrainingSpace(BaseModel, frozen=True, extra="forbid"):
+    """Orientation and spacing of the cases that a network was trained on, stored in `run.json`.
+
+    `orientations` counts the cases by the axis codes (x, y, z) of their files, such as "RAS";
+    files whose affine is a placeholder count as "unknown". `spacing_mm` has the smallest and the
+    largest spacing of the stored grids, axes (Z, Y, X).
+    """
+
+    orientations: dict[str, int]
+    spacing_mm: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 
 class RunInfo(BaseModel):
@@ -80,15 +91,8 @@ def read_run_config(folder: Path) -> TrainConfig | None:
 
 def read_run_info(folder: Path) -> RunInfo:
     """The content of run.json; a PathError if it is missing or damaged."""
-    try:
-        return RunInfo.model_validate(read_json(folder / INFO))
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "top level"
-        reason = f"`{where}`: {error.errors()[0]['msg']}"
-    except (OSError, ValueError) as error:
-        reason = str(error)
     remedy = "restore it, or train the run again"
-    raise PathError(folder, f"has a damaged {INFO} ({reason})", remedy)
+    return read_model(folder / INFO, RunInfo, "the description of a run", remedy)
 
 
 def epochs_done(folder: Path) -> int:
@@ -191,11 +195,6 @@ def check_same_data(
             raise PathError(folder, f"{problem}, such as {moved[0]}", remedy)
 
 
-def _is_early(path: Path) -> bool:
-    """Whether a run writes this file before config.yaml; alone it is no run yet."""
-    return path.name in (LOCK, INFO) or path.name.startswith(PARTIAL)
-
-
 class RunFolder(ExitStack):
     """A run folder that a training writes; it is locked from `hold` until the block ends.
 
@@ -210,17 +209,9 @@ class RunFolder(ExitStack):
         self, config: TrainConfig, fingerprint: str, cases: Mapping[str, Iterable[str]]
     ) -> None:
         """Refuse a folder with other files, or with a run of other settings, data or splits."""
-        if self.path.is_file():
-            raise PathError(self.path, "is a file, not a folder", "choose another --out")
-        if not self.path.is_dir() or all(map(_is_early, self.path.iterdir())):
-            return
-        if not all((self.path / name).is_file() for name in (CONFIG, INFO)):
-            raise PathError(self.path, "holds files but no run", "choose another --out")
-        if not self.resume:
-            remedy = "continue it with --resume, or choose another --out"
-            raise PathError(self.path, "is not empty", remedy)
-        check_same_settings(self.path, config)
-        check_same_data(self.path, config, fingerprint, cases)
+        if holds_work(self.path, (CONFIG, INFO), "run", resume=self.resume):
+            check_same_settings(self.path, config)
+            check_same_data(self.path, config, fingerprint, cases)
 
     def hold(self) -> Self:
         """Create the folder and lock it."""

@@ -148,6 +148,40 @@ class MethodGroup(_Part):
     base: str = ""
 
 
+class Hypothesis(_Part):
+    """A claim about two methods with the rule that decides it, written before there are results.
+
+    The rule is about the 95 % interval of the gain of `method` over `other` (over seeds and
+    patients; positive is better), on each of `datasets` (all by default):
+
+        better       holds if the interval is above `margin`, fails if it is below it
+        not_worse    holds if the interval is above −margin, fails if it is below it
+        equal        holds if the interval is within ±margin, fails if it is outside
+
+    In all other cases the data do not decide it. `late`: results existed when it was written.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    claim: str
+    method: str
+    other: str
+    metric: str
+    region: str = DEFAULT_REGION
+    datasets: tuple[str, ...] = ()
+    rule: Literal["better", "not_worse", "equal"] = "better"
+    margin: float = Field(0.0, ge=0, allow_inf_nan=False)
+    late: bool = False
+
+    def verdict(self, low: float, high: float) -> Literal["holds", "fails", "undecided"]:
+        """The verdict by the interval of the gain; NaN decides nothing."""
+        limit = self.margin if self.rule == "better" else -self.margin
+        upper = self.margin if self.rule == "equal" else math.inf
+        if limit < low and high < upper:
+            return "holds"
+        return "fails" if high < limit or low > upper else "undecided"
+
+
 class StudyFile(_Part):
     """The content of study.json.
 
@@ -160,6 +194,7 @@ class StudyFile(_Part):
         published: numbers to print beside the study's: a name that segcal knows, or a path
             relative to the study; by default `published.yaml` in the study if it exists.
         groups: how the report presents groups of methods.
+        hypotheses: claims that the report decides.
         table_bytes: how many bytes of cases.csv are valid while runs are being added; None if all.
     """
 
@@ -180,6 +215,7 @@ class StudyFile(_Part):
     reference_late: bool | None = None
     published: str | None = None
     groups: dict[str, MethodGroup] = {}
+    hypotheses: tuple[Hypothesis, ...] = ()
     table_bytes: int | None = None
     environment: dict[str, Any] = Field(default_factory=dict)
 

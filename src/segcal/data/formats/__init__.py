@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.core.errors import PathError, list_folder
+from segcal.core.errors import PathError, list_folder, read_errors
 from segcal.data.formats.arrays import open_array
 from segcal.data.formats.header import Header, Opened, check_channels, check_same_grid
 from segcal.data.formats.itk import dicom_files, open_itk, open_series
@@ -110,10 +110,8 @@ def _open(path: Path, key: str) -> Opened:
         if not slices:
             raise PathError(path, "holds no slices", describe_content(path))
         return open_pictures(path, slices) if file_stem(slices[0], PICTURES) else open_series(path)
-    try:
+    with read_errors(path):
         path.open("rb").close()
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
     if file_stem(path, _ITK):
         return open_itk(path)
     if file_stem(path, PICTURES):

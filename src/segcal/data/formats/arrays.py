@@ -1,5 +1,6 @@
 """Arrays without geometry: .npy, .npz and HDF5; (Y, X), (Z, Y, X) or (C, Z, Y, X)."""
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -14,6 +15,11 @@ from segcal.core.errors import PathError
 from segcal.data.formats.header import Opened, plain_header
 
 _BROKEN = "write the file again"
+# What numpy, zipfile and h5py raise on damaged files.
+_DAMAGE = (
+    OSError, ValueError, TypeError, EOFError, KeyError, AttributeError, RuntimeError, SyntaxError,
+    OverflowError, MemoryError, zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+)  # fmt: skip
 
 
 def open_array(path: Path, key: str) -> Opened:
@@ -33,14 +39,16 @@ def open_array(path: Path, key: str) -> Opened:
             names = [key] if key in file else [n for n in file if isinstance(file[n], h5py.Dataset)]
             name = _choose(path, names, key)
             shape, dtype = file[name].shape, file[name].dtype
-    except OSError as error:
+    except PathError:
+        raise
+    except _DAMAGE as error:
         raise PathError(path, "is truncated, damaged or not an HDF5 file", _BROKEN) from error
 
     def load() -> NDArray[Any]:
         try:
             with h5py.File(path) as file:
                 return np.asarray(file[name][()])
-        except OSError as error:
+        except _DAMAGE as error:
             raise PathError(path, "is truncated or damaged", _BROKEN) from error
 
     return _opened(path, shape, dtype, load)
@@ -67,7 +75,7 @@ def open_npy(path: Path) -> NDArray[Any]:
     """An array in an .npy file, memory-mapped."""
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except _DAMAGE as error:
         raise PathError(path, "is damaged or not an array file", _BROKEN) from error
 
 
@@ -86,7 +94,7 @@ def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
                     else:
                         shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
                 out[name.removesuffix(".npy")] = (shape, dtype)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise PathError(path, "is damaged or not an .npz file", _BROKEN) from error
     return out
 
@@ -96,5 +104,5 @@ def read_npz(path: Path, key: str) -> NDArray[Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return np.asarray(archive[key])
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise PathError(path, "is damaged or not an .npz file", _BROKEN) from error

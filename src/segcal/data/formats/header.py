@@ -13,6 +13,9 @@ from segcal.core.errors import PathError
 from segcal.data.grid import Shape, Spacing
 
 MAX_VOLUME_BYTES = 16 * 2**30
+# Deflate, which most formats use, cannot compress better.
+MAX_RATIO = 1040
+_SMALL_BYTES = 2**28
 DAMAGED = "download or export the file again"
 _ONE_GRID = "both must be on one grid; resample one to the other or correct the header"
 
@@ -60,8 +63,13 @@ def plain_header(path: Path, file_shape: Sequence[int], itemsize: int = 1) -> He
 
 
 def check_size(path: Path, file_shape: Sequence[int], itemsize: int) -> None:
-    """Refuse to allocate what cannot be a scan."""
-    if int(np.prod(file_shape, dtype=object)) * itemsize > MAX_VOLUME_BYTES:
+    """Refuse to allocate what cannot be a scan, or cannot be in the file."""
+    needed = int(np.prod(file_shape, dtype=object)) * itemsize
+    # The header of .mhd and .nhdr files may be apart from the voxels.
+    files = path.iterdir() if path.is_dir() else [path]
+    apart = path.suffix.lower() in (".mhd", ".nhdr")
+    capacity = needed if apart else sum(file.stat().st_size for file in files) * MAX_RATIO
+    if needed > MAX_VOLUME_BYTES or needed > max(capacity, _SMALL_BYTES):
         problem = f"announces a volume of {tuple(file_shape)} voxels"
         raise PathError(path, problem, "the volume is too large or its header is damaged")
 

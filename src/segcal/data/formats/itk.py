@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from segcal.core.checks import require
 from segcal.core.errors import PathError, list_folder
+from segcal.core.text import first_few
 from segcal.data.formats.header import DAMAGED, Header, Opened, check_size, check_space
 
 _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -51,9 +52,8 @@ def open_series(folder: Path) -> Opened:
     names = sitk.ImageSeriesReader.GetGDCMSeriesFileNames
     series = [names(str(folder), i) for i in sitk.ImageSeriesReader.GetGDCMSeriesIDs(str(folder))]
     if len(series) > 1:
-        listed = [f"{_describe(files[0])} ({len(files)} files)" for files in series[:5]]
-        problem = f"holds {len(series)} DICOM series: {', '.join(listed)}"
-        raise PathError(folder, problem + (", …" if series[5:] else ""), _ONE_SERIES)
+        listed = first_few((f"{_describe(names[0])} ({len(names)} files)" for names in series), 5)
+        raise PathError(folder, f"holds {len(series)} DICOM series: {listed}", _ONE_SERIES)
     files: tuple[str, ...] = series[0] if series else ()
     for path in sorted(set(dicom_files(folder)) - {Path(name) for name in files}):
         raise PathError(path, "is truncated or damaged", DAMAGED)

@@ -14,15 +14,20 @@ import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, read_errors
 from segcal.core.files import atomic_path
-from segcal.data.formats.header import DAMAGED, MAX_VOLUME_BYTES, Header, Opened, check_space
+from segcal.data.formats.header import (
+    DAMAGED,
+    MAX_RATIO,
+    MAX_VOLUME_BYTES,
+    Header,
+    Opened,
+    check_space,
+)
 from segcal.data.grid import Grid, Spacing
 
 _MAX_SIDE = 8192
 _MAX_HEADER_BYTES = 2**24
-# Deflate cannot expand data further; a header that needs more is wrong.
-_MAX_GZIP_RATIO = 1040
 _NUMERIC_TYPES = {2, 4, 8, 16, 64, 256, 512, 768, 1024, 1280}
 _COLOR_TYPES = {128, 2304}
 _PORTABLE_TYPES = {
@@ -98,10 +103,8 @@ def write_nifti(path: Path | str, array: NDArray[np.generic], grid: Grid) -> Non
 
 
 def _open(path: Path) -> IO[bytes]:
-    try:
+    with read_errors(path):
         return gzip.open(path) if _is_gzip(path) else path.open("rb")  # type: ignore[return-value]
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
 
 
 def _is_gzip(path: Path) -> bool:
@@ -154,7 +157,7 @@ def _check_header(path: Path, raw: Any) -> tuple[Header, _Stored]:
     # The header must not announce more voxels than the file can hold.
     needed = int(offset) + int(np.prod(shape, dtype=object)) * dtype.itemsize
     length = path.stat().st_size
-    capacity = length * (_MAX_GZIP_RATIO if _is_gzip(path) else 1)
+    capacity = length * (MAX_RATIO if _is_gzip(path) else 1)
     if needed > min(capacity, MAX_VOLUME_BYTES):
         problem = f"announces {needed:,} bytes of voxels but has only {length:,} bytes"
         too_large = "the volume is too large or its header is damaged"

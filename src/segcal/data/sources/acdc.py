@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from segcal.core.errors import PathError, list_folder
+from segcal.core.errors import PathError, list_folder, read_errors
 from segcal.data.grid import GridRecipe
 from segcal.data.info import Description
-from segcal.data.sources.base import FileCase, Source, SourceCase
-from segcal.data.sources.files import collect, require_nifti
+from segcal.data.sources.base import FileCase, Source, SourceCase, collect, require_nifti
 
 
 class AcdcSource(Source):
@@ -61,11 +60,8 @@ def _frames(folder: Path) -> list[SourceCase]:
 
 def _read_info(path: Path) -> tuple[dict[str, int], str | None]:
     """The frame numbers of ED and ES, and the pathology."""
-    try:
+    with read_errors(path, "complete the download"):
         text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-        raise PathError(path, problem, "complete the download") from error
     frames = {}
     for phase in ("ED", "ES"):
         found = re.search(rf"^\s*{phase}\s*:\s*(\d+)\s*$", text, flags=re.MULTILINE)

@@ -4,10 +4,10 @@ import functools
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from segcal.core.errors import PathError
 from segcal.data.case import Case, hash_voxels, majority
 from segcal.data.formats import (
+    SUPPORTED,
     Header,
     check_same_grid,
     files_of,
@@ -30,6 +31,10 @@ from segcal.data.orientation import turn_labels
 from segcal.data.resample import present
 from segcal.registry import import_path
 
+T = TypeVar("T")
+
+_SPELLINGS = (".nii.gz", ".nii", ".NII.GZ", ".NII", ".nii.GZ")
+UNSUPPORTED = ("is not an image of a supported format", f"supported are {SUPPORTED}")
 # Names of the image and the labels in .npz and .h5 files.
 ARRAYS = ("image", "label")
 
@@ -273,3 +278,27 @@ class Source(ABC):
             "labels": json.dumps(info.file_labels),
             "label map": json.dumps(info.label_map),
         }
+
+
+def require_nifti(folder: Path, name: str, what: str) -> Path:
+    """The one file NAME.nii.gz or NAME.nii in `folder`; a PathError if there is none or several."""
+    found = [p for ending in _SPELLINGS if (p := folder / f"{name}{ending}").is_file()]
+    for other in found[1:]:
+        # On a case-insensitive file system two spellings are one file.
+        if not found[0].samefile(other):
+            raise PathError(other, f"is a second file named {name}", "keep one file per case")
+    if found:
+        return found[0]
+    remedy = "complete the download or remove the case"
+    raise PathError(folder / f"{name}.nii.gz", f"is missing ({what})", remedy)
+
+
+def collect(
+    items: Iterable[T], find: Callable[[T], list[SourceCase]]
+) -> Iterator[SourceCase | PathError]:
+    """The cases that `find` returns for each item, or the PathError that it raises."""
+    for item in items:
+        try:
+            yield from find(item)
+        except PathError as problem:
+            yield problem

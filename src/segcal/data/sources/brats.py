@@ -9,8 +9,7 @@ from segcal.core.errors import PathError, list_folder
 from segcal.data.grid import GridRecipe
 from segcal.data.info import Description
 from segcal.data.intensity import Intensity
-from segcal.data.sources.base import FileCase, Source, SourceCase
-from segcal.data.sources.files import collect, require_nifti
+from segcal.data.sources.base import FileCase, Source, SourceCase, collect, require_nifti
 
 # Channel → its name in the files until 2021, and since 2023.
 _CHANNELS = {

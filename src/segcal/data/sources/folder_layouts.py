@@ -13,8 +13,7 @@ from segcal.data.formats import (
     is_label_name,
     scan_name,
 )
-from segcal.data.sources.base import ARRAYS, FileCase, SourceCase
-from segcal.data.sources.files import UNSUPPORTED, collect
+from segcal.data.sources.base import ARRAYS, UNSUPPORTED, FileCase, SourceCase, collect
 
 _FOLDERS = (
     ("imagesTr", "labelsTr"),

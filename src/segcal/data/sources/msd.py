@@ -6,9 +6,8 @@ from pathlib import Path
 
 from segcal.core.errors import PathError
 from segcal.data.formats import scan_name
-from segcal.data.sources.base import FileCase, SourceCase
+from segcal.data.sources.base import UNSUPPORTED, FileCase, SourceCase, collect
 from segcal.data.sources.dataset_json import DatasetJson
-from segcal.data.sources.files import UNSUPPORTED, collect
 from segcal.data.sources.folder import FolderSource
 
 

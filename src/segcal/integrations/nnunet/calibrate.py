@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import staged_files
+from segcal.core.heads import head_masks, paint, region_map
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import read_header
+from segcal.data import read_dataset_json, read_header
 from segcal.evaluation import Applied, Fitted, check_num_classes, fit_pairs
 from segcal.integrations.nnunet.held_out import Warn, held_out
-from segcal.posthoc import CALIBRATORS, Calibrator
+from segcal.posthoc import CALIBRATORS, BaseCalibrator, HeadCalibrator, to_probs
 from segcal.predictions import (
     SoftmaxFile,
     check_not_existing,
@@ -93,7 +94,7 @@ def calibrate_results(
 
 
 def apply_to_predictions(
-    calibrator: Calibrator,
+    calibrator: BaseCalibrator,
     predictions: Sequence[Path],
     out: Path,
     *,
@@ -162,7 +163,7 @@ def _check_prediction(file: SoftmaxFile, first: SoftmaxFile, num_classes: int) -
 
 
 def _calibrate_all(
-    calibrator: Calibrator,
+    calibrator: BaseCalibrator,
     predictions: Predictions,
     out: Path,
     average: Average,
@@ -181,16 +182,29 @@ def _calibrate_all(
         for files in predictions.values():
             before, after = _calibrate_case(calibrator, files, average)
             write_like(files[0], after, draft)
-            labels = after.argmax(0).astype(np.uint8 if len(after) <= 256 else np.uint16)
+            if isinstance(calibrator, HeadCalibrator):
+                labels = _region_map(calibrator, after, folder)
+            else:
+                labels = after.argmax(0).astype(np.uint8 if len(after) <= 256 else np.uint16)
             for source in _label_maps(files[0]):
                 write_nifti_like(source, labels, draft)
-            done.count(before, after)
+            done.count(before, after, 0.5 if isinstance(calibrator, HeadCalibrator) else None)
             progress("calibrating", done.cases, len(predictions))
     return done
 
 
+def _region_map(
+    calibrator: HeadCalibrator, probs: NDArray[np.floating], folder: Path
+) -> NDArray[np.uint8]:
+    """The label map of regions, as nnU-Net writes it: `regions_class_order` of dataset.json."""
+    order = read_dataset_json(folder / "dataset.json").class_order
+    if len(order) == len(calibrator.heads):
+        return paint(head_masks(probs), dict(enumerate(order)))
+    return region_map(probs, calibrator.heads)
+
+
 def _calibrate_case(
-    calibrator: Calibrator, files: Sequence[SoftmaxFile], average: Average
+    calibrator: BaseCalibrator, files: Sequence[SoftmaxFile], average: Average
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Averaged probabilities (K, *S), before and after calibration."""
     before, after = np.zeros(()), np.zeros(())
@@ -205,9 +219,11 @@ def _calibrate_case(
             before, after = before + probs / len(files), after + calibrated / len(files)
         else:
             floor = _FLOOR_HALF if probs.dtype.itemsize < 4 else _FLOOR
-            before = before + np.log(np.maximum(probs, floor, dtype=np.float64)) / len(files)
+            logits = np.log(np.maximum(probs, floor, dtype=np.float64))
+            if isinstance(calibrator, HeadCalibrator):
+                logits -= np.log(np.maximum(1 - probs.astype(np.float64), floor))
+            before = before + logits / len(files)
     if average == "logits":
-        before = np.exp(before - before.max(0))
-        before /= before.sum(0)
+        before = to_probs(before, heads=isinstance(calibrator, HeadCalibrator))
         after = calibrator.transform(before, from_probs=True, spacing_mm=files[0].spacing_mm)
     return before.astype(np.float32), after.astype(np.float32)

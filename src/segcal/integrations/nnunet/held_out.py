@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from segcal.core.documents import read_json
 from segcal.core.errors import PathError
+from segcal.core.heads import Heads
+from segcal.data import read_dataset_json
 from segcal.predictions import Pair, Pairs, find_pairs
 
 Warn: TypeAlias = Callable[[str], None]
@@ -29,11 +30,11 @@ def held_out(
         use_folds: numbers of the folds; None uses every fold that was validated with `--npz`.
         warn: called with a line for each fold that is skipped.
     """
-    ignore = _ignore_label(results)
+    ignore, regions = _read_labels(results)
     label_folder = labels if labels is not None else _find_labels(results)
     found: dict[str, tuple[Path, Pair]] = {}
     for folder in _validation_folders(results, use_folds, warn):
-        for pair in find_pairs(folder, label_folder, ignore_label=ignore):
+        for pair in find_pairs(folder, label_folder, ignore_label=ignore, heads=regions):
             if pair.name in found:
                 problem = f"contains {pair.name}, which is also in {found[pair.name][0]}"
                 raise PathError(folder, problem, "choose folds that share no case with --fold")
@@ -46,27 +47,17 @@ def held_out(
     return Pairs(results, pairs, ())
 
 
-def _ignore_label(results: Path) -> int | None:
-    """The ignored label of the dataset; a PathError if it was trained with regions."""
+def _read_labels(results: Path) -> tuple[int | None, Heads]:
+    """The ignored label of the dataset, and the regions of a region-based training."""
     path = results / "dataset.json"
-    try:
-        content = read_json(path)
-    except FileNotFoundError as error:
+    if not path.is_file():
         example = "nnUNet_results/Dataset004_X/nnUNetTrainer__nnUNetPlans__3d_fullres"
         remedy = f"give a trainer's folder, such as {example}"
-        raise PathError(results, "has no dataset.json", remedy) from error
-    except (OSError, ValueError) as error:
-        raise PathError(path, "cannot be read as JSON", "restore the file") from error
-    labels = content.get("labels") if isinstance(content, dict) else None
-    if not isinstance(labels, dict):
-        raise PathError(path, "has no labels", "restore the file")
-    if any(isinstance(label, list) and len(label) > 1 for label in labels.values()):
-        problem = "was trained with regions, whose sigmoids do not sum to 1"
-        raise PathError(results, problem, "calibrate a network that was trained with labels")
-    ignore = labels.get("ignore")
-    if ignore is not None and type(ignore) is not int:
-        raise PathError(path, f"has the ignore label {ignore!r}", "restore the file")
-    return ignore
+        raise PathError(results, "has no dataset.json", remedy)
+    content = read_dataset_json(path)
+    if content.ignore is not None and type(content.ignore) is not int:
+        raise PathError(path, f"has the ignore label {content.ignore!r}", "restore the file")
+    return content.ignore, content.regions
 
 
 def _find_labels(results: Path) -> Path:

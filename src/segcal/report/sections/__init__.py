@@ -20,6 +20,7 @@ for _name, _build in (
     ("findings", "findings:build"),
     ("stated_confidence", "stated_confidence:build"),
     ("volumes", "volumes:build"),
+    ("hypotheses", "hypotheses:build"),
     ("main", "main:build"),
     ("ranking", "ranking:build"),
     ("seeds", "seeds:build"),

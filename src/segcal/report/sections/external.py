@@ -5,10 +5,12 @@ from functools import partial
 from itertools import product
 from typing import Literal
 
+from segcal.core.text import first_few
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.findings.verdict import judge
+from segcal.report.rankings import FEW_CASES
 from segcal.report.sections.main import grid_note, with_notes
 from segcal.report.table_model import (
     INTERVAL_NOTE,
@@ -27,7 +29,8 @@ from segcal.study import EXTERNAL, Dataset, read_evaluation
 _TEXT = (
     "The same networks on data sets that they were not trained on, prepared like the training set. "
     "The change is external − internal, with its 95 % interval: patients of both sets are drawn "
-    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0."
+    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0. "
+    f"A set of fewer than {FEW_CASES} patients has no interval."
 )
 
 
@@ -70,7 +73,9 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
             change = Cell()
             if m in before and m in after:
                 patients = dataset.patients, other.patients
-                found = unpaired_difference(before[m], after[m], patients=patients)
+                found = unpaired_difference(
+                    before[m], after[m], patients=patients, min_patients=FEW_CASES
+                )
                 change = _change(*found, digits=shown.digits)
             row.append(change)
     caption = (
@@ -87,7 +92,7 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
 
 
 def _change(difference: float, low: float, high: float, digits: int) -> Cell:
-    """A difference with its interval, which is NaN for a single patient."""
+    """A difference with its interval, which is NaN for few patients."""
     after = "" if math.isnan(low) else f"[{signed(low, digits)}, {signed(high, digits)}]"
     mark: Literal["", "significant"] = "significant" if low > 0 or high < 0 else ""
     return Cell(Number(difference), signed=True, after=after, mark=mark)
@@ -99,8 +104,8 @@ def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> Text | Non
     for run, path in context.study.files(f"{EXTERNAL}/{other.name}/evaluation.json"):
         found = read_evaluation(path.parent) if run.dataset == dataset.name else None
         seen |= dict.fromkeys(found.info.seen if found is not None else ())
-    shown = ", ".join(list(seen)[:3]) + (", …" if len(seen) > 3 else "")
-    text = f"{len(seen)} of the external scans were used for training or validation ({shown})."
+    used = f"{len(seen)} of the external scans were used for training or validation"
+    text = f"{used} ({first_few(seen)})."
     return Text(text, "note") if seen else None
 
 
