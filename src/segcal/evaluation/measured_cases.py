@@ -37,13 +37,16 @@ class KeptCase:
 
     def measure(self, measure: Callable[[], Measured]) -> Measured:
         """The kept result; or a new one, which is kept."""
-        known = self._read(lambda file: (_from_arrays(file), _below(file, "picture/")))
+        known: Measured | None = self._read(
+            lambda file: (_from_arrays(file), _below(file, "picture/"))
+        )
         if known is not None:
             return known
         result, picture = measure()
         buffer, arrays = io.BytesIO(), _to_arrays(result)
         arrays |= {f"picture/{name}": array for name, array in picture.items()}
-        np.savez(buffer, key=np.array(self.key), **arrays)
+        arrays["key"] = np.array(self.key)
+        np.savez(buffer, **dict[str, Any](arrays))
         with suppress(OSError):  # it is only needed if the audit is killed
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(self.path, buffer.getvalue())

@@ -166,13 +166,13 @@ def _most_common(labels: LabelMap, valid: Mask) -> int:
 
 
 def _near_other_label(labels: Array, valid: Mask, width: float, spacing: tuple[float, ...]) -> Mask:
-    """One distance transform per label in the box of the label; all boxes come from one pass."""
+    """One dilation per label in the box of the label; all boxes come from one pass."""
     from scipy.ndimage import find_objects
 
     band = np.zeros(labels.shape, dtype=bool)
     values = np.unique(labels[valid])
-    small = np.int16 if len(values) < 1 << 15 else np.int32
-    number = np.empty_like(labels, dtype=small)  # from 1; ignored voxels 0
+    small = np.dtype(np.int16 if len(values) < 1 << 15 else np.int32)
+    number: Array = np.empty_like(labels, dtype=small)  # from 1; ignored voxels 0
     for i, plane in enumerate(labels):  # one plane at a time: positions take 8 bytes per voxel
         number[i] = np.searchsorted(values, plane) + 1
     number[~valid] = 0
