@@ -64,6 +64,13 @@ class Pair:
         """Name of the case."""
         return self.softmax.name
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the case, with nnU-Net's .pkl files."""
+        sidecars = (path.with_suffix(".pkl") for path in self.softmax.paths)
+        others = (path for path in sidecars if path.is_file())
+        return (*self.softmax.paths, *others, self.label, *self.images)
+
     def load(self) -> LoadedCase:
         """Read the case; errors name the file."""
         target, spacing = self._read_target()
