@@ -174,7 +174,7 @@ def find_pairs(
         if file.num_classes != first.num_classes:
             counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
             raise PathError(file.path, f"has {counts}", "all cases must come from one network")
-    heads = find_heads(folder, first, heads)
+    heads = _find_heads(folder, first, heads)
     every = {name: read_header(label_of[name], "label") for name in found}
     headers = {name: header for name, header in every.items() if header.has_geometry}
     if axes != "auto" and not headers:
@@ -195,7 +195,7 @@ def find_pairs(
     return Pairs(folder, tuple(pairs), unused)
 
 
-def find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> Heads:
+def _find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> Heads:
     """The heads given, else the regions of nnU-Net's dataset.json in the folder, else none."""
     heads = given or read_dataset_json(folder / "dataset.json").regions
     if len(heads) not in (0, file.num_classes):
