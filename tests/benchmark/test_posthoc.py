@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from helpers.runs import phantom
 from helpers.trees import run_cli
 from segcal.benchmark import BenchmarkStudy, Plan, load_plan, run_benchmark
 from segcal.benchmark.plan import to_yaml
@@ -69,6 +70,21 @@ def study(plain: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = Path(shutil.copytree(plain, tmp_path_factory.mktemp("studies") / "study"))
     plan = make_plan(data, posthoc=["temperature", "vector"])
     return run_benchmark(plan, folder, resume=True, silent=True)
+
+
+def test_auto_chooses_a_calibrator_for_each_run(tmp_path: Path) -> None:
+    data = phantom(tmp_path / "data", dims=2, cases=20, size=32)  # two validation cases
+    folder = tmp_path / "study"
+    task = task_of(data, posthoc=["auto"])
+    assert run_task(task, folder).posthoc == {"auto": ""}
+    fitted = load_calibrator(folder / RUN / "calibrator_auto.json")
+    found = read_evaluation(folder / "runs/toy/ce_dice+auto/seed0")
+    assert found is not None
+    assert found.info.calibrator is not None
+    assert found.info.method == "ce_dice+auto"
+    assert found.info.calibrator["params"] == fitted.params()
+    assert fitted.about["auto"]["chosen"] in ("temperature", "distance", "class_affine", "none")
+    assert is_done(task, folder)
 
 
 def task_of(data: Path, **changes: Any) -> Task:

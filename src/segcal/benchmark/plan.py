@@ -81,7 +81,7 @@ class Plan(Section):
         train: settings of `segcal train` for all runs.
         evaluation: settings of `segcal evaluate`.
         region, metrics: what the tables and ranks show.
-        posthoc: calibrators with which each run is also evaluated.
+        posthoc: calibrators with which each run is also evaluated; "auto" chooses one for each.
         keep: the weights to keep once a run is evaluated.
         reference: the method that the report compares with the others.
         published: published numbers to print beside the study's; see `StudyFile`.
@@ -150,7 +150,8 @@ class Plan(Section):
     @model_validator(mode="after")
     def _check_posthoc(self) -> Self:
         for name in self.posthoc:
-            _find("posthoc", name, CALIBRATORS.get)
+            if name != "auto":
+                _find("posthoc", name, CALIBRATORS.get)
             for calibrated in (calibrated_name(method, name) for method in self.methods):
                 if calibrated in self.methods:
                     raise ValueError(f"has method `{calibrated}`, a name that `posthoc` uses")

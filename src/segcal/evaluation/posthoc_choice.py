@@ -72,8 +72,8 @@ def choose(nll: Mapping[str, NDArray[np.float64]], units: Sequence[str] | None) 
     With six patients or more, "better" means that the 95 % interval of the change is below 0;
     with fewer it means a smaller mean.
     """
-    plain = np.nanmean(nll[NONE], axis=0)
-    relative = {name: (values / plain).mean(1).tolist() for name, values in nll.items()}
+    plain = _mean(nll[NONE], axis=0)
+    relative = {name: _mean(values / plain, axis=1).tolist() for name, values in nll.items()}
     changes = {
         name: paired_change(" and ".join(JUDGED), "nll", relative[NONE], values, units=units)
         for name, values in relative.items()
@@ -83,5 +83,10 @@ def choose(nll: Mapping[str, NDArray[np.float64]], units: Sequence[str] | None) 
     change = changes[best]
     few = change.direction == "too few" and change.difference < 0
     method = best if few or change.direction == "better" else NONE
-    means = {name: tuple(np.nanmean(v, axis=0).tolist()) for name, v in nll.items()}
+    means = {name: tuple(_mean(v, axis=0).tolist()) for name, v in nll.items()}
     return Choice(method, means, changes)
+
+
+def _mean(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    """The mean of defined values: a case without predicted structures has no boundary."""
+    return np.asarray(np.ma.masked_invalid(values).mean(axis).filled(np.nan))
