@@ -30,6 +30,7 @@ exclude_patterns = ["scripts", "results/*/tables"]
 # Pages are Markdown; docstrings have Google sections, and names in single backticks become links.
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
+smartquotes = False
 default_role = "py:obj"
 suppress_warnings = ["ref.python"]  # `low` may be an attribute of several classes
 autodoc_typehints = "signature"
