@@ -7,18 +7,23 @@ STAMP := $(VENV)/.installed
 DEMO ?= segcal-demo
 STUDY ?= segcal-study
 
-.PHONY: test demo study lint types pytest slow oldest format clean
+.PHONY: test docs demo study lint types pytest slow oldest format clean
 
-test: lint types pytest
+test: lint types docs pytest
 
 # torch is installed first, so that no other package pulls in another build of it.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 	$(BIN)/python -m pip install --quiet --no-deps --editable examples/plugin
 	touch $@
+
+# The documentation as a site that opens from disk: site/index.html. Warnings are errors.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs/html
+	rm -rf site && cp -R build/docs/html site
 
 # Generated data, five losses, a report; takes a few minutes on two cores.
 demo: $(STAMP)
@@ -69,4 +74,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

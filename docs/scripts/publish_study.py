@@ -1,9 +1,9 @@
 """Publish a finished study in docs/results/NAME.
 
-Copied are the report as one page, its tables and figures, the plan, every row of cases.csv
-(compressed, values to six digits), the validation curve of every run and candidate, and the device
-and versions of the tested runs. Weights, paths of the machine and panels of pictures (which the
-page contains) are left out.
+Written are study.json without the paths of the machine (with the validation curve and the fitted
+temperature of every run), the plan, every row of cases.csv (compressed, values to six digits), the
+tables as Markdown, the paired tests as CSV, and the figures that need more than the rows or that
+the results page shows. `segcal report docs/results/NAME --out DIR` writes the report again.
 
 python docs/scripts/publish_study.py STUDY NAME
 """
@@ -12,7 +12,6 @@ import gzip
 import json
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ import yaml
 from segcal.study import read_cases_table
 
 RESULTS = Path(__file__).parents[1] / "results"
-# The keys of run.json that are published.
-ABOUT = ("device", "processes", "commit", "versions", "data_fingerprint", "compiled")
+FIGURES = ("reliability_*.png", "seeds_*.png", "training_*.png")
+TABLES = ("*.md", "comparisons.csv", "seeds.csv")
 
 
 def publish(study: Path, out: Path) -> None:
@@ -30,21 +29,19 @@ def publish(study: Path, out: Path) -> None:
     if not (study / "report" / "index.html").is_file():
         raise SystemExit(f"{study}: has no report; run `segcal report {study}` first")
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    shutil.copy(study / "report" / "index.html", out / "report.html")
-    shutil.copytree(study / "report" / "tables", out / "tables")
-    (out / "figures").mkdir()
-    for figure in sorted((study / "report" / "figures").glob("*.png")):
-        if not figure.name.startswith("panel_"):
-            shutil.copy(figure, out / "figures")
+    for kind, patterns in (("tables", TABLES), ("figures", FIGURES)):
+        (out / kind).mkdir(parents=True)
+        for pattern in patterns:
+            for path in sorted((study / "report" / kind).glob(pattern)):
+                shutil.copy(path, out / kind)
     text = read_cases_table(study / "cases.csv").to_csv(
         index=False, float_format="%.6g", lineterminator="\n", na_rep=""
     )
     with gzip.GzipFile(out / "cases.csv.gz", "wb", mtime=0) as packed:
         packed.write(text.encode())
     (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
-    about = json.dumps(_runs(study), indent=1, ensure_ascii=False)
-    (out / "runs.json").write_text(about + "\n", encoding="utf-8")
+    about = json.dumps(_study_file(study), ensure_ascii=False, separators=(",", ":"))
+    (out / "study.json").write_text(about + "\n", encoding="utf-8")
 
 
 def _without_paths(plan: Path) -> str:
@@ -54,30 +51,20 @@ def _without_paths(plan: Path) -> str:
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-def _runs(study: Path) -> dict[str, Any]:
-    """States, times, devices and validation curves of all runs."""
-    content = json.loads((study / "study.json").read_text(encoding="utf-8"))
-    runs = content["runs"]
-    places: Counter[str] = Counter()
-    out = []
-    for run in runs:
-        folder = study / run["folder"]
-        row = {key: run[key] for key in ("run", "state", "error", "seconds")}
-        row["error"] = row["error"].replace(str(study.resolve()), "STUDY")
-        if (folder / "run.json").is_file():
-            about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            places[json.dumps({key: about.get(key) for key in ABOUT})] += 1
-            row["training"] = run["training"]
-            row["calibrators"] = {
-                path.stem.removeprefix("calibrator_"): json.loads(path.read_text())["params"]
-                for path in sorted(folder.glob("calibrator_*.json"))
-            }
-        out.append(row)
-    ran_on = [{**json.loads(place), "runs": number} for place, number in places.items()]
-    tried = {m["name"]: m["chosen_from"] for m in content["methods"] if m.get("chosen_from")}
-    for candidate in (one for each in tried.values() for one in each if "error" in one):
-        candidate["error"] = candidate["error"].replace(str(study.resolve()), "STUDY")
-    return {"ran_on": ran_on, "runs": out, **({"chosen_from": tried} if tried else {})}
+def _study_file(study: Path) -> dict[str, Any]:
+    """study.json without folders and paths, with the parameters of the calibrators."""
+    content: dict[str, Any] = json.loads((study / "study.json").read_text(encoding="utf-8"))
+    del content["table_bytes"]
+    for run in content["runs"]:
+        files = sorted((study / run.pop("folder")).glob("calibrator_*.json"))
+        run["calibrators"] = {
+            path.stem.removeprefix("calibrator_"): json.loads(path.read_text())["params"]
+            for path in files
+        }
+    tried = (one for method in content["methods"] for one in method.get("chosen_from", ()))
+    for part in (*content["runs"], *tried):
+        part["error"] = part.get("error", "").replace(str(study.resolve()), "STUDY")
+    return content
 
 
 if __name__ == "__main__":

@@ -62,7 +62,9 @@ class DataConfig(Section):
     `size` crops or pads slices of different sizes (2d); `patch_size`, `per_case` and `foreground`
     are arguments of `PatchDataset` (3d). `loader` "resident" keeps all slices in memory. `raters`
     is the target where several readers labeled each case: the majority, one reader drawn for each
-    item, or the mean, which is a soft target.
+    item, or the mean, which is a soft target. `heads` are regions that may overlap, name → labels:
+    the network then has one sigmoid output for each, and the loss `activation: sigmoid`. If only
+    the latter is set, `heads` are the regions of the data set, or else its classes.
     """
 
     path: str = ""
@@ -75,6 +77,7 @@ class DataConfig(Section):
     loader: Literal["auto", "resident", "stream"] = "auto"
     workers: Annotated[int, Field(ge=0)] = 0
     raters: Literal["majority", "random", "mean"] = "majority"
+    heads: dict[str, tuple[Positive, ...]] = {}
 
     @_model_validator(mode="after")
     def _check_mode(self) -> Self:
@@ -82,6 +85,8 @@ class DataConfig(Section):
             raise ValueError("takes `patch_size` only when `mode` is 3d; slices have `size`")
         if self.mode == "3d" and (self.size is not None or self.loader == "resident"):
             raise ValueError("takes `size` and `loader: resident` only when `mode` is 2d")
+        if self.heads and self.raters == "mean":
+            raise ValueError("takes `raters: mean` only without `heads`; use majority or random")
         return self
 
 

@@ -1,6 +1,6 @@
 """Real volumes, where available: ACDC and Hippocampus of the Decathlon."""
 
-import re
+import json
 import shutil
 from pathlib import Path
 
@@ -77,8 +77,8 @@ def test_some_hippocampus_cases(hippocampus: Path, tmp_path: Path) -> None:
 
 def published_fingerprint(study: str) -> str:
     """Of the data set that a published study was trained on."""
-    path = Path(__file__).parents[2] / "docs" / "results" / study / "runs.json"
-    return re.findall(r'"data_fingerprint": "(\w+)"', path.read_text(encoding="utf-8"))[0]
+    path = Path(__file__).parents[2] / "docs" / "results" / study / "study.json"
+    return str(json.loads(path.read_text(encoding="utf-8"))["datasets"][0]["fingerprint"])
 
 
 @pytest.mark.slow

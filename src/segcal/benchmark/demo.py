@@ -35,8 +35,7 @@ def prepare_demo(
     folder = Path(out) / "data"
     if Path(out).is_dir() and not folder.is_dir() and list(Path(out).glob("[!.]*")):
         raise PathError(Path(out), "holds other files", "choose another --out")
-    cases, size, slices = (14, 32, 4) if quick else (36, 64, 6)
-    source = PhantomSource(cases=cases, size=size, slices=slices)
+    source = PhantomSource(dims=2, cases=14 if quick else 300, size=32 if quick else 64)
     prepare(source, folder, dtype="uint8", workers=1, progress=progress)
     return folder
 
@@ -74,10 +73,10 @@ def demo_plan(data: Path, quick: bool = False) -> Plan:
         "train": {
             "recipe": "paper",
             "epochs": epochs,
-            "batch_size": 4,
+            "batch_size": 8,
             "precision": "32",
-            "optimizer": {"lr": 2e-3, "milestones": [2 * epochs // 3]},
-            "model": {"options": {"filters": [16, 32, 64], "pools": [2, 2]}},
+            "optimizer": {"name": "adamw", "lr": 5e-3, "warmup": 1, "decay": "cosine"},
+            "model": {"name": "norm_unet", "options": {"filters": [16, 32, 64, 128]}},
         },
         "tables": ["main", "classes"],
     })  # fmt: skip

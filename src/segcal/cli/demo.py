@@ -7,6 +7,11 @@ import typer
 
 from segcal.cli import _options as opt
 
+_NEXT = """Next, with your own data:
+  segcal audit --probs PREDICTIONS --labels LABELS --out audit      can this network be trusted?
+  segcal calibrate --probs PREDICTIONS --labels LABELS --out t.json  would a temperature help?
+  segcal prepare folder --source SCANS --out data && segcal train --data data --out run"""
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder; run again to continue.")] = Path("segcal-demo"),
@@ -32,3 +37,4 @@ def demo(
         opt.warn(f"{out}: stopped; run the same command again to continue")
         raise typer.Exit(130) from None
     finish(study, report)
+    typer.echo(_NEXT)

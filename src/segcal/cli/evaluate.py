@@ -98,7 +98,8 @@ def _show(evaluation: Any) -> None:
     grid = Table("region", "ECE", "CECE", "signed gap", "Brier", "NLL")
     for region in info.regions:
         metrics = ("ece", "cece", "signed_gap", "brier", "nll")
-        grid.add_row(region, *(mean(metric, "all", region) for metric in metrics))
+        means = evaluation.means(region)
+        grid.add_row(region, *(opt.number(means.get(metric)) for metric in metrics))
     opt.print_table(grid)
     undefined = f"{sum(info.undefined.values())} undefined values are left out"
     typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")

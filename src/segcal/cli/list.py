@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-_REGISTRIES = {
+REGISTRIES = {
     "losses": ("segcal.losses", "LOSSES"),
     "priors": ("segcal.losses", "PRIORS"),
     "metrics": ("segcal.metrics", "METRICS"),
@@ -17,7 +17,7 @@ _REGISTRIES = {
 
 
 def list_names(
-    kind: Annotated[str, typer.Argument(help=f"{', '.join(_REGISTRIES)}.")],
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(REGISTRIES)}.")],
 ) -> None:
     """List what can be chosen by name: segcal's own and those of installed plugins.
 
@@ -27,8 +27,8 @@ def list_names(
 
     from segcal.core.checks import check_choice
 
-    check_choice("kind", kind, _REGISTRIES)
-    module, attribute = _REGISTRIES[kind]
+    check_choice("kind", kind, REGISTRIES)
+    module, attribute = REGISTRIES[kind]
     registry = getattr(import_module(module), attribute)
     names = registry.available()
     width = max(map(len, names))

@@ -1,4 +1,4 @@
-"""Evaluate runs and predictions.
+"""Evaluate runs and predictions::
 
     evaluate_run(run)           the files of an evaluation of a run, also on an external set or
                                 calibrated; `segcal evaluate`

@@ -11,6 +11,7 @@ import torch
 from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
+from segcal.core.heads import Heads
 from segcal.core.text import first_few
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, check_fits, open_dataset
 from segcal.models import SegmentationNetwork, load_model
@@ -24,6 +25,11 @@ class FinishedRun(RunRecord):
     def data_info(self) -> DatasetInfo:
         """The description of the training data (without the cases)."""
         return DatasetInfo.model_validate({**self.info.data, "cases": ()})
+
+    @property
+    def heads(self) -> Heads:
+        """The regions of its sigmoid heads; empty for a softmax."""
+        return self.config.data.heads
 
     @property
     def patch_size(self) -> tuple[int, int, int] | None:
@@ -117,6 +123,9 @@ def open_runs(folders: Path | str | Sequence[Path | str]) -> list[FinishedRun]:
             if getattr(other.data_info, what) != getattr(first.data_info, what):
                 problem = f"was trained on data with another `{what}` than {first.folder}"
                 raise PathError(other.folder, problem, "average runs of one data set only")
+        if other.heads != first.heads:
+            problem = f"was trained with other `data.heads` than {first.folder}"
+            raise PathError(other.folder, problem, "average runs with the same outputs only")
     return runs
 
 

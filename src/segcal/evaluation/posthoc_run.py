@@ -21,7 +21,14 @@ from segcal.evaluation.posthoc_choice import AUTO, NONE
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
 from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
-from segcal.posthoc import BaseCalibrator, load_calibrator, make_calibrator, short_name
+from segcal.posthoc import (
+    BaseCalibrator,
+    Calibrator,
+    HeadCalibrator,
+    load_calibrator,
+    make_calibrator,
+    short_name,
+)
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
@@ -54,9 +61,11 @@ def run_calibrator(
     runs = open_runs(run)
     if Path(calibrator).is_file():
         fitted = load_calibrator(calibrator)
-        if fitted.num_classes != len(runs[0].data_info.classes):
+        outputs = [*(runs[0].heads or runs[0].data_info.classes.values())]
+        kind = HeadCalibrator if runs[0].heads else Calibrator
+        if fitted.num_classes != len(outputs) or not isinstance(fitted, kind):
             problem = f"was fitted on {fitted.num_classes} classes, but {runs[0].folder} has "
-            problem += ", ".join(runs[0].data_info.classes.values())
+            problem += ", ".join(outputs)
             raise PathError(Path(calibrator), problem, "give a calibrator of this network")
         return fitted
     folders = [run] if isinstance(run, str | Path) else run
@@ -165,7 +174,9 @@ def fit_run(
                 np.savez(path, logits=to_numpy(case.logits), target=case.target.astype(np.int32))
                 shape = tuple(case.logits.shape)
                 file = SoftmaxFile(case.name, "npz", (member.folder,), shape)
-                pairs.append(ValidationPair(file, path, spacing_mm=case.spacing_mm))
+                pairs.append(
+                    ValidationPair(file, path, spacing_mm=case.spacing_mm, heads=member.heads)
+                )
                 patients[case.name] = dataset[case.name].patient
                 progress("predicting", len(pairs), total)
         if len(set(patients.values())) < len(pairs):

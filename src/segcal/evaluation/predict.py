@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from segcal.core.arrays import to_numpy
 from segcal.core.checks import check_choice
+from segcal.data import Grid
 from segcal.models import predict_logits
 from segcal.posthoc import BaseCalibrator
 
@@ -47,6 +52,7 @@ def predict_case(
     batch_size: int = 16,
     flips: Iterable[str] = (),
     average: str = "probs",
+    sigmoid: bool = False,
 ) -> Prediction:
     """Predict a volume with one network, or average over several and over mirror images.
 
@@ -59,6 +65,7 @@ def predict_case(
         flips: axes to mirror, out of "d", "h" and "w"; n axes give 2ⁿ predictions.
         average: `"probs"` averages probabilities, `"logits"` averages logits, which gives more
             confident predictions.
+        sigmoid: every output has a sigmoid of its own; the default is a softmax over all.
 
     Example:
         >>> net = nn.Conv2d(1, 2, kernel_size=1)
@@ -71,6 +78,7 @@ def predict_case(
     if not members:
         raise ValueError("Expected argument `networks` to hold a network, but got none.")
     mirrors = _mirrors(flips)
+    activate = Tensor.sigmoid if sigmoid else partial(Tensor.softmax, dim=0)
 
     def predict(network: nn.Module, size: PatchSize) -> Prediction:
         total = None
@@ -80,12 +88,12 @@ def predict_case(
             ).flip(axes)
             if not bool(torch.isfinite(logits).all()):
                 raise ValueError("Expected finite logits, but the network gave NaN or infinity.")
-            part = logits if average == "logits" else logits.softmax(0)
+            part = logits if average == "logits" else activate(logits)
             total = part if total is None else total + part
         assert total is not None
         if average == "logits":
             mean = total / len(mirrors)
-            return Prediction(mean.softmax(0), mean)
+            return Prediction(activate(mean), mean)
         return Prediction(total / len(mirrors), logits if len(mirrors) == 1 else None)
 
     found = tuple(predict(network, size) for network, size in zip(members, sizes, strict=True))
@@ -94,7 +102,7 @@ def predict_case(
     if average == "logits":
         mean = sum(one.logits for one in found if one.logits is not None) / len(found)
         assert isinstance(mean, Tensor)
-        return Prediction(mean.softmax(0), mean, found)
+        return Prediction(activate(mean), mean, found)
     return Prediction(_mean_probs(found), None, found)
 
 
@@ -113,6 +121,14 @@ def calibrated(
     if not members:
         raise ValueError(NO_LOGITS)
     return Prediction(_mean_probs(members), None, members)
+
+
+def restore_probs(grid: Grid, probs: Tensor, heads: bool) -> NDArray[np.float32]:
+    """Probabilities (K, Z, Y, X) on the original grid; sigmoid heads are 0 where it was cropped."""
+    values = to_numpy(probs)
+    if not heads:
+        return grid.restore_probs(values)
+    return grid.restore_probs(np.concatenate([np.zeros_like(values[:1]), values]))[1:]
 
 
 def _mirrors(flips: Iterable[str]) -> list[tuple[int, ...]]:

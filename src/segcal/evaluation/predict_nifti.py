@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import file_sha256, write_text
+from segcal.core.files import file_sha256, write_json, write_text
+from segcal.core.heads import Heads, head_masks, region_labels, region_map, two_classes
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_runs
@@ -28,6 +29,7 @@ from segcal.evaluation.predict import (
     choose_device,
     predict_case,
     reproducible_float32,
+    restore_probs,
 )
 from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
 from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
@@ -42,18 +44,35 @@ from segcal.metrics import (
 from segcal.predictions import Form, write_nnunet
 from segcal.study import neutral
 
-_MAPS: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
+_Maps = dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]]
+_MAPS: _Maps = {
     "labels": lambda probs: probs.argmax(0).astype(np.uint8),
     "probs": lambda probs: probs,
     "confidence": lambda probs: probs.max(0),
     "entropy": entropy,
 }
 # Of the probabilities (M, K, Z, Y, X) of several runs.
-_DISAGREEMENT: dict[str, Callable[[NDArray[np.float32]], NDArray[np.generic]]] = {
+_DISAGREEMENT: _Maps = {
     "variance": probability_variance,
     "mutual_information": mutual_information,
 }
 OUTPUTS = tuple(_MAPS)
+
+
+def _maps_of_heads(heads: Heads) -> _Maps:
+    """The same maps of sigmoid heads (R, Z, Y, X), or (M, R, Z, Y, X) of several runs."""
+    return {
+        "labels": lambda probs: region_map(probs, heads),
+        "probs": lambda probs: probs,
+        "confidence": lambda probs: np.maximum(probs, 1 - probs).min(0),
+        "entropy": lambda probs: sum(entropy(two_classes(p, from_probs=True)) for p in probs),
+        "variance": probability_variance,
+        "mutual_information": lambda members: sum(
+            mutual_information(np.stack([1 - p, p], 1)) for p in members.swapaxes(0, 1)
+        ),
+    }
+
+
 PAIRWISE_DICE, _COLUMNS = "pairwise_dice.csv", ("case", "structure", "dice")
 
 
@@ -92,7 +111,9 @@ def predict_volumes(
     Images are read as those of the training set were (see `segcal.data.find_images` for their
     names) and turned to its orientation; maps are turned back. Probabilities are interpolated
     linearly from the network's grid and still sum to 1; labels, confidence (the largest
-    probability) and entropy (nats) are derived from them.
+    probability) and entropy (nats) are derived from them. Of sigmoid heads, the label map shows the
+    smallest region (see `region_labels`), the confidence is that of the least certain region, and
+    the entropy is the sum over regions; dataset.json names the regions for `segcal audit`.
 
     The mean Dice between the masks of several runs is written to pairwise_dice.csv.
 
@@ -128,6 +149,7 @@ def predict_volumes(
     if single:
         raise ValueError(f"--output {single[0]}: needs several runs, but {runs[0]} is one")
     info, space, out = opened[0].data_info, Space(opened), Path(out)
+    heads = opened[0].heads
     images = find_images(source, info.channels, warn)
     check_output_folder(out, Path(source), images)
     headers, problems = read_headers(images, info)
@@ -160,6 +182,7 @@ def predict_volumes(
         warn(line)
     chosen = choose_device(device)
     networks = [run.network(checkpoint, chosen) for run in opened]
+    compute = _maps_of_heads(heads) if heads else {**_MAPS, **_DISAGREEMENT}
     written: list[Path] = []
     seen = [c for c in kept if {path.name for path in paths[c]} & seen_maps(out)]
     for done, case in enumerate(todo, start=1):
@@ -172,21 +195,23 @@ def predict_volumes(
                 found = predict_case(
                     networks, torch.from_numpy(scan.image).to(chosen),
                     patch_size=[run.patch_size for run in opened], flips=flips, average=average,
+                    sigmoid=bool(heads),
                 )  # fmt: skip
             if fitted is not None:
                 found = calibrated(found, fitted, scan.grid.spacing_mm)
-            probs = scan.grid.restore_probs(found.probs.cpu().numpy())
-            each = [scan.grid.restore_probs(m.probs.cpu().numpy()) for m in found.members]
+            probs = restore_probs(scan.grid, found.probs, bool(heads))
+            each = [restore_probs(scan.grid, m.probs, bool(heads)) for m in found.members]
             members = np.stack(each) if each else np.empty(0, np.float32)
-            maps = {
-                what: _MAPS[what](probs) if what in _MAPS else _DISAGREEMENT[what](members)
-                for what in outputs
-            }
+            maps = {what: compute[what](probs if what in _MAPS else members) for what in outputs}
             used = _part_of_training(opened, scan.voxels_sha256)
             seen += [case] if used else []
             manifest.begin(images[case], paths[case], seen=used)
+            if heads:
+                order = [region_labels(heads)[name] for name in heads]
+                names = {"labels": {"background": 0, **heads}, "regions_class_order": order}
+                write_json(out / "dataset.json", names)
             if len(members) or (out / PAIRWISE_DICE).is_file():
-                _write_pairwise_dice(out, case, members, info)
+                _write_pairwise_dice(out, case, members, info, heads)
             for path, (what, _) in zip(paths[case], files, strict=True):
                 array = scan.to_file_order(maps[what])
                 if path.suffix == ".npz":
@@ -212,14 +237,21 @@ def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | 
 
 
 def _write_pairwise_dice(
-    folder: Path, case: str, members: NDArray[np.floating], info: DatasetInfo
+    folder: Path, case: str, members: NDArray[np.floating], info: DatasetInfo, heads: Heads
 ) -> None:
     """Replace the rows of a case in pairwise_dice.csv; `members` are (M, K, *S), or empty."""
     dice = {}
-    if len(members):
+    if len(members) and heads:
+        masks = head_masks(members).astype(np.uint8)
+        dice = {
+            name: mean_pairwise_dice(pair_tables(masks[:, k], 2), (1,))
+            for k, name in enumerate(heads)
+        }
+    elif len(members):
         groups = info.regions or {name: (k,) for k, name in info.classes.items() if k > 0}
         tables = pair_tables(np.stack([predicted_labels(p) for p in members]), members.shape[1])
         dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
+    if dice:
         dice["mean"] = float(np.mean([*dice.values()]))
     path, case = folder / PAIRWISE_DICE, neutral(case)
     rows = pd.DataFrame(

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from segcal.config import EvaluationConfig
-from segcal.core.arrays import to_numpy
 from segcal.core.files import scratch_folder
+from segcal.core.heads import head_masks
 from segcal.data import (
+    IGNORED,
     GridRecipe,
     OriginalScans,
     PreparedCase,
@@ -24,7 +25,7 @@ from segcal.data import (
 )
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.finished_run import FinishedRun
-from segcal.evaluation.predict import calibrated, predict_case
+from segcal.evaluation.predict import calibrated, predict_case, restore_probs
 from segcal.evaluation.scan_checks import Space
 from segcal.metrics import predicted_labels
 from segcal.posthoc import BaseCalibrator
@@ -119,6 +120,8 @@ def predicted_cases(
     `cases` are those of `RunCases`: each as the network gets it, and on the grid to measure on.
     """
     networks = [run.network(config.checkpoint, device) for run in runs]
+    heads = runs[0].heads
+    label = head_masks if heads else predicted_labels
     # Metrics count in float64, which MPS does not have.
     target_device = torch.device("cpu") if device.type == "mps" else device
     for case, measured in cases:
@@ -127,7 +130,7 @@ def predicted_cases(
             found = predict_case(
                 networks, torch.from_numpy(image).to(device),
                 patch_size=[run.patch_size for run in runs],
-                flips=config.flips, average=config.average,
+                flips=config.flips, average=config.average, sigmoid=bool(heads),
             )  # fmt: skip
             if calibrator is not None:
                 # The networks' logits do not belong to the calibrated probabilities.
@@ -137,11 +140,15 @@ def predicted_cases(
         probs: Any = found.probs.to(target_device)
         logits = None if found.logits is None else found.logits.to(target_device)
         if measured is not case:
-            probs, logits = case.grid.restore_probs(to_numpy(probs)), None
+            probs, logits = restore_probs(case.grid, probs, bool(heads)), None
         labels = [
-            predicted_labels(p if measured is case else case.grid.restore_probs(to_numpy(p)))
+            label(p if measured is case else restore_probs(case.grid, p, bool(heads)))
             for p in (member.probs for member in found.members)
         ]
+        readers = measured.readers
+        raters = dict(zip(readers, measured.raters(), strict=True)) if readers else {}
+        if heads:
+            raters = {k: np.where(r == IGNORED, np.int16(-100), r) for k, r in raters.items()}
         yield PredictedCase(
             name=case.name,
             probs=probs,
@@ -150,9 +157,8 @@ def predicted_cases(
             image=image if measured is case else measured.image(),
             logits=logits,
             true_probs=measured.truth(),
-            raters=dict(zip(measured.readers, measured.raters(), strict=True))
-            if measured.readers
-            else None,
+            raters=raters or None,
             annotated=measured.properties.annotated,
             members=np.stack(labels) if labels else None,
+            heads=heads,
         )

@@ -215,6 +215,7 @@ def _measure(
     on_cuda = chosen.type == "cuda"
     name = torch.cuda.get_device_name(chosen) if on_cuda else chosen.type.upper()
     inputs = RunCases(run, dataset, cases, original=config.grid == "original")
+    classes = [run.data_info.classes[k] for k in sorted(run.data_info.classes)]
     with reproducible_float32(), warnings.catch_warnings():
         # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
@@ -222,9 +223,9 @@ def _measure(
             predicted_cases(runs, inputs, config, chosen, fitted),
             out,
             **names,
-            labels=[run.data_info.classes[k] for k in sorted(run.data_info.classes)],
+            labels=["background", *run.heads] if run.heads else classes,
             split=split,
-            groups=run.data_info.regions or None,
+            groups=run.heads or run.data_info.regions or None,
             options=CaseOptions(**config.metric_options()),
             # This process's share of the cores; more than four threads do not help.
             jobs=max(1, min(4, torch.get_num_threads())) if jobs is None else jobs,

@@ -8,6 +8,7 @@ import numpy as np
 
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
+from segcal.core.errors import PathError
 from segcal.core.files import write_json
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import IGNORED, write_nifti
@@ -29,6 +30,9 @@ def export_predictions(
     Ignored voxels have the label 255. Returns the patient of each case.
     """
     opened = open_run(run)
+    if opened.heads:
+        problem = "has overlapping regions (sigmoid outputs)"
+        raise PathError(opened.folder, problem, "use a run with exclusive classes")
     dataset, config = opened.open_data(), EvaluationConfig()
     cases, _ = checked_cases([opened], dataset, split, config, warnings.warn)
     inputs = RunCases(opened, dataset, cases, original=True)

@@ -1,4 +1,4 @@
-"""Calibration as torchmetrics `Metric`s, whose states add exactly over batches and processes."""
+"""Calibration as torchmetrics metrics, whose states add exactly over batches and processes."""
 
 from __future__ import annotations
 

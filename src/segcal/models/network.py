@@ -138,7 +138,7 @@ def network_class(name: str) -> type[nn.Module]:
 
 
 def check_model(model: nn.Module, spec: NetworkSpec, size: tuple[int, ...]) -> None:
-    """Raise a ValueError unless `model` returns logits (1, K, *size) for an image of that size."""
+    """Raise a ValueError unless `model` returns logits of the size of its image."""
     device = next(model.parameters()).device
     image = torch.zeros(1, spec.in_channels, *size, device=device)
     sides = " × ".join(map(str, size))

@@ -24,7 +24,7 @@ class DirichletScaling(LinearCalibrator):
         bias_penalty: weight of the offsets' penalty.
         max_weight: the diagonal stays in [0, max_weight], other weights within ± max_weight.
         max_bias: largest absolute offset.
-        keep_argmax: keep the label of every voxel; see docs/posthoc.md.
+        keep_argmax: keep the label of every voxel; see docs/how-to/posthoc.md.
     """
 
     def __init__(

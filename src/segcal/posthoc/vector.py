@@ -22,7 +22,7 @@ class VectorScaling(LinearCalibrator):
         bounds: smallest and largest scale (a scale is like 1/T).
         bias_penalty: weight of the mean squared offset.
         max_bias: largest absolute offset.
-        keep_argmax: keep the label of every voxel; see docs/posthoc.md.
+        keep_argmax: keep the label of every voxel; see docs/how-to/posthoc.md.
     """
 
     def __init__(

@@ -149,7 +149,8 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
         remedy = "give a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote"
         raise PathError(folder, f"is not a study: it has no {STUDY}", remedy)
     info = read_study_file(path)
-    table = _read_table(folder / CASES, info.table_bytes)
+    packed = folder / f"{CASES}.gz"  # published studies
+    table = _read_table(packed if packed.is_file() else folder / CASES, info.table_bytes)
     _check_runs(info, table, folder)
     measured = set(table.loc[table["metric"] == "ece", "region"])
     regions = tuple(name for name in REGIONS if name in measured)

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segcal.metrics import DEFAULT_REGION
 from segcal.study.breakdown import broke_down
@@ -52,6 +52,13 @@ class Course(_Part):
     epochs: tuple[int, ...] = ()
     dsc: tuple[float | None, ...] = ()
     ece: tuple[float | None, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "Course":
+        if not len(self.epochs) == len(self.dsc) == len(self.ece):
+            counts = f"{len(self.epochs)}, {len(self.dsc)} and {len(self.ece)}"
+            raise ValueError(f"epochs, dsc and ece have {counts} values")
+        return self
 
     def values(self, key: str) -> list[float]:
         """The values of "dsc" or "ece"; undefined ones are NaN."""

@@ -59,19 +59,39 @@ def config_from_arguments(
     return change_config(config, changes)
 
 
+def with_heads(config: TrainConfig, dataset: PreparedDataset) -> TrainConfig:
+    """The config with both settings of sigmoid heads, if one of them is set; see `DataConfig`."""
+    options = config.loss.options
+    if not config.data.heads and options.get("activation") != "sigmoid":
+        return config
+    classes = {name: (k,) for k, name in dataset.classes.items() if k > 0}
+    heads = config.data.heads or dataset.info.regions or classes
+    unknown = sorted({k for labels in heads.values() for k in labels} - set(dataset.classes))
+    if unknown:
+        known = ", ".join(f"{k} {name}" for k, name in dataset.classes.items() if k > 0)
+        raise ValueError(f"`data.heads`: {dataset.root} has no label {unknown[0]}; it has {known}")
+    changes: dict[str, Any] = {"data": {"heads": heads}}
+    if not config.loss.instance:
+        changes["loss"] = {"options": {**options, "activation": "sigmoid"}}
+    return change_config(config, changes)
+
+
 def build_state(
     config: TrainConfig, fabric: Fabric, dataset: PreparedDataset, loss: nn.Module | None = None
 ) -> TrainingState:
     """All parts of a run; nothing is written. `loss` replaces the loss of the config."""
     loss, schedule = build_loss(config.loss, loss)
     callbacks = start_callbacks(loss, schedule, dataset.num_classes)
+    heads = config.data.heads
+    if heads and callbacks:
+        raise ValueError("`loss`: crac and the schedule error_driven need exclusive classes")
     loss = loss.to(fabric.device)
     loader = build_loader(config, fabric, dataset)
     spec = NetworkSpec(
         **config.model.model_dump(),
         spatial_dims=3 if config.data.mode == "3d" else 2,
         in_channels=len(dataset.info.channels),
-        num_classes=dataset.num_classes,
+        num_classes=len(heads) or dataset.num_classes,
     )
     torch.manual_seed(config.seed)
     network = make_model(spec)
@@ -84,7 +104,7 @@ def build_state(
     first = dataset.part("train", config.data.fold)[0]
     size = config.data.patch_size or config.data.size or first.shape[1:]
     check_model(network, spec, size)
-    check_loss(loss, spec.num_classes, size, fabric.device)
+    check_loss(loss, spec.num_classes, size, fabric.device, heads=bool(heads))
     ema = copy.deepcopy(network).requires_grad_(False) if config.ema is not None else None
     long_run = config.epochs * len(loader) >= COMPILE_FROM_STEPS
     worthwhile = on_cuda and long_run and find_spec("triton") is not None
@@ -121,7 +141,8 @@ def build_loss(
     except (TypeError, ValueError) as error:
         raise ValueError(f"`loss`: {error}") from error
     if config.dice_weight:
-        shared = {k: v for k, v in config.options.items() if k == "ignore_index"}
+        both = ("ignore_index", "activation")
+        shared = {k: v for k, v in config.options.items() if k in both}
         dice = DiceLoss(config.dice_form, **shared)
         loss = WeightedSum(loss, dice, weights=[1.0, config.dice_weight])
     if schedule is not None:
@@ -130,13 +151,19 @@ def build_loss(
 
 
 def check_loss(
-    loss: nn.Module, num_classes: int, size: tuple[int, ...], device: torch.device
+    loss: nn.Module,
+    num_classes: int,
+    size: tuple[int, ...],
+    device: torch.device,
+    *,
+    heads: bool = False,
 ) -> None:
     """Raise a ValueError unless the loss returns one number; segcal's own do so by default."""
     if isinstance(loss, SegmentationLoss) and loss.reduction != "none":
         return
     logits = torch.zeros(1, num_classes, *size, device=device)
-    target = torch.zeros(1, *size, dtype=torch.int64, device=device)
+    shape = (1, num_classes, *size) if heads else (1, *size)
+    target = torch.zeros(shape, dtype=torch.int64, device=device)
     name = type(loss).__name__
     try:
         with torch.no_grad():
@@ -209,7 +236,8 @@ def build_validator(config: TrainConfig, fabric: Fabric, dataset: PreparedDatase
     return Validator(
         cases[fabric.global_rank :: fabric.world_size],
         dataset.num_classes,
-        groups=dataset.info.regions,
+        groups=config.data.heads or dataset.info.regions,
+        heads=bool(config.data.heads),
         device=fabric.device,
         # Windows of a 3-D network: without gradients, twice the training batch fits.
         batch_size=batch if on_slices else 2 * config.batch_size,

@@ -19,7 +19,7 @@ from segcal.core.signals import StopRequest, signal_name
 from segcal.data import PreparedDataset, open_dataset, verify_cases
 from segcal.models import read_checkpoint, write_checkpoint
 from segcal.study import BEST, LAST, RunFolder, broke_down, read_run_config
-from segcal.training.build import build_state, config_from_arguments
+from segcal.training.build import build_state, config_from_arguments, with_heads
 from segcal.training.callbacks import Observations
 from segcal.training.cuda_graph import CudaGraphStep
 from segcal.training.device import (
@@ -130,7 +130,7 @@ def complete_config(
     config = apply_recipe(
         config, dataset, processes=math.prod(processes()), existing=existing, say=say
     )
-    return resolve(config), dataset
+    return resolve(with_heads(config, dataset)), dataset
 
 
 @dataclass

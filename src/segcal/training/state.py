@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from segcal.config import TrainConfig
+from segcal.core.heads import Heads
 from segcal.data import Batch, Loader, PreparedDataset
 from segcal.losses import add_up, loss_terms
 from segcal.models import NetworkSpec, SegmentationNetwork
@@ -119,6 +120,8 @@ class TrainingState:
             first = self.fabric.global_rank * len(image)
             batch = self.augment(Batch(image, target, batch.case), self.epoch, step, first)
             image, target = batch.image, batch.target
+        if self.config.data.heads:
+            target = head_targets(target, self.config.data.heads)
         return to_memory_format(image, self.memory_format), target
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -245,6 +248,13 @@ class TrainingState:
             for name, value in state.items():
                 if isinstance(value, Tensor) and value.shape == weight.shape:
                     state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
+
+
+def head_targets(target: Tensor, heads: Heads) -> Tensor:
+    """Labels (B, *S) as the target (B, R, *S) of sigmoid heads: 0, 1, or −100 where ignored."""
+    each = [sum(target == label for label in labels) for labels in heads.values()]
+    inside = torch.stack([torch.as_tensor(mask, dtype=target.dtype) for mask in each], 1)
+    return inside.masked_fill((target == -100)[:, None], -100)
 
 
 def to_memory_format(image: Tensor, memory_format: torch.memory_format) -> Tensor:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from segcal.core.heads import two_classes
 from segcal.data import IGNORED, PreparedCase, free_bytes
 from segcal.metrics import DEFAULT_REGION, CalibrationBins, check_groups, dsc_from_confusion
 from segcal.models import predict_logits
@@ -48,12 +50,23 @@ class _Stack:
     volume: Tensor  # (Z, 1, 1), the position in `names` of each slice's volume
 
 
+@dataclass(frozen=True)
+class _Counts:
+    """Of each volume of a stack: (K, K) confusion, calibration bins and mean NLL."""
+
+    tables: NDArray[np.int64]
+    bins: list[CalibrationBins]
+    nll: list[float]
+
+
 class Validator:
     """Scores a network on the volumes of `cases`, those of this process.
 
     For a 2-D network (no `patch_size`), cases with equal slice sizes are concatenated up to a
     memory limit: on a GPU each transfer of a result takes longer than its computation. `groups` are
-    the structures of the DSC, name → labels; None is each class except 0.
+    the structures of the DSC, name → labels; None is each class except 0. With `heads` the network
+    has a sigmoid for each of them; ECE, CECE and NLL are then means over these problems of two
+    classes.
     """
 
     def __init__(
@@ -62,6 +75,7 @@ class Validator:
         num_classes: int,
         *,
         groups: Mapping[str, Sequence[int]] | None,
+        heads: bool = False,
         device: torch.device,
         batch_size: int,
         patch_size: tuple[int, int, int] | None = None,
@@ -69,6 +83,7 @@ class Validator:
         self.cases = list(cases)
         self.num_classes = num_classes
         self.groups = check_groups(groups or None, num_classes)
+        self.heads = heads
         self.device, self.batch_size, self.patch_size = device, batch_size, patch_size
         needed = sum(math.prod(c.shape) * (4 * c.properties.channels + 1) for c in self.cases)
         self._keep = needed <= _KEPT_SHARE * free_bytes(device)
@@ -162,7 +177,27 @@ class Validator:
         if not finite.all():
             name = stack.names[int(stack.volume.flatten()[int(finite.int().argmin())])]
             raise NonFiniteLossError(f"the logits of validation case {name} are not finite")
-        probs, classes = logits.softmax(0), self.num_classes
+        if self.heads:
+            parts = [
+                self._count(_inside(stack, labels), two_classes(head, from_probs=False))
+                for labels, head in zip(self.groups.values(), logits, strict=True)
+            ]
+        else:
+            parts = [self._count(stack, logits)]
+        scores = []
+        for i, name in enumerate(stack.names):
+            dsc = {}
+            for k, (key, labels) in enumerate(self.groups.items()):
+                members, part = ((1,), parts[k]) if self.heads else (labels, parts[0])
+                shown = {*labels} <= {*stack.shown[i]}
+                dsc[key] = dsc_from_confusion(part.tables[i], members) if shown else math.nan
+            values = [(p.bins[i].ece(), p.bins[i].cece(), p.nll[i]) for p in parts]
+            scores.append(CaseScore(name, dsc, *np.mean(values, axis=0).tolist()))
+        return scores
+
+    def _count(self, stack: _Stack, logits: Tensor) -> _Counts:
+        """The counts of each volume of a stack, from logits (K, Z, Y, X)."""
+        probs, classes = logits.softmax(0), len(logits)
         # First, because it checks that every label has a class.
         counted = stack.target != IGNORED
         bins = CalibrationBins.per_volume(probs, stack.target, stack.lengths, counted)
@@ -172,17 +207,14 @@ class Validator:
         pairs = torch.where(counted, pairs, last)
         counts = torch.bincount(pairs.flatten(), minlength=last + 1)[:last]
         tables = counts.cpu().numpy().reshape(-1, classes, classes)
-        scores = []
-        nlls = _mean_nll(stack, logits)
-        for name, shown, table, one, nll in zip(
-            stack.names, stack.shown, tables, bins, nlls, strict=True
-        ):
-            dsc = {
-                key: dsc_from_confusion(table, labels) if {*labels} <= {*shown} else math.nan
-                for key, labels in self.groups.items()
-            }
-            scores.append(CaseScore(name, dsc, one.ece(), one.cece(), nll))
-        return scores
+        return _Counts(tables, bins, _mean_nll(stack, logits))
+
+
+def _inside(stack: _Stack, labels: Sequence[int]) -> _Stack:
+    """The stack with the target of one sigmoid head: 1 inside its region, else 0."""
+    members = torch.tensor(labels, device=stack.target.device, dtype=stack.target.dtype)
+    inside = torch.isin(stack.target, members).to(stack.target.dtype)
+    return replace(stack, target=inside.masked_fill(stack.target == IGNORED, IGNORED))
 
 
 def _mean_nll(stack: _Stack, logits: Tensor) -> list[float]:

@@ -29,14 +29,14 @@ def read_dataset_json(path: Path) -> DatasetJson:
         content = read_json(path)
         channels = content.get("channel_names", content.get("modality")) or {}
         ordered = sorted(channels.items(), key=lambda item: int(item[0]))
-        classes, regions = _read_labels(path, content["labels"])
+        order = tuple(int(label) for label in content.get("regions_class_order") or ())
+        classes, regions = _read_labels(path, content["labels"], bool(order))
         training = content.get("training")
         pairs = None
         if training and isinstance(training[0], dict):
             pairs = tuple((str(t["image"]), str(t["label"])) for t in training)
         ignore = content["labels"].get("ignore")
         names = tuple(str(name) for _, name in ordered)
-        order = tuple(int(label) for label in content.get("regions_class_order") or ())
         return DatasetJson(names, classes, regions, pairs, ignore, order)
     except PathError:
         raise
@@ -45,14 +45,16 @@ def read_dataset_json(path: Path) -> DatasetJson:
         raise PathError(path, problem, "correct it or remove it") from error
 
 
-def _read_labels(path: Path, labels: dict[str, Any]) -> tuple[dict[int, str], dict[str, Any]]:
+def _read_labels(
+    path: Path, labels: dict[str, Any], has_regions: bool
+) -> tuple[dict[int, str], dict[str, Any]]:
     """The Decathlon has {"1": "liver"}, nnU-Net {"liver": 1} and regions as {"all": [1, 2]}.
 
     With one region of several labels, nnU-Net trains a sigmoid for every entry but the background.
     """
     classes: dict[int, str] = {}
     regions: dict[str, tuple[int, ...]] = {}
-    has_regions = any(isinstance(value, list) and len(value) > 1 for value in labels.values())
+    has_regions |= any(isinstance(value, list) and len(value) > 1 for value in labels.values())
     for key, value in labels.items():
         if not isinstance(value, list) and str(key).isdigit():
             classes[int(key)] = str(value)
