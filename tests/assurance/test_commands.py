@@ -187,6 +187,22 @@ def test_a_run_in_place_of_files(tmp_path: Path) -> None:
     tested = {row["case"] for row in rows(tmp_path / "checked" / "cases.csv")}
     assert tested == {case.name for case in open_run(run).open_data().part("test")}
     assert isinstance(segcal("fit", "--out", tmp_path / "c.json", code=1).exception, ValueError)
+    # Messages name the run, not the temporary files of its predictions.
+    export_predictions(run, "test", tmp_path / "test")
+    fit(tmp_path / "test", tmp_path / "d.json", "--calibrator", "none", "--ignore-label", 255)
+    seen = segcal("check", tmp_path / "d.json", "--run", run, "--out", tmp_path / "x", code=1)
+    assert str(seen.exception).startswith(f"{run}: case phantom")
+    assert ".partial" not in str(seen.exception)
+
+
+def test_names_are_no_formulas(file: Path, data: Path, tmp_path: Path) -> None:
+    probs = tmp_path / "probs"
+    probs.mkdir()
+    source = sorted((data / "test" / "probs").iterdir())[0]
+    shutil.copy(source, probs / f"=1+1{''.join(source.suffixes)}")
+    segcal("apply", file, "--probs", probs, "--out", tmp_path / "out")
+    for table in ("cases.csv", "volumes.csv"):
+        assert {row["case"] for row in rows(tmp_path / "out" / table)} == {"'=1+1"}
 
 
 def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) -> None:

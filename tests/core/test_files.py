@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from segcal.core.files import (
     atomic_path,
     file_sha256,
     remove_drafts,
+    scratch_folder,
     staged_files,
     write_folder,
     write_json,
@@ -146,3 +148,80 @@ def test_the_describing_file_moves_last(tmp_path: Path) -> None:
             for name in ("about.json", "z.csv", "a.csv"):
                 (draft / name).write_text("new")
     assert moved == ["a.csv", "z.csv", "about.json"]
+
+
+def test_temporary_folders_of_dead_processes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import os\nfrom segcal.core.files import scratch_folder\n"
+        "with scratch_folder() as folder:\n"
+        "    (folder / 'patient.nii').write_text(''); os.kill(os.getpid(), 9)\n"
+    )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=False, env=env)
+    assert len(names(tmp_path)) == 1
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch_folder() as first, scratch_folder() as second:
+        assert names(tmp_path) == sorted(
+            [first.name, second.name]
+        )  # both run; the dead one is gone
+        assert first.stat().st_mode & 0o077 == 0
+    assert names(tmp_path) == []
+
+
+def test_a_link_of_a_dead_process_is_removed(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom segcal.core.files import atomic_path\n"
+        "link = os.link\n"
+        "def once(old, new):\n    link(old, new)\n    os.kill(os.getpid(), 9)\n"
+        "os.link = once\n"
+        "with atomic_path(Path(sys.argv[1]), keep=Path(sys.argv[2])) as draft:\n"
+        "    draft.write_text('new')\n"
+    )
+    (tmp_path / "last").write_text("old")
+    arguments = [str(tmp_path / "last"), str(tmp_path / "previous")]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=False)
+    assert len(names(tmp_path)) == 3
+    remove_drafts(tmp_path)
+    assert names(tmp_path) == ["last"]
+
+
+def test_of_two_writers_without_replacement_the_first_wins(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()  # an empty folder may be replaced
+    write_new = partial(atomic_path, out, replace=False)
+    with write_new() as draft:
+        draft.mkdir()
+        (draft / "first").write_text("")
+    with (
+        pytest.raises(PathError, match=r"out: was written by another process"),
+        write_new() as draft,
+    ):
+        draft.mkdir()
+    assert names(out) == ["first"]
+    assert names(tmp_path) == ["out"]
+
+
+def test_an_error_of_cleaning_up_does_not_hide_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "draft")
+
+    monkeypatch.setattr(Path, "write_bytes", read_only)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(PathError, match=r"a\.txt: cannot be written \(Read-only"):
+        write_text(tmp_path / "a.txt", "x")
+
+
+def test_errors_name_the_path_that_a_draft_becomes(tmp_path: Path) -> None:
+    for draft_of, shown in (
+        (atomic_path(tmp_path / "out"), "out/cases.csv"),
+        (staged_files(tmp_path), "cases.csv"),
+    ):
+        with draft_of as draft:
+            draft.mkdir(exist_ok=True)
+            error = PathError(draft / "cases.csv", "is full")
+            assert error.path == tmp_path / shown
+            assert str(error) == f"{tmp_path / shown}: is full"

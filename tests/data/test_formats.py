@@ -252,3 +252,30 @@ def test_itk_writes_what_nibabel_reads(tmp_path: Path) -> None:
     """The helper of these tests agrees with SimpleITK's own NIfTI writer."""
     sitk.WriteImage(to_itk(volume(), AFFINE), str(tmp_path / "v.nii.gz"))
     np.testing.assert_allclose(nib.load(tmp_path / "v.nii.gz").affine, AFFINE, atol=1e-5)
+
+
+def test_hostile_containers(tmp_path: Path) -> None:
+    import h5py
+
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["image"] = h5py.SoftLink("/image")
+    with pytest.raises(PathError, match="HDF5"):
+        read_image(path)
+    with h5py.File(path, "w") as file:  # 9 GB in a file of some KB
+        file.create_dataset("image", shape=(1500, 1500, 1000), dtype="f4", chunks=(1, 64, 64))
+    with pytest.raises(PathError, match="announces a volume"):
+        read_image(path)
+    (tmp_path / "a.tif").write_bytes(b"II*\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+    with pytest.raises(PathError, match=r"a\.tif: is truncated"):
+        read_image(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("line", ["NDims = -1", "NDims = 99", "ElementDataFile = LIST"])
+def test_metaimage_headers_on_which_itk_crashes(tmp_path: Path, line: str) -> None:
+    sitk.WriteImage(to_itk(blob((4, 5, 6), (1,), np.uint8), np.eye(4)), str(tmp_path / "a.mhd"))
+    path, key = tmp_path / "a.mhd", line.split(" ")[0]
+    kept = [text for text in path.read_text().splitlines() if not text.startswith(key)]
+    path.write_text("\n".join([line, *kept] if key == "NDims" else [*kept, line]) + "\n")
+    with pytest.raises(PathError, match=r"a\.mhd: has an invalid header"):
+        read_image(path)

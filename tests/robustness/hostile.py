@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 from mutations import CANARY, mutate
-from trials import built_world, fork, limit_memory
-from world import FORMATS, call
+from trials import built_world, limit_memory, run_command
+from world import FORMATS
 
 SECONDS, WALL_SECONDS = 30, 150
 BYTES = 2 * 2**30
@@ -71,36 +71,48 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+def copy_needed(world: Path, copy: Path, text: str) -> None:
+    """Copy the files and folders that a command and the patterns of its files name."""
+    parts = [Path(word.split("=")[-1]).parts for word in text.split()]
+    names = {Path(*part[: 2 if part[0] == "scans" else 1]) for part in parts}
+    if any(name.name in ("run", "config.yaml") for name in names):
+        names.add(Path("set"))
+    for name in names:
+        if (world / name).is_dir():
+            shutil.copytree(world / name, copy / name)
+        elif (world / name).is_file():
+            copy.mkdir(exist_ok=True)
+            shutil.copy2(world / name, copy / name)
+
+
 def trial(world: Path, seed: int) -> dict[str, object]:
     """Change one file by chance, run one command, and judge."""
     rng = random.Random(seed)
     command, patterns, outputs = COMMANDS[seed % len(COMMANDS)]
     with tempfile.TemporaryDirectory(prefix="segcal-trial-") as temporary:
         root = Path(temporary)
-        copy, answer = root / "world", root / "answer"
-        (root / "tmp").mkdir()
-        shutil.copytree(world, copy)
+        copy = root / "world"
+        copy_needed(world, copy, f"{command} {patterns}")
         files = {p for pattern in patterns.split() for p in copy.glob(pattern) if p.is_file()}
         victim = rng.choice(sorted(files))
         victim.write_bytes(mutate(victim, victim.read_bytes(), rng))
         before = {p: p.stat().st_mtime_ns for p in copy.rglob("*") if p.is_file()}
 
-        def action() -> int:
-            tempfile.tempdir = str(root / "tmp")
-            limit_memory(ADDRESS_SPACE)
-            answer.write_text(json.dumps(call(copy, *command.split())))
-            return 0
-
-        ended = fork(action, WALL_SECONDS)
-        outcome, text = "failure", f"ended with {ended.code}"
-        if ended.code == 0:
-            outcome, text = json.loads(answer.read_text())
+        ended, text = run_command(
+            copy, command.split(), lambda: limit_memory(ADDRESS_SPACE), WALL_SECONDS
+        )
+        outcome = {0: "ok", 1: "ok", 2: "refused"}.get(ended.code, "failure")
+        lines = [line.partition(": ") for line in text.splitlines()]
+        named = any(a in ("segcal", "skipped", "warning") and ": " in c for a, _, c in lines)
+        if "Traceback" in text or (outcome == "refused" and not named):
+            outcome = "failure"
+        text = text[-1500:] if outcome == "failure" else text[-200:]
         written = [
             str(p.relative_to(root))
             for p in root.rglob("*")
             if p.is_file()
             and before.get(p) != p.stat().st_mtime_ns
-            and p not in (answer, victim)
+            and p not in (root / "printed", victim)
             and p.name != ".verified.json"
             and p.relative_to(root).parts[1] not in outputs.split()
         ]
@@ -109,6 +121,7 @@ def trial(world: Path, seed: int) -> dict[str, object]:
             *([f"wrote {written}"] if written else []),
             *([f"computed {ended.cpu_seconds:.0f} s"] if ended.cpu_seconds > SECONDS else []),
             *([f"needed {ended.peak_bytes >> 20} MiB"] if ended.peak_bytes > BYTES else []),
+            *([f"ended with {ended.code}"] if ended.code not in (0, 1, 2) else []),
         ]
     if problems:
         outcome, text = "failure", f"{'; '.join(problems)}; {text}"
@@ -118,10 +131,12 @@ def trial(world: Path, seed: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def run(trials: int, first: int = 0, out: Path | None = None) -> list[dict[str, object]]:
+def run(
+    trials: int, first: int = 0, out: Path | None = None, existing: Path | None = None
+) -> list[dict[str, object]]:
     """All trials; failures are printed."""
     results = []
-    with built_world() as world:
+    with built_world(existing) as world:
         for seed in range(first, first + trials):
             results.append(trial(world, seed))
             if results[-1]["outcome"] == "failure":
@@ -136,8 +151,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--world", type=Path, help="a folder that world.build made")
     options = parser.parse_args()
-    results = run(options.trials, options.first, options.out)
+    results = run(options.trials, options.first, options.out, options.world)
     counts = Counter((Path(str(r["file"])).suffix, str(r["outcome"])) for r in results)
     for (ending, outcome), number in sorted(counts.items()):
         print(f"{ending:8} {outcome:8} {number}")

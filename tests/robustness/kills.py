@@ -10,22 +10,19 @@ leave no drafts and no processes, and change nothing outside its output.
 """
 
 import argparse
-import contextlib
 import ctypes
 import hashlib
-import io
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from trials import HERE, built_world, fork
+from trials import HERE, built_world, run_command
 
 ORPHAN_S = 20.0
 
@@ -102,39 +99,22 @@ COMMANDS = {
 
 
 def run(folder: Path, arguments: list[str], number: int, victim: str) -> int:
-    """A command in a child; its exit code, with what it printed if it fails.
+    """The exit code of a command; what it printed is shown if it fails.
 
     Changes are counted in the file `count` beside `folder`; `number` -1 does not watch.
     """
 
-    def action() -> int:
+    def begin() -> None:
         from watched.sitecustomize import watch
 
-        import segcal.cli
+        counter, own, root = str(folder.parent / "count"), os.getpid(), f"{folder.parent}{os.sep}"
+        watch(root, counter, number, victim, own)
+        os.environ["SEGCAL_KILL"] = f"{root}:{counter}:{number}:{victim}:{own}"
 
-        os.chdir(folder)
-        os.environ["TMPDIR"] = tempfile.tempdir = str(folder.parent / "tmp")
-        printed = io.StringIO()
-        sys.argv = ["segcal", *arguments]
-        if number >= 0:
-            counter, own = str(folder.parent / "count"), os.getpid()
-            watch(str(folder.parent) + os.sep, counter, number, victim, own)
-            settings = f"{folder.parent}{os.sep}:{counter}:{number}:{victim}:{own}"
-            os.environ["SEGCAL_KILL"] = settings
-        try:
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-                segcal.cli.run()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-            if code:
-                sys.__stderr__.write(printed.getvalue()[-2000:])
-            return code
-        except BaseException:
-            sys.__stderr__.write(traceback.format_exc())
-            return 98
-        return 0
-
-    return fork(action).code
+    ended, text = run_command(folder, arguments, begin if number >= 0 else None)
+    if ended.code > 0:
+        print(f"{' '.join(arguments)}: {text[-2000:]}", file=sys.stderr)
+    return ended.code
 
 
 def orphans() -> bool:
@@ -248,6 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="kill at every N-th change")
     parser.add_argument("--offset", type=int, default=0)
+    parser.add_argument("--world", type=Path, help="a folder that world.build made")
     parser.add_argument("--only", nargs="*", default=list(COMMANDS))
     options = parser.parse_args()
     # The watcher is imported by worker processes when they start.
@@ -256,7 +237,7 @@ def main() -> None:
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
     failed = False
-    with built_world() as world:
+    with built_world(options.world) as world:
         for name in options.only:
             start = time.monotonic()
             kills, problems = check(world, name, options.every, options.offset)

@@ -1,33 +1,15 @@
 """A sample of kills; kills.py tries every change of the file system."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "kills.py"
-SRC = Path(__file__).parents[2] / "src"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks")
-
-
-def run(*options: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *options],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"},
-        timeout=7200,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-
-
-def test_a_sample() -> None:
-    run("--every", "9", "--offset", "2", "--only", "prepare", "train", "evaluate", "predict")
+def test_a_sample(trials: Callable[..., None]) -> None:
+    trials("kills.py", "--every", 8, "--offset", 3, "--only", "train", "evaluate_external",
+           "calibrate_run", "assure_fit")  # fmt: skip
 
 
 @pytest.mark.slow
-def test_every_change() -> None:
-    run()
+def test_every_change(trials: Callable[..., None]) -> None:
+    trials("kills.py")

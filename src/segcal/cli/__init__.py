@@ -26,6 +26,8 @@ from segcal.cli import (
     report,
     train,
 )
+from segcal.core.errors import PathError
+from segcal.core.processes import die_with_parent
 from segcal.core.signals import sigterm_as_interrupt
 
 app = typer.Typer(
@@ -76,6 +78,9 @@ def run() -> None:
     """
     # Children must not import modules from the working folder.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # A worker of torchrun would wait half an hour for a launcher that was killed.
+        die_with_parent(os.getppid())
     try:
         with sigterm_as_interrupt():
             app()
@@ -84,7 +89,7 @@ def run() -> None:
             raise
         reason = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
-            reason = f"{error.filename}: {error.strerror}"
+            reason = str(PathError(error.filename, error.strerror))
         typer.echo(f"segcal: {' '.join(_name_options(reason).split())}", err=True)
         sys.exit(2)
 

@@ -58,11 +58,16 @@ def rank(
     folder = cases[0].parent if out is None else out
     table = read_cases_tables(cases, required=REQUIRED_COLUMNS)
     check_ranking_folder(folder, cases, overwrite)
-    ranking = rank_methods(
-        table, methods=method or None, metrics=metric or None, region=region,
-        missing=missing,  # type: ignore[arg-type]  # checked there
-        patient=patient, resamples=resamples, seed=seed,
-    )  # fmt: skip
+    try:
+        ranking = rank_methods(
+            table, methods=method or None, metrics=metric or None, region=region,
+            missing=missing,  # type: ignore[arg-type]  # checked there
+            patient=patient, resamples=resamples, seed=seed,
+        )  # fmt: skip
+    except ValueError as error:
+        if str(error).startswith("Expected argument"):
+            raise
+        raise ValueError(f"{', '.join(map(str, cases))}: {error}") from error
     scores = ranking.scores
     subjects = "cases" if patient is None else "patients"
     options = {"patient": patient, "resamples": resamples, "seed": seed}

@@ -1,18 +1,26 @@
 """Errors about files: one line that names the path, the problem and the remedy."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+PARTIAL = ".partial-"
+_DRAFT = re.compile(re.escape(PARTIAL) + r"\w+-\d+-")
+
 
 class PathError(ValueError):
-    """A file or folder that cannot be used: "PATH: problem; remedy"."""
+    """A file or folder that cannot be used: "PATH: problem; remedy".
+
+    A draft has the path that it becomes.
+    """
 
     def __init__(self, path: Path | str, problem: str, remedy: str = "") -> None:
         # Plain arguments survive pickling, so an error in a worker process arrives complete.
         super().__init__(path, problem, remedy)
-        self.path, self.problem, self.remedy = Path(path), problem, remedy
+        self.path = Path(*(_DRAFT.sub("", part) for part in Path(path).parts))
+        self.problem, self.remedy = problem, remedy
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}" + (f"; {self.remedy}" if self.remedy else "")

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from segcal.core.errors import PathError, write_errors
+from segcal.core.errors import PARTIAL, PathError, write_errors
 
-PARTIAL = ".partial-"
 _OLD = "old-"
 _HOST = re.sub(r"\W", "", platform.node()) or "host"
 
@@ -82,7 +81,7 @@ def staged_files(folder: Path, *, last: str | None = None) -> Iterator[Path]:
     the new one moves last.
     """
     new = not folder.exists()
-    draft = folder / _draft_of("files")
+    draft = folder / _draft_of("")
     try:
         with write_errors(folder):
             if not new:
@@ -154,11 +153,12 @@ def _runs(process: int) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder if it exists."""
+    """Remove a file or folder if it exists and can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # on a read-only disk it would hide the first error
+            path.unlink(missing_ok=True)
 
 
 def file_sha256(path: Path) -> str:

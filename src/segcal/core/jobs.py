@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import chdir, closing, contextmanager
 from typing import Any, TypeVar
 
 from segcal.core.errors import PathError
@@ -67,13 +67,13 @@ def _run_on_ray(
     jobs: Mapping[str, Callable[[], R]], workers: RayJobs
 ) -> Iterator[tuple[str, R | PathError]]:
     with ray_cluster(workers.address, workers) as ray:
-        remote = ray.remote(num_cpus=1)(_attempt)
+        remote, folder = ray.remote(num_cpus=1)(_attempt_in), os.getcwd()
         waiting, running = deque(jobs.items()), dict[Any, str]()
         try:
             while waiting or running:
                 while waiting and len(running) < workers:
                     name, job = waiting.popleft()
-                    running[remote.remote(job)] = name
+                    running[remote.remote(folder, job)] = name
                 for done in ray.wait(list(running), num_returns=1)[0]:
                     try:
                         outcome = ray.get(done)
@@ -109,6 +109,12 @@ def _attempt(job: Callable[[], R]) -> R | PathError:
         return job()
     except PathError as error:
         return error
+
+
+def _attempt_in(folder: str, job: Callable[[], R]) -> R | PathError:
+    """Do a job in the working folder of the command, in which its paths may be relative."""
+    with chdir(folder):
+        return _attempt(job)
 
 
 def _follow_parent() -> None:

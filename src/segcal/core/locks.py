@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from segcal.core.errors import PathError, write_errors
-from segcal.core.files import PARTIAL, remove_drafts
+from segcal.core.errors import PARTIAL, PathError, write_errors
+from segcal.core.files import remove_drafts
 
 LOCK = ".lock"
 # A process that is being killed may hold its lock for a moment.

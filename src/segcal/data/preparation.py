@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from segcal import __version__
 from segcal.core.checks import check_choice, check_int
-from segcal.core.errors import DiskFullError, PathError, list_folder, write_errors
-from segcal.core.files import PARTIAL, remove, write_folder, write_json, write_text
+from segcal.core.errors import PARTIAL, DiskFullError, PathError, list_folder, write_errors
+from segcal.core.files import remove, write_folder, write_json, write_text
 from segcal.core.jobs import run_jobs
 from segcal.core.locks import folder_lock
 from segcal.core.progress import ProgressCallback, no_progress

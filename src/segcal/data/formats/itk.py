@@ -18,6 +18,7 @@ _DESCRIPTION = "0008|103e"
 _ONE_SERIES = "export one series (one volume) per folder"
 # Slices may be this much nearer or farther than the others, as a fraction of their distance.
 _UNEVEN = 0.1
+_MAX_TEXT = 2**16  # bytes of a header that is text
 
 
 def open_itk(path: Path) -> Opened:
@@ -104,8 +105,26 @@ def _import_sitk() -> Any:
     return sitk
 
 
+def _check_metaimage(path: Path) -> None:
+    """Refuse headers of MetaImage on which ITK crashes: it does not check the dimensions."""
+    with path.open("rb") as stream:
+        lines = stream.read(_MAX_TEXT).split(b"\n")
+    fields = dict[str, str]()
+    for line in lines:
+        key, _, value = line.decode("latin1").partition("=")
+        fields[key.strip()] = value.strip()
+        if key.strip() == "ElementDataFile":
+            break
+    # A list or a pattern of files is not supported.
+    names_one_file = fields.get("ElementDataFile", "%").split("%")[0] not in ("", "LIST")
+    if fields.get("NDims", "") not in ("2", "3", "4") or not names_one_file:
+        raise PathError(path, "has an invalid header", DAMAGED)
+
+
 def _read_information(path: Path) -> Any:
     """SimpleITK's reader of a file, after it read the header."""
+    if path.suffix.lower() in (".mha", ".mhd"):
+        _check_metaimage(path)
     reader = _import_sitk().ImageFileReader()
     reader.SetFileName(str(path))
     with _damaged(path):

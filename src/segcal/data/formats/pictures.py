@@ -61,5 +61,5 @@ def _open(path: Path) -> Iterator[Any]:
             yield image
     except PathError:
         raise
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises many types on damaged files
         raise PathError(path, "is truncated, damaged or not a picture", DAMAGED) from error
