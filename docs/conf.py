@@ -1,5 +1,6 @@
 """Sphinx settings of the documentation; `make docs` builds it."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -46,6 +47,8 @@ python_maximum_signature_line_length = 100
 intersphinx_mapping = inventories.mapping(HERE / "inventories.txt")
 
 # Tutorials are stored without outputs and executed here; unchanged ones come from the cache.
+# Small networks do not gain from threads, which would compete with the other processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_cache_path = str(HERE.parent / "build" / "docs" / "jupyter_cache")
