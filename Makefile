@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # The documentation as a site that opens from disk: site/index.html. Warnings are errors.
 docs: $(STAMP)
-	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs/html
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --jobs auto docs build/docs/html
 	rm -rf site && cp -R build/docs/html site
 
 # Generated data, five losses, a report; takes a few minutes on two cores.

@@ -1,9 +1,11 @@
 """nnU-Net with a calibrated loss, from raw data to calibrated probabilities, in minutes on a CPU.
 
-    python examples/nnunet_hippocampus.py DATA OUT [--cases 24] [--test 6]
+    python examples/nnunet_hippocampus.py DATA OUT [--cases 24] [--test 6] [--regions]
 
 DATA is the Hippocampus task of the Medical Segmentation Decathlon (`imagesTr`, `labelsTr`), OUT a
 new folder for all files. Needs `pip install 'segcal[nnunet]'`. Every command is printed.
+
+With --regions nnU-Net trains overlapping regions, the whole hippocampus and its posterior part.
 
 The training is far too short for a good network; the example shows the steps.
 """
@@ -28,6 +30,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--cases", type=int, default=24, help="for training and cross-validation")
     parser.add_argument("--test", type=int, default=6, help="to predict, audit and calibrate")
+    parser.add_argument("--regions", action="store_true", help="overlapping regions")
     options = parser.parse_args()
     if options.out.exists():
         parser.error(f"{options.out} exists already")
@@ -36,6 +39,9 @@ def main() -> None:
         for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
     }
     take_subset(options.data, folders["nnUNet_raw"] / DATASET, options.cases, options.test)
+    if options.regions:
+        declare_regions(folders["nnUNet_raw"] / DATASET / "dataset.json")
+        os.environ["SEGCAL_NNUNET_OPTIONS"] = "constrain=softmax"
 
     # nnU-Net searches these folders for trainers: segcal's, and the short one of this example.
     trainers = output_of("segcal", "nnunet", "trainers").strip()
@@ -66,7 +72,7 @@ def main() -> None:
     run(
         *("segcal", "audit", "--probs", f"fold_0={predicted[0]}"),
         *("--probs", f"calibrated={calibrated}", "--labels", raw / "labelsTs"),
-        *("--classes", "background,anterior,posterior", "--out", options.out / "audit"),
+        *("--out", options.out / "audit"),
     )
 
 
@@ -87,6 +93,14 @@ def take_subset(data: Path, raw: Path, cases: int, test: int) -> None:
         "file_ending": ".nii.gz",
     }
     (raw / "dataset.json").write_text(json.dumps(description, indent=2))
+
+
+def declare_regions(path: Path) -> None:
+    """Declare regions instead of classes; the order is that of the labels in label maps."""
+    content = json.loads(path.read_text())
+    content["labels"] = {"background": 0, "hippocampus": [1, 2], "posterior": 2}
+    content["regions_class_order"] = [1, 2]
+    path.write_text(json.dumps(content, indent=2))
 
 
 def link(source: Path, target: Path) -> None:

@@ -131,6 +131,17 @@ def test_the_files_of_a_study(study: BenchmarkStudy, plan: Plan) -> None:
     assert list(study.failed) == ["toy/broken/seed0", "toy/broken/seed1"]
 
 
+def test_sigmoid_heads(data: Path, tmp_path: Path) -> None:
+    plan = make_plan(data, {"ce": {"loss": "ce"}})
+    heads = {"heads": {"organs": [1, 2], "liver": [1]}}
+    changed = {**plan.train, "epochs": 1, "data": heads}
+    done = run_benchmark(plan.model_copy(update={"train": changed}), tmp_path / "s", silent=True)
+    study = read_study(done.folder)
+    assert study.datasets["toy"].structures == ("organs", "liver")
+    assert study.datasets["toy"].class_name("2") == "liver"
+    assert set(study.table[study.table["metric"] == "ece"]["label"]) == {"organs", "liver"}
+
+
 def test_grids_are_chosen_on_validation_cases(study: BenchmarkStudy) -> None:
     about = json.loads((study.folder / "study.json").read_text())
     method = about["methods"][-1]

@@ -283,7 +283,7 @@ def test_figure_shows_the_valid_cases_of_a_damaged_set(
     assert problem in captured.err
     assert f"{sheet} (5 cases)" in captured.out
     assert sheet.is_file()
-    nowhere = tmp_path / "no" / "sheet.png"
+    nowhere = sheet / "below_a_file.png"
     assert run_cli(monkeypatch, "data", "check", out, "--figure", nowhere) == 2
     captured = capsys.readouterr()
     assert problem in captured.err

@@ -1,9 +1,11 @@
 """`segcal audit`: the study and report of predictions of any network, and `--fail-if`."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from helpers.softmax_files import FORMS, write_images, write_labels, write_nifti
 from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
-from segcal.metrics import evaluate_case
+from segcal.evaluation.measured_cases import KeptCase, key_of
+from segcal.metrics import evaluate_case, evaluate_heads, pool_cases
 from segcal.report import write_report
 from segcal.stats import to_frame
 
@@ -88,7 +91,7 @@ def test_limits_that_are_kept_exit_with_0(files: Path, tmp_path: Path) -> None:
         ],
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert done.output.startswith("Ours: 4 cases, original grid; region union: ECE ")
+    assert "\nOurs: 4 cases, original grid; region union: ECE " in done.output
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -351,3 +354,71 @@ def test_an_invalid_case_is_named_by_its_file_in_every_process(files: Path, tmp_
                 {"n": tmp_path / "probs"}, files / "labels", tmp_path / "out", jobs=jobs
             )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_audit_continues(files: Path, tmp_path: Path) -> None:
+    networks, labels = {"net": files / "sure"}, files / "labels"
+    whole = audit_predictions(networks, labels, tmp_path / "whole")
+    out, kept = tmp_path / "out", tmp_path / ".out.measured"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "segcal", "audit", "--probs", str(files / "sure"), "--labels",
+         str(labels), "--name", "net", "--out", str(out)],
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while not list(kept.glob("net/*.npz")) and process.poll() is None:
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    if not kept.exists():
+        pytest.skip("the audit ended before it could be killed")
+    stored = sorted(kept.glob("net/*.npz"))
+    assert not out.exists()
+    stored[0].write_bytes(stored[0].read_bytes()[:100])  # damaged: measured again
+    again = audit_predictions(networks, labels, out)
+    assert again.reused == len(stored) - 1
+    for name in ("cases.csv", "bins.npz", "slices.npz"):
+        first, second = (a.networks["net"].path(name).read_bytes() for a in (whole, again))
+        assert first == second
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def test_a_case_is_measured_again_if_a_file_or_an_option_changed(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(3))
+    calls = []
+
+    def measure() -> Any:
+        calls.append(1)
+        logits, target = blobs(0)
+        result = evaluate_case(softmax(logits), target, 1.0, case="a")
+        return result, {"image": np.arange(4, dtype=np.uint8)}
+
+    def run(*settings: object) -> Any:
+        return KeptCase(tmp_path / "kept.npz", key_of([path], *settings)).measure(measure)
+
+    first, second = run(1), run(1)
+    assert len(calls) == 1
+    assert [repr(r) for r in first[0].rows] == [repr(r) for r in second[0].rows]
+    assert {*first[1]} == {*second[1]}
+    run(2)
+    assert len(calls) == 2
+    os.utime(path, ns=(1, 1))
+    run(2)
+    assert len(calls) == 3
+
+
+def test_kept_results_of_sigmoid_heads_are_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    heads = {"whole": (1, 2), "core": (2,)}
+    probs, target = rng.random((2, 4, 5, 6), np.float32), rng.integers(0, 3, (4, 5, 6))
+    kept = KeptCase(tmp_path / "kept.npz", "key")
+    first = kept.measure(lambda: (evaluate_heads(probs, target, 1.0, case="a", heads=heads), {}))
+    second = kept.measure(lambda: pytest.fail("it was measured again"))
+    assert [repr(r) for r in first[0].rows] == [repr(r) for r in second[0].rows]
+    assert list(second[0].heads) == ["whole", "core"]
+    for head, result in first[0].heads.items():
+        for region, each in result.statistics.items():
+            same = second[0].heads[head].statistics[region].state()
+            assert all(np.array_equal(array, same[name]) for name, array in each.state().items())
+    pooled = [pool_cases([result]) for result, _ in (first, second)]
+    assert [repr(r) for r in pooled[0]] == [repr(r) for r in pooled[1]]

@@ -12,7 +12,7 @@ from helpers.softmax_files import (
     SPACING_ZYX,
     region_probs,
     write_labels,
-    write_prediction,
+    write_nifti,
     write_predictions,
     write_regions,
 )
@@ -74,11 +74,16 @@ def test_heads_on_the_command_line(files: Path, tmp_path: Path) -> None:
         find_pairs(files / "good", files / "labels", heads={"whole": (1, 2)})
 
 
-def test_one_map_is_the_probability_of_one_region(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["npy", "3-D", "4-D"])
+def test_one_map_is_the_probability_of_one_region(tmp_path: Path, form: str) -> None:
     labels, folder = write_labels(tmp_path / "labels", 2), tmp_path / "probs"
     folder.mkdir()
     for i in range(2):
-        write_prediction(folder, f"case_{i:03d}", "npy", region_probs(i)[:1])
+        probs = region_probs(i)[:1].astype(np.float32)
+        if form == "npy":
+            np.save(folder / f"case_{i:03d}.npy", probs)
+        else:
+            write_nifti(folder / f"case_{i:03d}_probs.nii.gz", probs if form == "4-D" else probs[0])
     with pytest.raises(PathError, match="has one map only; set --heads"):
         find_pairs(folder, labels)
     audited = audit_predictions({"net": folder}, labels, tmp_path / "out", heads={"organs": (1, 2)})

@@ -36,7 +36,8 @@ def nnunet_properties(affine: Any = AFFINE) -> dict[str, Any]:
         "spacing": [np.float64(s) for s in spacing[::-1]],
         "shape_before_cropping": (10, 16, 14),
         "bbox_used_for_cropping": [[0, 10], [0, 16], [0, 14]],
-        "class_locations": {1: np.zeros((3, 4), np.int64)},
+        # With regions, nnU-Net's keys are tuples of labels.
+        "class_locations": {1: np.zeros((3, 4), np.int64), (1, 2): np.zeros((3, 4), np.int64)},
     }
 
 

@@ -66,11 +66,13 @@ def test_trainers_inside_nnunet(nnunet_python: Path) -> None:
 
 
 @pytest.mark.realdata
-def test_the_example(nnunet_python: Path, data_root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("regions", [False, True])
+def test_the_example(nnunet_python: Path, data_root: Path, tmp_path: Path, regions: bool) -> None:
     out = tmp_path / "out"
     example = ROOT / "examples" / "nnunet_hippocampus.py"
     # No -I or -S: the package installed there is this checkout, and no PYTHONPATH hides it.
-    output = run(nnunet_python, example, data_root / "hippocampus", out, PYTHONPATH="")
+    options = ["--regions"] if regions else []
+    output = run(nnunet_python, example, data_root / "hippocampus", out, *options, PYTHONPATH="")
     trainer = "nnUNetTrainerNACLShort__nnUNetPlans__2d"
     results = out / "nnUNet_results" / "Dataset004_Hippocampus" / trainer
     logs = [p.read_text() for p in results.glob("fold_*/training_log_*.txt")]
@@ -89,7 +91,8 @@ def test_the_example(nnunet_python: Path, data_root: Path, tmp_path: Path) -> No
         before = np.load(path)["probabilities"]
         after = np.load(out / "calibrated" / path.name)["probabilities"]
         assert after.shape == before.shape
-        assert np.abs(after.sum(0) - 1).max() < 1e-3
+        assert (np.abs(after.sum(0) - 1).max() < 1e-3) == (not regions)
         assert not np.allclose(after, before)
     assert (out / "audit" / "report" / "index.html").is_file()
-    assert (out / "audit" / "cases.csv").is_file()
+    names = {line.split(",")[5] for line in (out / "audit" / "cases.csv").read_text().splitlines()}
+    assert ("hippocampus" in names) == regions

@@ -9,6 +9,7 @@ from segcal.config import EvaluationConfig
 from segcal.data.phantom import PhantomSpec, generate
 from segcal.metrics import (
     REGIONS,
+    _geometry,
     all_voxels,
     boundary,
     evaluate_case,
@@ -184,3 +185,16 @@ def test_the_registry_is_uniform_and_checks() -> None:
     assert (
         boundary(target, spacing_mm=np.array([1.0, 2.0])) == boundary(target, spacing_mm=(1.0, 2.0))
     ).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_shifts_and_distance_transform_agree(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    ndim = int(rng.integers(1, 4))
+    mask = rng.random(tuple(rng.integers(1, 12, ndim))) < rng.choice([0.02, 0.2, 0.7])
+    spacing = tuple(rng.choice([0.5, 0.7, 1.0, 1.5, 3.0, 10.0], ndim))
+    for reach in (0.5, 1.5, 2.1, 3.0, 5.0):
+        monkeypatch.setattr(_geometry, "_MOST_SHIFTS", 1000)
+        shifted = _geometry.within_mm(mask, reach, spacing)
+        monkeypatch.setattr(_geometry, "_MOST_SHIFTS", 0)
+        assert np.array_equal(shifted, _geometry.within_mm(mask, reach, spacing))

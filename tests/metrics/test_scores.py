@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.metric_samples import brier, nll, random_case, random_probs
-from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier_parts
+from segcal.metrics import CalibrationBins, ProperScores, adaptive_ece, brier_parts, evaluate_case
 from segcal.metrics._chunks import Chunk
 from segcal.metrics.scores import _score_numpy, _score_torch
 
@@ -191,3 +191,18 @@ def test_adaptive_ece_soft_equals_hard() -> None:
     for label in (None, 2):
         hard = adaptive_ece(probs, target, 3, label=label)
         assert adaptive_ece(probs, soft, 3, label=label) == pytest.approx(hard)
+
+
+def test_adaptive_ece_of_half_precision_is_that_of_the_same_values() -> None:
+    rng = np.random.default_rng(3)
+    probs = rng.dirichlet([0.4, 0.4, 0.4], (12, 13, 14)).transpose(3, 0, 1, 2).astype(np.float16)
+    probs[:, :6] = np.array([1, 0, 0], np.float16)[:, None, None, None]  # many ties
+    target = rng.integers(0, 3, (12, 13, 14))
+    found = [
+        {(r.region, r.metric): r.value for r in evaluate_case(p, target, 1.0, case="a").rows}
+        for p in (probs, probs.astype(np.float32))
+    ]
+    for region in ("all", "predicted", "boundary"):
+        assert found[0][region, "adaptive_ece"] == pytest.approx(
+            found[1][region, "adaptive_ece"], rel=1e-12
+        )

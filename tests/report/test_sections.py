@@ -64,5 +64,6 @@ def test_the_command(folder: Path) -> None:
 
 
 def test_sections_come_in_the_order_of_the_page() -> None:
-    assert SECTIONS.names()[:3] == ["findings", "stated_confidence", "main"]
+    some = ["findings", "stated_confidence", "main", "ranking", "run"]
+    assert [name for name in SECTIONS.names() if name in some] == some
     assert len(set(SECTIONS.names())) == len(SECTIONS)

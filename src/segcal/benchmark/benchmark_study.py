@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from segcal.benchmark.plan import Plan, calibrated_name, row_metric
 from segcal.benchmark.tasks import Result, Task
+from segcal.config import merge
 from segcal.core.errors import PathError
 from segcal.core.provenance import git_commit, versions
 from segcal.data import PreparedDataset
@@ -135,9 +136,13 @@ class BenchmarkStudy:
         out = []
         for name, dataset in self.datasets.items():
             others = self.external.get(name, {})
-            external = tuple(_describe(key, key, other, "all") for key, other in others.items())
+            settings = merge(self.plan.train, self.plan.datasets[name].train)
+            heads = settings.get("data", {}).get("heads", {})
+            external = tuple(
+                _describe(key, key, other, "all", heads) for key, other in others.items()
+            )
             title = self.plan.datasets[name].title or name
-            own = _describe(name, title, dataset, "test")
+            own = _describe(name, title, dataset, "test", heads)
             out.append(own.model_copy(update={"external": external}))
         return tuple(out)
 
@@ -196,10 +201,17 @@ class BenchmarkStudy:
         return {"trained": list(places.values()), "put_together": here}
 
 
-def _describe(name: str, title: str, dataset: PreparedDataset, part: str) -> Dataset:
-    """A dataset, with the patients (if one has several cases) and the groups of cases of `part`."""
+def _describe(
+    name: str, title: str, dataset: PreparedDataset, part: str, heads: Iterable[str]
+) -> Dataset:
+    """A dataset, with the patients (if one has several cases) and the groups of cases of `part`.
+
+    `heads` are the regions of sigmoid heads, if networks are trained with them.
+    """
     info = dataset.info
     labels = tuple(info.classes[k] for k in sorted(info.classes))
+    if heads:
+        labels = ("background", *heads)
     try:
         cases = [case.properties for case in dataset.part(part)]
     except PathError:  # Its runs fail with the reason; the study is written all the same.
@@ -210,7 +222,7 @@ def _describe(name: str, title: str, dataset: PreparedDataset, part: str) -> Dat
         title=title,
         source=info.source,
         labels=labels,
-        structures=tuple(info.regions) or labels[1:],
+        structures=tuple(heads or info.regions) or labels[1:],
         fingerprint=info.fingerprint,
         patients=patients if len(set(patients.values())) < len(patients) else {},
         case_groups={case.name: case.group for case in cases if case.group},

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 from segcal.benchmark.local_launcher import TICK_S, Observer
 from segcal.benchmark.tasks import Result, Task, run_task
-from segcal.core.checks import require
+from segcal.core.ray_cluster import ray_cluster
 
 
 def run_ray(
@@ -30,16 +28,11 @@ def run_ray(
         jobs: tasks at a time; by default one per GPU of the cluster, or per core. More tasks than
             GPUs share them.
         retries: how often a task is retried.
-        address: of the cluster; None joins the one this machine is part of, or starts Ray here;
-            "local" always starts Ray here.
+        address: see `ray_cluster`.
     """
     from segcal.training import Interrupted
 
-    ray: Any = require("ray")
-    started_here = not ray.is_initialized()
-    if started_here:
-        _connect(ray, address, jobs, study)
-    try:
+    with ray_cluster(address, jobs) as ray:
         share, slots = _share(ray.cluster_resources(), jobs)
         # A preempted node gets SIGTERM first, which interrupts its training.
         remote = ray.remote(max_retries=retries, retry_exceptions=[Interrupted], **share)(run_task)
@@ -54,9 +47,6 @@ def run_ray(
                 observer.ended(running.pop(reference), _fetch(ray, reference))
             if not ready:
                 observer.tick()
-    finally:
-        if started_here:
-            ray.shutdown()
 
 
 def _fetch(ray: Any, reference: Any) -> Result:
@@ -66,22 +56,6 @@ def _fetch(ray: Any, reference: Any) -> Result:
         text = str(error).strip().splitlines() or [type(error).__name__]
         return Result("failed", f"Ray gave up ({text[0]})")
     return result
-
-
-def _connect(ray: Any, address: str | None, jobs: int | None, study: Path) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if address in (None, "local"):
-        options["include_dashboard"] = False
-    if address == "local" and jobs is not None:
-        # Each task needs one CPU of Ray; a machine may run more tasks than it has cores.
-        options["num_cpus"] = max(jobs, os.cpu_count() or 1)
-    try:
-        # Ray puts the working folder on the path of its workers, before the standard library.
-        with chdir(study):
-            ray.init(address=address, **options)
-    except (ConnectionError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"--address {address}: no Ray cluster answers there ({reason})") from error
 
 
 def _share(resources: dict[str, float], jobs: int | None) -> tuple[dict[str, float], int]:

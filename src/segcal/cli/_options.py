@@ -48,6 +48,13 @@ To = Annotated[
     typer.Option(help="Format of probabilities: NIfTI, nnU-Net's .npz with .pkl, or both."),
 ]
 Jobs = Annotated[int, typer.Option(help="Processes; the result does not depend on it.", min=1)]
+Launcher = Annotated[
+    Literal["local", "ray"],
+    typer.Option(help="Where the --jobs run: processes of this machine, or a Ray cluster."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="Of the Ray cluster; local starts Ray on this machine.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")]
 Checkpoint = Annotated[str, typer.Option(help="best (by validation DSC) or last.")]
@@ -62,6 +69,13 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Do not use the calibrator of `segcal train --posthoc`.")
 ]
 Average = Annotated[str, typer.Option(help="What to average: probs or logits.")]
+
+
+def workers(jobs: int, launcher: str, address: str | None) -> int:
+    """What functions take as `jobs`."""
+    from segcal.core.jobs import RayJobs
+
+    return RayJobs(jobs, address) if launcher == "ray" else jobs
 
 
 def split_names(text: str | None) -> list[str] | None:

@@ -16,6 +16,8 @@ def apply(
     probs: opt.Probs = None,
     to: opt.To = None,
     jobs: opt.Jobs = 1,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Calibrate a folder of predictions; without --to, files keep their format and names."""
@@ -26,6 +28,7 @@ def apply(
     with show_progress() as progress:
         done = apply_folder(
             load_calibrator(calibrator), folder, out,
-            from_probs=from_probs, to=to, jobs=jobs, overwrite=overwrite, progress=progress,
+            from_probs=from_probs, to=to, jobs=opt.workers(jobs, launcher, address),
+            overwrite=overwrite, progress=progress,
         )  # fmt: skip
     typer.echo(f"{out}: {done}")

@@ -33,12 +33,12 @@ def audit(
     ignore_label: opt.IgnoreLabel = None,
     heads: opt.Heads = None,
     jobs: opt.Jobs = 1,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Report the calibration of the predictions of any network; check limits with --fail-if."""
     from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
-    from segcal.report import Context, network_verdicts, stated_confidence, write_report
-    from segcal.study import read_study
 
     rules = [parse_rule(text) for text in fail_if or ()]
     networks = make_networks(probs, name)
@@ -47,13 +47,20 @@ def audit(
             networks, labels, out,
             images=images, dataset=dataset, region=region, logits=logits, axes=axes,
             classes=opt.split_names(classes), ignore_label=ignore_label,
-            heads=opt.given_heads(heads), patient=patient, jobs=jobs, overwrite=overwrite,
-            progress=step,
+            heads=opt.given_heads(heads), patient=patient,
+            jobs=opt.workers(jobs, launcher, address), overwrite=overwrite, progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
+    if audited.reused:
+        line = f"{audited.reused} cases were measured before the last audit was stopped"
+        typer.echo(f"segcal: {line}; they are reused", err=True)
     if not audited.has_spacing:
         opt.warn("no file states a voxel size: distances are in voxels")
     opt.warn_seen(audited.seen)
+    # Imported here, so that matplotlib takes no memory while cases are measured.
+    from segcal.report import Context, network_verdicts, stated_confidence, write_report
+    from segcal.study import read_study
+
     study = read_study(out)
     page = write_report(study)
     context = Context(study)

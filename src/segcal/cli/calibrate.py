@@ -52,6 +52,8 @@ def calibrate(
     device: opt.Device = "auto",
     seed: opt.Seed = 0,
     jobs: opt.Jobs = 1,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Fit a calibrator on held-out cases, and report by cross-validation whether it helps.
@@ -70,15 +72,19 @@ def calibrate(
         "max_voxels": max_voxels, "seed": seed, "options": options, "shared": shared,
         **({"patient": patient} if patient else {}),
     }  # fmt: skip
+    workers = opt.workers(jobs, launcher, address)
     if run is not None:
         if (logits or probs or labels) is not None:
             raise ValueError("give either RUN, or --probs or --logits with --labels")
+        if launcher == "ray":
+            raise ValueError("--launcher ray needs files (--probs or --logits), not a RUN")
         out = out or calibrator_path(run, method)
         check_not_existing([out], overwrite)
         with show_progress() as progress:
             fitted = fit_run(
-                run, method, data=data, device=device, progress=progress, say=opt.warn, **fit
-            )
+                run, method, data=data, device=device, jobs=jobs, progress=progress,
+                say=opt.warn, **fit,
+            )  # fmt: skip
     else:
         if labels is None or out is None:
             raise ValueError("give a RUN, or --probs or --logits with --labels and --out")
@@ -91,7 +97,12 @@ def calibrate(
         opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         with show_progress() as progress:
             fitted = fit_pairs(
-                pairs, method, from_probs=from_probs, jobs=jobs, progress=progress, **fit
+                pairs,
+                method,
+                from_probs=from_probs,
+                jobs=workers,
+                progress=progress,
+                **fit,
             )
     fitted.calibrator.save(out)
     print_fit(fitted, out)

@@ -34,6 +34,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
 
 
 def read_model(path: Path, kind: type[M], what: str, remedy: str = "") -> M:

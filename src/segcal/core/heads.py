@@ -7,6 +7,7 @@ empty for a network with a softmax over exclusive classes.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from segcal.core.arrays import Array, is_tensor, to_numpy
 
 Heads: TypeAlias = Mapping[str, tuple[int, ...]]
+_HEAD = re.compile(r"(.*\S)\s*=\s*([1-9]\d*(?:\+[1-9]\d*)*)")
 
 
 def parse_heads(text: str) -> dict[str, tuple[int, ...]]:
@@ -26,16 +28,11 @@ def parse_heads(text: str) -> dict[str, tuple[int, ...]]:
         >>> parse_heads("whole tumor=1+2+3, core=2+3")
         {'whole tumor': (1, 2, 3), 'core': (2, 3)}
     """
-    out: dict[str, tuple[int, ...]] = {}
-    for part in text.split(","):
-        name, _, labels = (each.strip() for each in part.rpartition("="))
-        try:
-            out[name] = tuple(int(label) for label in labels.split("+"))
-        except ValueError:
-            name = ""
-        if not name or min(out[name]) < 1 or len(out) <= text.split(",").index(part):
-            expected = "expected NAME=LABEL+LABEL,… with different names and labels from 1 on"
-            raise ValueError(f"--heads {text}: {expected}")
+    found = [_HEAD.fullmatch(part.strip()) for part in text.split(",")]
+    out = {match[1]: tuple(map(int, match[2].split("+"))) for match in found if match}
+    if len(out) < len(found):
+        expected = "expected NAME=LABEL+LABEL,… with different names and labels from 1 on"
+        raise ValueError(f"--heads {text}: {expected}")
     return out
 
 

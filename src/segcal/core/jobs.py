@@ -1,27 +1,48 @@
-"""Running one job per case, in this process or in worker processes."""
+"""Running one job per case, in this process, in worker processes or on Ray."""
+
+from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
-from typing import TypeVar
+from contextlib import chdir, closing, contextmanager
+from typing import Any, TypeVar
 
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
+from segcal.core.ray_cluster import ray_cluster
 
 R = TypeVar("R")
 # One thread per process: the processes already use all cores.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOSC_NTHREADS")
 
 
+class RayJobs(int):
+    """So many jobs at a time on Ray, wherever a number of processes is expected.
+
+    Files must have the same path on every node. `address` is that of `ray_cluster`.
+    """
+
+    address: str | None
+
+    def __new__(cls, count: int, address: str | None = None) -> RayJobs:
+        new = super().__new__(cls, count)
+        new.address = address
+        return new
+
+
 def run_jobs(
     jobs: Mapping[str, Callable[[], R]], workers: int
 ) -> Generator[tuple[str, R | PathError], None, None]:
     """Yield (name, result or PathError) as jobs finish; closing the iterator stops the rest."""
+    if isinstance(workers, RayJobs):
+        yield from _run_on_ray(jobs, workers)
+        return
     if workers == 1 or len(jobs) < 2:
         for name, job in jobs.items():
             yield name, _attempt(job)
@@ -40,6 +61,30 @@ def run_jobs(
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_on_ray(
+    jobs: Mapping[str, Callable[[], R]], workers: RayJobs
+) -> Iterator[tuple[str, R | PathError]]:
+    with ray_cluster(workers.address, workers) as ray:
+        remote, folder = ray.remote(num_cpus=1)(_attempt_in), os.getcwd()
+        waiting, running = deque(jobs.items()), dict[Any, str]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    name, job = waiting.popleft()
+                    running[remote.remote(folder, job)] = name
+                for done in ray.wait(list(running), num_returns=1)[0]:
+                    try:
+                        outcome = ray.get(done)
+                    except ray.exceptions.RayTaskError as error:
+                        raise error.cause from None  # without the traceback of the worker
+                    yield running.pop(done), outcome
+        except ray.exceptions.RayError as error:
+            raise OSError(f"Ray gave up ({str(error).strip().splitlines()[0]})") from error
+        finally:
+            for reference in running:
+                ray.cancel(reference, force=True)
 
 
 def run_all(
@@ -64,6 +109,12 @@ def _attempt(job: Callable[[], R]) -> R | PathError:
         return job()
     except PathError as error:
         return error
+
+
+def _attempt_in(folder: str, job: Callable[[], R]) -> R | PathError:
+    """Do a job in the working folder of the command, in which its paths may be relative."""
+    with chdir(folder):
+        return _attempt(job)
 
 
 def _follow_parent() -> None:

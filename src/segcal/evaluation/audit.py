@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
-from segcal.core.files import atomic_path, remove_drafts
+from segcal.core.files import atomic_path, remove, remove_drafts
 from segcal.core.heads import Heads
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
+from segcal.evaluation.measured_cases import KeptCase, key_of
 from segcal.evaluation.predict_manifest import seen_cases
-from segcal.metrics import POOLED, REGIONS, confidence_verdict
+from segcal.metrics import POOLED, REGIONS, CaseOptions, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
 from segcal.stats import mean_interval, patients_of
@@ -43,7 +45,8 @@ METRICS = ("dsc", "hd95_mm", "ece", "cece")
 class Audited:
     """A finished audit: the folder of the study, and the evaluation of each network by title.
 
-    `seen` are cases that `segcal predict` recognized as scans of the training.
+    `reused` cases were measured by an audit that was stopped. `seen` are cases
+    that `segcal predict` recognized as scans of the training.
     """
 
     folder: Path
@@ -53,6 +56,7 @@ class Audited:
     has_spacing: bool = True
     seen: tuple[str, ...] = ()
     patients: Mapping[str, str] = field(default_factory=dict)
+    reused: int = 0
 
     def lines(self) -> Iterator[str]:
         """One line per network for the terminal."""
@@ -125,6 +129,9 @@ def audit_predictions(
 ) -> Audited:
     """Measure networks on the same cases and write a study to `out`; it is complete or not there.
 
+    Measured cases are kept in the hidden folder `.NAME.measured` beside `out` until the study is
+    complete: after a kill, the same call continues with the cases whose files have not changed.
+
     Args:
         networks: title → folder of predictions, or of logits if `logits`.
         labels, images, axes, ignore_label, heads: see `find_pairs`.
@@ -154,15 +161,25 @@ def audit_predictions(
     runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
         remove_drafts(out.parent)
-    with atomic_path(out, replace=overwrite) as draft:
+    measured = out.with_name(f".{out.name}.measured")
+    reused = 0
+    with _removed_on_error(measured), atomic_path(out, replace=overwrite) as draft:
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
             known = seen_cases(pairs)
             seen |= dict.fromkeys(known)
+            kept = {
+                pair.name: KeptCase(
+                    measured / slugs[title] / f"{pair.name}.npz",
+                    key_of(pair.files, pair, logits, run, described.labels, CaseOptions()),
+                )
+                for pair in pairs
+            }
+            reused += sum(each.exists for each in kept.values())
             evaluation = write_evaluation(
                 {pair.name: partial(_read, pair, logits) for pair in pairs},
-                draft / "runs" / run, jobs=jobs,
+                draft / "runs" / run, jobs=jobs, kept=kept,
                 progress=partial(_report, progress, title, len(pairs)),
                 run=run, method=slugs[title], seed=0, dataset=described.name,
                 labels=described.labels, groups=pairs.heads or None,
@@ -178,8 +195,21 @@ def audit_predictions(
         StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(draft, table, list(slugs.values()), METRICS, region)
+    remove(measured)
     has_spacing = all(pair.has_spacing for pair in first)
-    return Audited(out, region, done, first.unused, has_spacing, tuple(seen), described.patients)
+    return Audited(
+        out, region, done, first.unused, has_spacing, tuple(seen), described.patients, reused
+    )
+
+
+@contextmanager
+def _removed_on_error(folder: Path) -> Iterator[None]:
+    """Invalid input leaves nothing behind; a kill or an interrupt leaves the folder."""
+    try:
+        yield
+    except (ValueError, TypeError):
+        remove(folder)
+        raise
 
 
 def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:

@@ -19,6 +19,7 @@ from segcal.core.errors import PathError
 from segcal.core.jobs import run_all
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase, evaluate_predicted_case
+from segcal.evaluation.measured_cases import KeptCase
 from segcal.metrics import POOLED, CaseOptions, CaseResult, pool_cases
 from segcal.predictions import name_file_in_errors
 from segcal.study import Evaluation, EvaluationInfo, file_of_split, write_evaluation_files
@@ -40,6 +41,7 @@ def write_evaluation(
     groups: Mapping[str, Sequence[int]] | None = None,
     options: CaseOptions | None = None,
     jobs: int = 1,
+    kept: Mapping[str, KeptCase] | None = None,
     about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -60,6 +62,7 @@ def write_evaluation(
         options: how the metrics are computed; None for the defaults.
         jobs: threads that measure; with functions, processes that read and measure. The result
             does not depend on it.
+        kept: with functions, where each case is kept once it is measured; a later call uses it.
         about: further entries of evaluation.json.
         overwrite: whether an evaluation of this split may be replaced.
         progress: called with the number of finished cases.
@@ -83,6 +86,7 @@ def write_evaluation(
         if POOLED in names:
             raise ValueError(f"Expected no case to be called {POOLED!r}; rename it.")
         work = {name: partial(_read_and_measure, read, measure) for name, read in cases.items()}
+        work |= {name: partial(each.measure, work[name]) for name, each in (kept or {}).items()}
         measured = run_all(work, jobs, "", lambda what, done, total: report(done))
     else:
         measured = map_in_order(measure, _checked(cases, labels, names), jobs)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from segcal.stats import mean_interval
 
 METRICS = ("ece", "nll", "brier")
 # With fewer independent cases their spread is unknown: numbers, but no verdict.
@@ -150,17 +151,8 @@ def paired_change(
         count = np.bincount(index)
         sums = np.stack([np.bincount(index, row) for row in pairs])
         pairs = sums[:, count > 0] / count[count > 0]
-    low, high = _interval(pairs[1] - pairs[0])
+    _, low, high = mean_interval(pairs[1] - pairs[0])
+    if pairs.shape[1] == 1:
+        low, high = -np.inf, np.inf
     first, second = pairs.mean(1).tolist()
     return Change(region, metric, first, second, low, high, cases, pairs.shape[1])
-
-
-def _interval(difference: NDArray[np.float64]) -> tuple[float, float]:
-    """95 % interval of the mean, by Student's t."""
-    from scipy.special import stdtrit
-
-    n = len(difference)
-    if n == 1:
-        return -np.inf, np.inf
-    half = float(stdtrit(n - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(n)
-    return float(difference.mean() - half), float(difference.mean() + half)

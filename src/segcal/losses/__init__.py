@@ -1,8 +1,8 @@
 """Losses that keep the confidence of a segmentation network calibrated, and common baselines.
 
-A loss is any module that maps (logits, target) to a scalar. segcal's own are `SegmentationLoss`es:
-`loss.terms(logits, target)` returns their named parts, which add up to the loss. `make_loss`
-builds a loss from its name in `LOSSES` or its import path.
+A loss is any module that maps (logits, target) to a scalar. segcal's own derive from
+`SegmentationLoss`: `loss.terms(logits, target)` returns their named parts, which add up to the
+loss. `make_loss` builds a loss from its name in `LOSSES` or its import path.
 """
 
 from inspect import Parameter, signature

@@ -21,8 +21,7 @@ EMPTY = 0.01
 class ACELoss(SegmentationLoss):
     r"""Marginal L1 average calibration error (Barfoot et al., MICCAI 2024); to be added to others.
 
-    .. math:: \frac{1}{M}\sum_m \left| \frac{1}{|B_m|}\sum_{p \in B_m} s_p^k
-        - \frac{1}{|B_m|}\sum_{p \in B_m} y_p^k \right|
+    .. math:: \frac{1}{M}\sum_m \frac{1}{|B_m|} \left| \sum_{p \in B_m} (s_p^k - y_p^k) \right|
 
     is the error of class k in an image: its probabilities s are put into equal bins B, of which M
     are not empty; y is the one-hot or soft target. The loss is the mean over the classes that occur

@@ -1,5 +1,6 @@
 """Label maps in space: spacing, bounding boxes and distances in millimetres."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from segcal.core.checks import check_number, per_axis
 Mask = npt.NDArray[np.bool_]
 LabelMap = npt.NDArray[Any]
 Box = tuple[slice, ...]
+# A mask is dilated by at most so many shifts; beyond, a distance transform is faster.
+_MOST_SHIFTS = 1000
 
 
 def check_labels(name: str, value: Array, shape: tuple[int, ...] | None = None) -> LabelMap:
@@ -94,8 +97,6 @@ def within_mm(mask: Mask, reach_mm: float, spacing_mm: Sequence[float]) -> Mask:
 
     Distances are in mm, so with thick slices the margin has fewer voxels across than along them.
     """
-    from scipy.ndimage import distance_transform_edt
-
     out = np.zeros(mask.shape, dtype=bool)
     box = bounding_box(mask)
     if box is None:
@@ -106,18 +107,58 @@ def within_mm(mask: Mask, reach_mm: float, spacing_mm: Sequence[float]) -> Mask:
     if not any(margin) or inside.all():
         out[box] = inside
         return out
+    # A voxel at exactly the limit counts, despite rounding.
+    limit = (reach_mm * (1 + 1e-9)) ** 2
+    if math.prod(2 * m + 1 for m in margin[:-1]) <= _MOST_SHIFTS:
+        out[box] = _dilated(inside, margin, spacing_mm, limit)
+    else:
+        out[box] = _near_by_transform(inside, spacing_mm, limit)
+    return out
+
+
+def _dilated(inside: Mask, margin: list[int], spacing_mm: Sequence[float], limit: float) -> Mask:
+    """The mask and all voxels at a squared distance of at most `limit`.
+
+    The ellipsoid is a set of lines along the last axis: the mask is dilated along that axis by
+    every length that occurs, and then shifted along the other axes. Measured (3 mm, 1 mm voxels):
+    about ten times faster than a distance transform.
+    """
+    shifts: dict[int, list[tuple[int, ...]]] = {}  # length of the line -> shifts
+    for shift in itertools.product(*(range(-m, m + 1) for m in margin[:-1])):
+        square = sum((d * s) ** 2 for d, s in zip(shift, spacing_mm, strict=False))
+        fits = [r for r in range(margin[-1] + 1) if square + (r * spacing_mm[-1]) ** 2 <= limit]
+        if fits and all(abs(d) < n for d, n in zip(shift, inside.shape, strict=False)):
+            shifts.setdefault(fits[-1], []).append(shift)
+    line, out = inside.copy(), np.zeros_like(inside)
+    for r in range(margin[-1] + 1):
+        if r:
+            line[..., r:] |= inside[..., :-r]
+            line[..., :-r] |= inside[..., r:]
+        for shift in shifts.get(r, ()):
+            back = [-d for d in shift]
+            out[_shifted(shift, inside.shape)] |= line[_shifted(back, inside.shape)]
+    return out
+
+
+def _shifted(shift: Sequence[int], shape: Sequence[int]) -> Box:
+    """The voxels of an image that lie in it after a shift along its first axes."""
+    return tuple(slice(max(d, 0), n + min(d, 0)) for d, n in zip(shift, shape, strict=False))
+
+
+def _near_by_transform(inside: Mask, spacing_mm: Sequence[float], limit: float) -> Mask:
+    """The same by a distance transform, for reaches of very many voxels."""
+    from scipy.ndimage import distance_transform_edt
+
     # Indices of the nearest voxels only: distances from scipy take three times the memory.
     nearest = distance_transform_edt(
         ~inside, sampling=spacing_mm, return_distances=False, return_indices=True
     )
-    # A voxel at exactly the limit counts, despite rounding.
-    limit = (reach_mm * (1 + 1e-9)) ** 2
     grid = np.ogrid[tuple(slice(0, n) for n in inside.shape)]
-    view = out[box]
+    out = np.zeros_like(inside)
     for i, found in enumerate(np.moveaxis(nearest, 1, 0)):
         square = np.zeros(found.shape[1:])
         for axis, spacing in enumerate(spacing_mm):
             here = i if axis == 0 else grid[axis][0]
             square += ((found[axis] - here) * spacing) ** 2
-        view[i] = square <= limit
+        out[i] = square <= limit
     return out

@@ -33,7 +33,8 @@ _PACKED = np.dtype([("correct", "?"), ("bits", "u1"), ("zero", "<u2"), ("confide
 class RegionCounts:
     """Statistics of each region, and the n voxels sorted by confidence.
 
-    `class_mass` is the sum of the probabilities of each class over all voxels.
+    `class_mass` is the sum of the probabilities of each class over all voxels. `count` is how many
+    voxels each of the sorted ones stands for; None for one.
     """
 
     statistics: dict[str, VoxelStatistics]
@@ -42,6 +43,7 @@ class RegionCounts:
     confidence: npt.NDArray[Any]
     correct: npt.NDArray[np.bool_]
     region_bits: npt.NDArray[np.uint8]  # bit i is set if the voxel is in region i
+    count: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,8 @@ class CaseData:
         sizes, tables = (num_classes, self.options.num_bins), Tables()
         statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
         counter, levels = VoxelStatistics.empty(*sizes), ConfidenceLevels(num_classes)
-        confidence, correct, bits = [], [], []
+        half = str(self.probs.dtype) in ("float16", "torch.float16")
+        voxels: _HalfVoxels | _SortedVoxels = _HalfVoxels(codes) if half else _SortedVoxels()
         for chunk in iter_chunks(
             self.probs, self.target, num_classes, group=self.region_bits, label=self.labels,
             ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
@@ -134,18 +137,13 @@ class CaseData:
             tables = add_tables(tables, counter.tally(chunk, codes))
             levels.add(levels.tally(chunk))
             top, label = chunk.top
-            confidence.append(to_numpy(top))
-            correct.append(to_numpy(label == chunk.target))
-            bits.append(to_numpy(chunk.group).astype(np.uint8))
+            voxels.add(to_numpy(top), to_numpy(label == chunk.target), to_numpy(chunk.group))
         for bit, found in enumerate(statistics.values() if tables else ()):
             for group in range(codes):
                 if group >> bit & 1:
                     found.add(tables, group)
-        if not confidence:
-            nothing = (np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8))
-            return RegionCounts(statistics, levels, np.zeros(num_classes), *nothing)
-        mass = tables["class_confidence"].sum(axis=(0, 2))
-        return RegionCounts(statistics, levels, mass, *_by_confidence(confidence, correct, bits))
+        mass = tables["class_confidence"].sum(axis=(0, 2)) if tables else np.zeros(num_classes)
+        return RegionCounts(statistics, levels, mass, *voxels.by_confidence())
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
@@ -180,24 +178,78 @@ class CaseData:
         return np.asarray(true / true.sum(0, keepdims=True))
 
 
-def _by_confidence(
-    confidence: list[npt.NDArray[Any]],
-    correct: list[npt.NDArray[np.bool_]],
-    bits: list[npt.NDArray[np.uint8]],
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-    """The voxels of all chunks, sorted by confidence."""
-    if confidence[0].dtype != np.float32:
-        order = np.argsort(whole := np.concatenate(confidence))
-        return whole[order], np.concatenate(correct)[order], np.concatenate(bits)[order]
-    # The bits of positive numbers sort like the numbers, so all three are sorted as one integer:
-    # several times faster than sorting indices.
-    packed = np.empty(sum(map(len, confidence)), _PACKED)
-    for name, parts in (("confidence", confidence), ("bits", bits), ("correct", correct)):
-        np.concatenate(parts, out=packed[name])
-        parts.clear()
-    packed["zero"] = 0
-    packed.view("<u8").sort()
-    return packed["confidence"], packed["correct"], packed["bits"]
+# Confidence, whether the label is right, regions, and how many voxels have these.
+_Sorted = tuple[
+    npt.NDArray[Any],
+    npt.NDArray[np.bool_],
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.int64] | None,
+]
+
+
+class _SortedVoxels:
+    """Confidence, correctness and regions of all voxels, to be sorted by confidence."""
+
+    def __init__(self) -> None:
+        self.parts: tuple[list[npt.NDArray[Any]], ...] = ([], [], [])
+
+    def add(
+        self, confidence: npt.NDArray[Any], correct: npt.NDArray[Any], bits: npt.NDArray[Any]
+    ) -> None:
+        new = (confidence, correct, bits.astype(np.uint8))
+        for part, values in zip(self.parts, new, strict=True):
+            part.append(values)
+
+    def by_confidence(self) -> _Sorted:
+        confidence, correct, bits = self.parts
+        if not confidence:
+            return np.zeros(0), np.zeros(0, bool), np.zeros(0, np.uint8), None
+        if confidence[0].dtype != np.float32:
+            order = np.argsort(whole := np.concatenate(confidence))
+            return whole[order], np.concatenate(correct)[order], np.concatenate(bits)[order], None
+        # The bits of positive numbers sort like the numbers, so all three are sorted as one
+        # integer: several times faster than sorting indices.
+        packed = np.empty(sum(map(len, confidence)), _PACKED)
+        for name, parts in (("confidence", confidence), ("bits", bits), ("correct", correct)):
+            np.concatenate(parts, out=packed[name])
+            parts.clear()
+        packed["zero"] = 0
+        packed.view("<u8").sort()
+        return packed["confidence"], packed["correct"], packed["bits"], None
+
+
+class _HalfVoxels:
+    """The same for half precision, which has few values: voxels are counted, not kept."""
+
+    def __init__(self, codes: int) -> None:
+        self.codes = codes
+        # 0x3c00 are the bits of 1.0; rounding may exceed it a little.
+        self.table = np.zeros((0x3C01 + 8) * codes * 2, np.int64)
+        self.waiting: list[npt.NDArray[np.int32]] = []
+
+    def add(
+        self, confidence: npt.NDArray[Any], correct: npt.NDArray[Any], bits: npt.NDArray[Any]
+    ) -> None:
+        key = confidence.astype(np.float16).view(np.uint16).astype(np.int32)
+        key *= self.codes
+        key += bits.astype(np.int32)
+        key *= 2
+        key += correct
+        self.waiting.append(key)
+        if len(self.waiting) * len(key) > 1 << 20:
+            self.count()
+
+    def count(self) -> None:
+        if self.waiting:
+            self.table += np.bincount(np.concatenate(self.waiting), minlength=len(self.table))
+            self.waiting.clear()
+
+    def by_confidence(self) -> _Sorted:
+        self.count()
+        found = np.flatnonzero(self.table)
+        half = (found // (2 * self.codes)).astype(np.uint16).view(np.float16)
+        bits = (found // 2 % self.codes).astype(np.uint8)
+        return half.astype(np.float32), found % 2 == 1, bits, self.table[found]
 
 
 @dataclass(frozen=True)
@@ -217,8 +269,9 @@ class RegionData(VoxelStatistics):
         counts, bit = self.case.counts, self.case.options.regions.index(self.name)
         inside = (counts.region_bits & np.uint8(1 << bit)) != 0
         return equal_mass_error(
-            counts.confidence[inside], counts.correct[inside], self.case.options.num_bins
-        )
+            counts.confidence[inside], counts.correct[inside], self.case.options.num_bins,
+            None if counts.count is None else counts.count[inside],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -218,16 +218,23 @@ def adaptive_ece(
 
 
 def equal_mass_error(
-    confidence: npt.NDArray[Any], outcome: npt.NDArray[Any], num_bins: int
+    confidence: npt.NDArray[Any],
+    outcome: npt.NDArray[Any],
+    num_bins: int,
+    count: npt.NDArray[np.int64] | None = None,
 ) -> float:
-    """`adaptive_ece` of voxels already sorted by confidence."""
-    n = len(confidence)
+    """`adaptive_ece` of voxels already sorted by confidence; `count`: so many of each."""
+    n = len(confidence) if count is None else int(count.sum())
     if n == 0:
         return float("nan")
     last = np.ceil(n * np.arange(1, num_bins + 1) / num_bins).astype(np.int64) - 1
+    if count is not None:
+        last = np.searchsorted(np.cumsum(count), last, side="right")
     # A bin ends after the last voxel with the confidence of its quantile: ties share a bin.
     ends = np.unique(np.searchsorted(confidence, confidence[last], side="right"))
     starts = np.concatenate([[0], ends[:-1]])
     gap = confidence.astype(np.float64)
     gap -= outcome
+    if count is not None:
+        gap *= count
     return float(np.abs(np.add.reduceat(gap, starts)).sum() / n)

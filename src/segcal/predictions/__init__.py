@@ -19,7 +19,6 @@ from segcal.predictions.pairing import (
     Unlabeled,
     check_same_place,
     class_names,
-    find_heads,
     find_pairs,
     find_unlabeled,
 )
@@ -35,7 +34,7 @@ from segcal.predictions.writer import (
 
 __all__ = [
     "IGNORED", "Axes", "Form", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "Unlabeled",
-    "check_not_existing", "check_same_place", "class_names", "find_heads", "find_pairs",
+    "check_not_existing", "check_same_place", "class_names", "find_pairs",
     "find_softmax", "find_unlabeled", "name_file_in_errors", "outputs_of", "write_like",
     "write_nifti_like", "write_nnunet",
 ]  # fmt: skip

@@ -64,6 +64,13 @@ class Pair:
         """Name of the case."""
         return self.softmax.name
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the case, with nnU-Net's .pkl files."""
+        sidecars = (path.with_suffix(".pkl") for path in self.softmax.paths)
+        others = (path for path in sidecars if path.is_file())
+        return (*self.softmax.paths, *others, self.label, *self.images)
+
     def load(self) -> LoadedCase:
         """Read the case; errors name the file."""
         target, spacing = self._read_target()
@@ -167,7 +174,7 @@ def find_pairs(
         if file.num_classes != first.num_classes:
             counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
             raise PathError(file.path, f"has {counts}", "all cases must come from one network")
-    heads = find_heads(folder, first, heads)
+    heads = _find_heads(folder, first, heads)
     every = {name: read_header(label_of[name], "label") for name in found}
     headers = {name: header for name, header in every.items() if header.has_geometry}
     if axes != "auto" and not headers:
@@ -188,7 +195,7 @@ def find_pairs(
     return Pairs(folder, tuple(pairs), unused)
 
 
-def find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> Heads:
+def _find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> Heads:
     """The heads given, else the regions of nnU-Net's dataset.json in the folder, else none."""
     heads = given or read_dataset_json(folder / "dataset.json").regions
     if len(heads) not in (0, file.num_classes):

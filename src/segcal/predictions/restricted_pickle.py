@@ -165,15 +165,17 @@ for _core in ("numpy.core", "numpy._core"):  # the name before and since numpy 2
 
 
 def _with_plain_keys(code: bytes, keys: slice) -> Callable[[Any], None]:
-    """The instruction `code`, which fills a dict, for plain keys only.
+    """The instruction `code`, which fills a dict, for plain keys and tuples of these only.
 
-    Hashing nested tuples that share their parts would take exponential time.
+    nnU-Net's keys are labels, and tuples of labels for regions. Hashing nested tuples that share
+    their parts would take exponential time.
     """
     original = pickle._Unpickler.dispatch[code[0]]
 
     def load(unpickler: Any) -> None:
         for key in unpickler.stack[keys]:
-            if not isinstance(key, str | int | float | bytes | None):
+            parts = key if isinstance(key, tuple) else (key,)
+            if not all(isinstance(part, str | int | float | bytes | None) for part in parts):
                 raise ForbiddenError(f"a {type(key).__name__} as key")
         original(unpickler)
 

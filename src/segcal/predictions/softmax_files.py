@@ -5,6 +5,7 @@ Formats, recognized by the files in the folder:
     nnunet    NAME.npz with `probabilities` (K, z, y, x), and NAME.pkl next to it
     npz, npy  one array (K, *S) in NAME.npz or NAME.npy
     nifti     NAME.nii.gz with the classes last (4-D), such as NAME_probs.nii.gz of `segcal predict`
+              (the map of a single region: NAME_probs.nii.gz, also 3-D)
     classes   NAME_class0.nii.gz, NAME_class1.nii.gz, … (or NAME_0, NAME_1; one 3-D file per class)
 """
 
@@ -220,9 +221,10 @@ def _describe_npz(path: Path) -> SoftmaxFile:
 
 
 def _describe_nifti(files: list[Path]) -> list[SoftmaxFile]:
-    """4-D files are cases; if there are none, numbered 3-D files are the classes of cases."""
+    """4-D files are cases, or else NAME_probs; or else numbered files are the classes of cases."""
     headers = {path: read_header(path) for path in files}
     four_d = {path: h for path, h in headers.items() if h.channels > 1}
+    four_d = four_d or {path: h for path, h in headers.items() if _SUFFIX.search(stem_of(path))}
     if four_d:
         return [
             SoftmaxFile(_case_of(path), "nifti", (path,), (h.channels, *h.shape))

@@ -83,7 +83,8 @@ class Aggregates:
             ]
             patients = each.groupby([*keys, "case"], observed=True, sort=False)["value"].mean()
             lists = patients.groupby(keys, observed=True, sort=False).agg(list)
-            out |= {tuple(key): mean_interval(found) for key, found in lists.items()}
+            index = map(tuple, lists.index)
+            out |= dict(zip(index, map(mean_interval, lists), strict=True))
         return out
 
     @cached_property

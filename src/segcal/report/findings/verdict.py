@@ -154,7 +154,7 @@ def verdict_table(context: Context, dataset: Dataset) -> Table | None:
     )
     rows = []
     for method, overall in verdicts(context, dataset).items():
-        judged = {"all organs": (overall, None)}
+        judged: dict[str, tuple[Verdict, Estimate | None]] = {"all organs": (overall, None)}
         for label, sums in context.level_sums(dataset, method).items():
             name = dataset.class_name(label)
             dsc = context.aggregates.interval(dataset.name, method, "dsc", None, name)

@@ -52,7 +52,8 @@ def draw_diagram(
     at: dict[str, Any] = {} if place is None else {"transform": place}
     known = curve.count >= FEW_VOXELS
     few = (curve.count > 0) & ~known
-    edges = np.linspace(0, 1, len(curve.count) + 1) if edges is None else np.asarray(edges)
+    if edges is None:
+        edges = np.linspace(0, 1, len(curve.count) + 1).tolist()
     share = np.sqrt(curve.count / max(curve.count.max(), 1.0))
     axes.stairs(0.22 * share, edges, fill=True, color=RULE, lw=0, **at)
     axes.plot([0, 1], [0, 1], color=MUTED, lw=0.7 * scale, ls=(0, (4, 3)), **at)

@@ -105,6 +105,8 @@ def _lowest(organs: pd.DataFrame, case: str) -> str:
 def _largest_error(predicted: pd.DataFrame, true: pd.DataFrame, case: str) -> str:
     if case not in predicted.index:
         return "–"
-    error = (predicted.loc[case] - true.loc[case]).dropna()
-    organ = error.abs().idxmax() if len(error) else None
-    return "–" if organ is None else f"{organ} {signed(float(error[organ]), 2)} ml"
+    error = (predicted - true).loc[case].dropna().to_dict()
+    if not error:
+        return "–"
+    organ = max(error, key=lambda name: abs(error[name]))
+    return f"{organ} {signed(error[organ], 2)} ml"

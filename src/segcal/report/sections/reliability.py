@@ -56,5 +56,5 @@ def _gap(context: Context, dataset: str, method: str, region: str) -> Cell:
     found = verdict(context.aggregates.gaps(dataset, method, region))
     tone = {"over-confident": "over", "under-confident": "under"}.get(found, "")
     number = context.aggregates.overall(dataset, method, "signed_gap", region)
-    found = context.aggregates.interval(dataset, method, "signed_gap", region)
-    return Cell(number, signed=True, tone=tone, after=interval_text(found, signed=True))
+    interval = context.aggregates.interval(dataset, method, "signed_gap", region)
+    return Cell(number, signed=True, tone=tone, after=interval_text(interval, signed=True))

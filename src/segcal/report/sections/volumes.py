@@ -62,7 +62,7 @@ def compare_volumes(
     error, n = predicted - true, len(set(patients))
     bias, spread, half = mean_interval(error, patients), float(error.std()), math.nan
     if n > 1:
-        half = stdtrit(n - 1, 0.975) * spread * math.sqrt(1 / n + _Z**2 / (2 * (n - 1)))
+        half = float(stdtrit(n - 1, 0.975)) * spread * math.sqrt(1 / n + _Z**2 / (2 * (n - 1)))
     limits = (bias.mean + sign * _Z * spread for sign in (-1, 1))
     lower, upper = (Estimate(x, x - half, x + half) for x in limits)
     return Agreement(organ, kind, (predicted + true) / 2, error, bias, lower, upper)
