@@ -27,11 +27,11 @@ ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_hostile_yaml_is_one_line(text: str, reason: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ValueError, match=reason) as caught:
         parse_yaml(text)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_ordinary_yaml() -> None:

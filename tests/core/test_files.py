@@ -47,6 +47,12 @@ def test_the_replaced_file_can_be_kept(tmp_path: Path) -> None:
             partial.write_text(text)
     assert (path.read_text(), keep.read_text()) == ("three", "two")
     assert names(tmp_path) == ["last", "previous"]
+    keep.unlink()
+    os.link(path, keep)  # as a kill leaves it that comes before the replacement
+    with atomic_path(path, keep=keep) as partial:
+        partial.write_text("four")
+    assert (path.read_text(), keep.read_text()) == ("four", "three")
+    assert names(tmp_path) == ["last", "previous"]
 
 
 def test_a_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:

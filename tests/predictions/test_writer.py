@@ -11,7 +11,8 @@ from helpers.softmax_files import (
     write_labels,
     write_predictions,
 )
-from segcal.predictions import find_pairs, write_like
+from segcal.core.errors import PathError
+from segcal.predictions import find_pairs, write_like, write_nifti_like
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -32,3 +33,10 @@ def test_written_files_are_read_again(tmp_path: Path, form: str) -> None:
     if form == "nnunet":
         assert (tmp_path / "out" / "case_000.pkl").is_file()
     assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_damaged_source_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "case.nii.gz"
+    source.write_bytes(b"<html>")
+    with pytest.raises(PathError, match=r"case\.nii\.gz: is damaged"):
+        write_nifti_like(source, np.zeros((2, 3, 4), np.uint8), tmp_path)

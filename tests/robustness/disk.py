@@ -56,7 +56,8 @@ def judge(code: int, text: str, expected: int = 2) -> list[str]:
     """Problems of the exit code and of what was printed."""
     lines = [line for line in text.splitlines() if line.startswith("segcal: ")]
     found = [] if code == expected else [f"exit code {code}: {text[-700:]}"]
-    named = len(lines) == 1 and ": " in lines[0][8:] and ".partial-" not in lines[0]
+    # Lines before the last one are warnings.
+    named = bool(lines) and ": " in lines[-1][8:] and ".partial-" not in lines[-1]
     named |= "Invalid value for" in text
     if expected == 2 and (not named or "Traceback" in text):
         found.append(f"printed {text[-700:]!r}")

@@ -87,7 +87,7 @@ def try_reader(world: Path, folder: Path, name: str, examples: int) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_sample(world: Path, tmp_path: Path, name: str) -> None:
-    try_reader(world, tmp_path, name, 12)
+    try_reader(world, tmp_path, name, 6)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 
 def test_a_sample(trials: Callable[..., None]) -> None:
-    trials("hostile.py", "--trials", 49)
+    trials("hostile.py", "--trials", 25)
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 def check_no_orphans(marker: str) -> None:
     """All processes of a trial end soon after their launcher."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180  # Ray ends its own services after a minute or more
     while (found := descendants(marker)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not found

@@ -202,6 +202,7 @@ def _link(path: Path, name: Path) -> None:
     except OSError:  # a file system without hard links: for a moment only `name` exists
         os.replace(path, spare)
     os.replace(spare, name)
+    remove(spare)  # it stays if `name` is the same file already: a kill came before the next step
 
 
 def _flush(path: Path) -> None:

@@ -103,7 +103,10 @@ def write_nifti_like(source: Path, array: NDArray[Any], folder: Path) -> None:
 
     The shape of the file is kept, such as that of a 2-D file for an array of one slice.
     """
-    header: Any = nib.load(source).header.copy()
+    try:
+        header: Any = nib.load(source).header.copy()
+    except Exception as error:  # nibabel raises many types on damaged files
+        raise PathError(source, "is damaged or not a NIfTI file", "write it again") from error
     header.set_data_dtype(array.dtype)
     header.set_slope_inter(1.0, 0.0)
     image = nib.Nifti1Image(array.T.reshape(header.get_data_shape()), None, header)  # type: ignore[no-untyped-call]
