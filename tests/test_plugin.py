@@ -92,7 +92,7 @@ def test_every_extension_took_part(study: Path) -> None:
 def test_a_metric_of_the_plugin_is_ranked_and_reported(study: Path) -> None:
     ranks = rows(study / "ranks.csv")
     assert "volume_error" in ranks[0]["metrics"]
-    table = rows(study / "report" / "tables" / "volumes_organs.csv")
+    table = rows(study / "report" / "tables" / "volume_errors_organs.csv")
     assert len(table) >= 4
     page = (study / "report" / "index.html").read_text(encoding="utf-8")
     assert "Volume error (ml)" in page
@@ -116,7 +116,7 @@ def test_the_names_are_listed() -> None:
 
     for registry, name in (
         (LOSSES, "poly"), (PRIORS, "cross"), (METRICS, "volume_error"), (NETWORKS, "tiny"),
-        (SOURCES, "patient_folders"), (CALIBRATORS, "mixing"), (SECTIONS, "volumes"),
+        (SOURCES, "patient_folders"), (CALIBRATORS, "mixing"), (SECTIONS, "volume_errors"),
     ):  # fmt: skip
         assert name in registry.names()
         assert registry.describe(name)

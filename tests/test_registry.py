@@ -60,6 +60,18 @@ def test_an_object_that_cannot_be_imported_again_has_no_path() -> None:
         import_path(Local)
 
 
+def test_a_plugin_with_a_taken_name_is_skipped(registry: Registry) -> None:
+    registry.register("plain", dict)
+    registry.register("ordered", OrderedDict)
+    registry._entry_points = {
+        "plain": EntryPoint("plain", "collections:Counter", "segcal.tests.none"),
+        "ordered": EntryPoint("ordered", "collections:OrderedDict", "segcal.tests.none"),
+    }
+    with pytest.warns(UserWarning, match="'plain' is skipped: the name is taken") as caught:
+        assert registry.available() == {"plain": dict, "ordered": OrderedDict}
+    assert len(caught) == 1
+
+
 def test_a_plugin_that_cannot_be_loaded_is_skipped(registry: Registry) -> None:
     registry.register("plain", dict)
     registry._entry_points = {

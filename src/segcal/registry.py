@@ -92,8 +92,13 @@ class Registry(Generic[T]):
         return [*self._objects, *(n for n in self._entry_points if n not in self._objects)]
 
     def available(self) -> dict[str, T]:
-        """All objects by name; a plugin that cannot be loaded is skipped with a warning."""
+        """All objects by name; a plugin that cannot be used is skipped with a warning."""
         found = {}
+        for name, point in self._entry_points.items():
+            if name in self._objects and point.load() is not self.get(name):
+                package = point.dist.name if point.dist else point.value
+                reason = f"the name is taken; rename the entry point of the package {package}"
+                warnings.warn(f"{self.kind} {name!r} is skipped: {reason}", stacklevel=2)
         for name in self.names():
             try:
                 found[name] = self.get(name)

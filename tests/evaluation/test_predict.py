@@ -327,7 +327,7 @@ def test_orientations_that_are_not_known(run: Path, scans: Path, tmp_path: Path)
     assert same(other_way)
     assert not np.array_equal(other_way[0], turned[0])
     damaged = _copy_with(run, tmp_path / "damaged", {"orientations": 3})
-    with pytest.raises(ValueError, match=r"damaged run\.json \(`space"):
+    with pytest.raises(ValueError, match=r"run\.json: .*`space\.orientations`"):
         predict_volumes([damaged], folder, tmp_path / "none")
 
 

@@ -108,7 +108,8 @@ def test_an_audit_of_one_network_without_extras(tmp_path: Path) -> None:
         slices=False, bins=False, logits=False, evil=False,
     )  # fmt: skip
     page = write_report(make_study(tmp_path / "study", recipe))
-    assert sections(page) == {"findings", "main", "reliability", "cases", "classes", "run"}
+    expected = {"findings", "main", "volumes", "reliability", "cases", "classes", "run"}
+    assert sections(page) == expected
     html = text_of(page)
     assert "over-confident: CE+Dice" in html
     assert "<b>" not in html[html.index("<table") :]  # one method is not the best

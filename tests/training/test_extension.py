@@ -106,7 +106,7 @@ def test_keywords_change_the_config(data: Path, tmp_path: Path) -> None:
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (saved["loss"]["name"], saved["optimizer"]["lr"], saved["epochs"]) == ("ce", 2e-3, 1)
     assert saved["optimizer"]["milestones"] == [50]
-    with pytest.raises(ValueError, match=r"`epoch`.*Did you mean `epochs`"):
+    with pytest.raises(ValueError, match=r"`epoch`.*Did you mean 'epochs'"):
         train(data=data, out=tmp_path / "x", epoch=1)
     with pytest.raises(TypeError, match="`out`"):
         train(data=data)

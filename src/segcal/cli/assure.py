@@ -115,8 +115,9 @@ def _pairs(
         try:
             yield pairs, patients
         except ValueError as error:  # the user knows the run, not its temporary files
-            text = str(error).replace(f"{pairs.folder}/", f"{run}: case ")
-            raise ValueError(text.replace(str(pairs.folder), str(run))) from error
+            shown = str(PathError(pairs.folder, "").path)
+            text = str(error).replace(f"{shown}/", f"{run}: case ")
+            raise ValueError(text.replace(shown, str(run))) from error
 
 
 def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":

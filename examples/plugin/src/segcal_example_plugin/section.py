@@ -9,7 +9,7 @@ def build(context: Context) -> Section | None:
     if not tables:
         return None
     text = "Mean difference between the predicted and the true volume of a structure."
-    return Section("volumes", "Volumes", [Text(text), *tables])
+    return Section("volume_errors", "Volume errors", [Text(text), *tables])
 
 
 def _table(context: Context, dataset: str) -> Table | None:
@@ -26,4 +26,4 @@ def _table(context: Context, dataset: str) -> Table | None:
         )
         for method in context.methods_of(dataset)
     )
-    return Table(f"volumes_{dataset}", f"Volume error: {dataset}", (column,), rows)
+    return Table(f"volume_errors_{dataset}", f"Volume error: {dataset}", (column,), rows)

@@ -30,7 +30,7 @@ _TEXT = (
     "The same networks on data sets that they were not trained on, prepared like the training set. "
     "The change is external − internal, with its 95 % interval: patients of both sets are drawn "
     "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0. "
-    f"A set of fewer than {FEW_CASES} patients has no interval."
+    f"The change has no interval if a set has fewer than {FEW_CASES} patients."
 )
 
 
