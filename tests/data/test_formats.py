@@ -271,6 +271,27 @@ def test_hostile_containers(tmp_path: Path) -> None:
         read_image(tmp_path / "a.tif")
 
 
+@pytest.mark.parametrize("line", ["a" * 5000, "encoding: " + "a" * 5000, ": " + "a" * 5000])
+def test_nrrd_headers_that_crash_itk(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.nrrd"
+    sitk.WriteImage(sitk.GetImageFromArray(np.ones((3, 4, 5), np.uint8)), str(path))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\nencoding", f"\n{line}\nencoding".encode(), 1))
+    with pytest.raises(PathError, match=r"a\.nrrd: has an invalid header"):
+        read_header(path)
+    note = b"\nnote:=" + b"a" * 5000 + b"\nencoding"
+    path.write_bytes(content.replace(b"\nencoding", note, 1))
+    assert read_header(path).file_shape == (5, 4, 3)
+
+
+def test_an_empty_volume_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.mhd"
+    sitk.WriteImage(sitk.GetImageFromArray(np.ones((3, 4, 5), np.uint8)), str(path))
+    path.write_text(path.read_text().replace("DimSize = 5 4 3", "DimSize = 0 4 3"))
+    with pytest.raises(PathError, match=r"a\.mhd"):
+        read_header(path)
+
+
 @pytest.mark.parametrize("line", ["NDims = -1", "NDims = 99", "ElementDataFile = LIST"])
 def test_metaimage_headers_on_which_itk_crashes(tmp_path: Path, line: str) -> None:
     sitk.WriteImage(to_itk(blob((4, 5, 6), (1,), np.uint8), np.eye(4)), str(tmp_path / "a.mhd"))

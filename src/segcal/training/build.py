@@ -94,7 +94,10 @@ def build_state(
         num_classes=len(heads) or dataset.num_classes,
     )
     torch.manual_seed(config.seed)
-    network = make_model(spec)
+    try:
+        network = make_model(spec)
+    except ValueError as error:
+        raise ValueError(f"`model`: {error}") from error
     on_cuda = fabric.device.type == "cuda"
     memory_format = torch.contiguous_format
     if config.channels_last == "on" or (config.channels_last == "auto" and on_cuda):

@@ -69,9 +69,9 @@ def check_size(path: Path, file_shape: Sequence[int], itemsize: int) -> None:
     files = path.iterdir() if path.is_dir() else [path]
     apart = path.suffix.lower() in (".mhd", ".nhdr")
     capacity = needed if apart else sum(file.stat().st_size for file in files) * MAX_RATIO
-    if needed > MAX_VOLUME_BYTES or needed > max(capacity, _SMALL_BYTES):
+    if needed <= 0 or needed > MAX_VOLUME_BYTES or needed > max(capacity, _SMALL_BYTES):
         problem = f"announces a volume of {tuple(file_shape)} voxels"
-        raise PathError(path, problem, "the volume is too large or its header is damaged")
+        raise PathError(path, problem, "the volume is too large, empty, or its header is damaged")
 
 
 def check_space(affine: NDArray[np.float64], *spacings: NDArray[np.float64]) -> None:

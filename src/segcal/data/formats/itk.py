@@ -19,6 +19,7 @@ _ONE_SERIES = "export one series (one volume) per folder"
 # Slices may be this much nearer or farther than the others, as a fraction of their distance.
 _UNEVEN = 0.1
 _MAX_TEXT = 2**16  # bytes of a header that is text
+_MAX_HEADER, _MAX_LINE = 2**20, 500  # bytes of NRRD headers, which may hold long texts
 
 
 def open_itk(path: Path) -> Opened:
@@ -121,10 +122,22 @@ def _check_metaimage(path: Path) -> None:
         raise PathError(path, "has an invalid header", DAMAGED)
 
 
+def _check_nrrd(path: Path) -> None:
+    """Refuse headers of NRRD on which ITK crashes: messages about long lines overflow."""
+    with path.open("rb") as stream:
+        header = stream.read(_MAX_HEADER).replace(b"\r", b"").partition(b"\n\n")[0]
+    for line in header.split(b"\n"):
+        text = line.startswith((b"#", b"content:", b"labels:")) or b":=" in line
+        if len(line) > _MAX_LINE and not text:
+            raise PathError(path, "has an invalid header", DAMAGED)
+
+
 def _read_information(path: Path) -> Any:
     """SimpleITK's reader of a file, after it read the header."""
     if path.suffix.lower() in (".mha", ".mhd"):
         _check_metaimage(path)
+    if path.suffix.lower() in (".nrrd", ".nhdr"):
+        _check_nrrd(path)
     reader = _import_sitk().ImageFileReader()
     reader.SetFileName(str(path))
     with _damaged(path):
