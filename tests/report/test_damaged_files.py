@@ -81,6 +81,9 @@ def damage(path: Path, how: str) -> None:
         path.write_bytes(content[:900])
     elif how == "text":
         path.write_bytes(b"hello\n")
+    elif how == "encrypted":  # by the flags of the first member, in the directory at the end
+        at = content.index(b"PK\x01\x02") + 8
+        path.write_bytes(content[:at] + b"\x01" + content[at + 1 :])
     else:  # the directory at the end is whole, the numbers are not
         start, stop = len(content) // 8, 3 * len(content) // 4
         path.write_bytes(content[:start] + bytes(stop - start) + content[stop:])
@@ -92,7 +95,7 @@ def read_arrays(folder: Path) -> None:
     case_pictures(context, "acdc")
 
 
-@pytest.mark.parametrize("how", ["empty", "cut off", "text", "overwritten"])
+@pytest.mark.parametrize("how", ["empty", "cut off", "text", "encrypted", "overwritten"])
 @pytest.mark.parametrize(
     ("name", "what"), [("bins.npz", "calibration bins"), ("slices.npz", "slices")]
 )

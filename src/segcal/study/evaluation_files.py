@@ -36,8 +36,8 @@ JSON, CASES, BINS, SLICES = "evaluation.json", "cases.csv", "bins.npz", "slices.
 # External evaluations of a run are in external/NAME below its own.
 EXTERNAL = "external"
 # What numpy and zipfile raise for files that are cut off, overwritten or of another kind.
-_DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error,
-            NotImplementedError)  # fmt: skip
+# RuntimeError: an archive is encrypted, or of an unknown kind.
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 class EvaluationInfo(BaseModel):
