@@ -85,9 +85,9 @@ def escape_formulas(app, what, name, obj, options, lines):
             lines[number] = "".join(parts)
 
 
-def dash(app, domain, objtype, content):
-    """A dash between a parameter and its description, which Sphinx writes as two hyphens."""
-    for text in list(content.findall(nodes.Text)):
+def write_dashes(app, doctree):
+    """A dash between a parameter and its description, where Sphinx writes two hyphens."""
+    for text in list(doctree.findall(nodes.Text)):
         if text == " -- ":
             text.parent.replace(text, nodes.Text(" – "))
 
@@ -95,5 +95,5 @@ def dash(app, domain, objtype, content):
 def setup(app):
     """Write the generated pages before Sphinx looks for pages."""
     app.connect("builder-inited", lambda app: reference_pages.write(HERE / "reference"))
-    app.connect("object-description-transform", dash)
+    app.connect("doctree-read", write_dashes)
     app.connect("autodoc-process-docstring", escape_formulas, priority=400)
