@@ -49,6 +49,7 @@ def test_every_public_name_is_documented(name: str) -> None:
 # Docstrings: Google sections, names and code in single backticks (docs/conf.py).
 OTHER_MARKUP = re.compile(
     r"``|\]\(|:(param|type|returns?|rtype|raises|class|func|meth|mod|attr)\b[^\n]*[:`]|"
+    r"^( *(\w+, )*\w+:)? *[A-Za-z]\.( .*)?$|"  # "size: K." is a list with the number K
     r"^ *(-{3,}|={3,}|#+ .*|(Arguments|Parameters|Params|Return|Examples|Notes):?)$",
     re.MULTILINE,
 )
