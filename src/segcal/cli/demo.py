@@ -29,7 +29,8 @@ def demo(
     from segcal.core.progress import show_progress
 
     typer.echo(f"{out}: generates scans, trains a small network with five losses, writes a report")
-    typer.echo("This takes a few minutes on two cores; a line is printed when a training is done.")
+    time = "about a minute" if quick else "a few minutes"
+    typer.echo(f"This takes {time} on two cores; a line is printed when a training is done.")
     try:
         with show_progress() as step:
             prepare_demo(out, quick=quick, progress=step)
