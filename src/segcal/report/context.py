@@ -22,6 +22,8 @@ from segcal.study import Dataset, Study
 
 # With more networks the page compares them and describes none.
 MOST_NETWORKS = 3
+# How many worst cases are listed by DSC, and by ECE.
+WORST = 5
 
 
 class Context:
@@ -123,6 +125,13 @@ class Context:
         """The methods of a dataset if there are few: each is then described in sentences."""
         methods = self.methods_of(dataset.name)
         return methods if len(methods) <= MOST_NETWORKS else []
+
+    def worst_cases(self, dataset: str, method: str) -> list[str]:
+        """The cases of a method with the lowest DSC, then those with the largest ECE."""
+        dsc, ece = (self.aggregates.cases(dataset, key).get(method) for key in ("dsc", "ece"))
+        low = [] if dsc is None else dsc.astype(float).nsmallest(WORST).index
+        large = [] if ece is None else ece.astype(float).nlargest(WORST).index
+        return list(dict.fromkeys(str(case) for case in (*low, *large)))
 
     @cached_property
     def published(self) -> PublishedNumbers | None:

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
+from PIL import Image
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
@@ -12,6 +14,7 @@ from segcal.report.blocks import DataFile, Figure, Section
 from segcal.report.context import Context
 from segcal.report.formats import FORMATS
 from segcal.report.page import render
+from segcal.report.pictures import data_uri
 from segcal.report.plots.style import figure_style, inline_svg, save_figure
 from segcal.report.sections import SECTIONS
 from segcal.report.table_model import Table
@@ -88,7 +91,10 @@ def _save(context: Context, sections: Sequence[Section], folder: Path) -> None:
         if isinstance(block, Figure):
             name = safe_name(block.name)
             svg = save_figure(block.figure, figures / name)
-            if block.on_page:
+            if block.pixels:
+                picture = data_uri(np.asarray(Image.open(figures / f"{name}.png")))
+                drawn[block.name] = Markup('<img alt="{}" src="{}">').format(block.alt, picture)
+            else:
                 drawn[block.name] = inline_svg(svg, name, block.alt)
         elif isinstance(block, DataFile):
             write_frame(tables / f"{safe_name(block.name)}.csv", block.frame)
