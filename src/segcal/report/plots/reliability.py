@@ -116,7 +116,8 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
     if not found:
         return None
     title = context.title(method)
-    figure, panels = panel_grid(len(found), 4, (2.75, 2.85), (0.4, 0.4))
+    size = (2.75, 2.85) if len(found) > 3 else (3.6, 3.7)
+    figure, panels = panel_grid(len(found), 4, size, (0.4, 0.4))
     for axes, (label, curve) in zip(panels, found.items(), strict=True):
         text = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
         draw_diagram(axes, curve, context.colors[method], text, edges=LEVELS)

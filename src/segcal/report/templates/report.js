@@ -52,17 +52,18 @@
   }
 
   // Reliability diagrams.
-  function curveOf(dataset, method) {
+  function curveOf(dataset, method, region) {
     const [where, index] = state.spot.split(":");
     if (state.spot === "") {
-      const curve = decode(dataset.pooled[state.region]?.[method.name]);
-      if (curve) curve.singles = singlesOf(dataset, method);
+      const curve = decode(dataset.pooled[region]?.[method.name]);
+      if (curve) curve.singles = singlesOf(dataset, method, region);
       return curve;
     }
-    if (data.datasets[where] !== dataset) return null;
-    const flat = dataset.single[state.region]?.[method.name]?.[index];
-    if (!flat) return null;
-    return { bins: dataset.pooled[state.region][method.name].n.length, points: unpack(flat) };
+    return data.datasets[where] === dataset ? curveOfCase(dataset, method, region, index) : null;
+  }
+  function curveOfCase(dataset, method, region, index) {
+    const flat = dataset.single[region]?.[method.name]?.[index];
+    return flat ? { bins: dataset.pooled[region][method.name].n.length, points: unpack(flat) } : null;
   }
   function unpack(flat) {
     const points = [];
@@ -72,8 +73,8 @@
     return points;
   }
   // Single cases behind a pooled curve: at most 40, evenly selected.
-  function singlesOf(dataset, method) {
-    const found = (dataset.single[state.region]?.[method.name] ?? []).filter((flat) => flat);
+  function singlesOf(dataset, method, region) {
+    const found = (dataset.single[region]?.[method.name] ?? []).filter((flat) => flat);
     const step = Math.ceil(found.length / 40);
     return found.filter((_, i) => i % step === 0).map((flat) => unpack(flat).filter((p) => p.n >= data.few)).filter((line) => line.length > 1);
   }
@@ -122,7 +123,7 @@
     }
     make("text", { x: x(0.5), y: y(0) + 25, class: "tick", "text-anchor": "middle" }, svg, "confidence");
     make("text", { x: 9, y: y(0.5), class: "tick", "text-anchor": "middle", transform: `rotate(-90 9 ${y(0.5)})` }, svg, "accuracy");
-    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `${state.spot === "" ? "pooled ECE" : "ECE"} ${ece.toFixed(3)}`);
+    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `${curve.singles ? "pooled ECE" : "ECE"} ${ece.toFixed(3)}`);
     make("text", { x: left + 5, y: top + 23, class: "label" }, svg, `gap ${signed(gap)}`);
   }
 
@@ -140,10 +141,14 @@
     root.replaceChildren();
     root.hidden = false;
     for (const dataset of shownSets()) {
-      const found = picked().map((m) => [m, curveOf(dataset, m)]).filter(([, curve]) => curve && curve.points.length);
+      // A single network has room for all regions.
+      const alone = picked().length === 1 && data.datasets.length === 1;
+      const regions = alone ? [state.region, ...data.regions.filter((region) => region !== state.region)] : [state.region];
+      const wanted = regions.flatMap((region) => picked().map((m) => [alone ? { ...m, title: `region ${region}` } : m, curveOf(dataset, m, region)]));
+      const found = wanted.filter(([, curve]) => curve && curve.points.length);
       if (!found.length) continue;
-      element("h3", "", root, `${dataset.title}, region ${state.region}, ${caseName()}`);
-      const few = found.length <= data.networks;
+      element("h3", "", root, `${dataset.title}, ${alone ? "" : `region ${state.region}, `}${caseName()}`);
+      const few = picked().length <= data.networks;
       const row = element("div", few ? "row few" : "row", root);
       for (const [method, curve] of found) diagram(row, curve, method, few ? 310 : 150);
     }
@@ -187,7 +192,7 @@
     if (!points.length) return;
     const holder = element("div", "plot wide", parent);
     element("p", "name", holder, `${dataset.title}, region ${state.region}`);
-    const width = Math.max(320, Math.min(640, holder.clientWidth || 560)), height = Math.round(width * 0.6), left = 46, bottom = 36, top = 8, right = 10;
+    const width = Math.max(320, holder.clientWidth || 560), height = Math.round(Math.min(width * 0.6, 400)), left = 46, bottom = 36, top = 8, right = 10;
     const h = nice(Math.min(...points.map((p) => p.dsc)), Math.max(...points.map((p) => p.dsc)));
     const v = nice(0, Math.max(...points.map((p) => p.ece)));
     const x = (value) => left + ((width - left - right) * (value - h.from)) / (h.to - h.from);
@@ -272,7 +277,7 @@
     return paths;
   }
   // [red, green, blue, opacity] of a voxel, or null. Errors are the more opaque, the more confident they are.
-  function tint(kind, truth, label, confidence, doubt) {
+  function tint(kind, truth, label, doubt) {
     if (kind === "confidence") return doubt > 0 ? [...rgb(data.colors.doubt), 255 * doubt] : null;
     if (kind === "outlines" || truth === label) return null;
     const error = !label ? "missed" : !truth ? "extra" : "other class";
@@ -287,7 +292,7 @@
     const cover = Object.assign(document.createElement("canvas"), { width: wide, height: high });
     const pixels = new ImageData(wide, high), least = 1 / Math.max(shot.classes, 2);
     for (let i = 0; i < area; i++) {
-      const doubt = Math.min(1, (1 - levels[i] / 63) / (1 - least)), color = tint(kind, truth[i], labels[i], levels[i], doubt);
+      const doubt = Math.min(1, (1 - levels[i] / 63) / (1 - least)), color = tint(kind, truth[i], labels[i], doubt);
       if (color) pixels.data.set(color, 4 * i);
     }
     cover.getContext("2d").putImageData(pixels, 0, 0);
@@ -331,13 +336,16 @@
       if (facts.outside >= 0.01) line.append(` · ${Math.round(100 * facts.outside)} % of the predicted foreground lies outside the slices`);
       const shots = element("div", "shots", subject), scale = (methods.length <= data.networks ? 832 : 400) / Math.max(...shot.size);
       for (const kind of kinds) {
-        const cell = element("div", "", shots), canvas = element("canvas", "", cell);
+        const cell = element("div", "", shots);
+        element("small", "", cell, kind);
+        const canvas = element("canvas", "", cell);
         [canvas.width, canvas.height] = shot.size.map((length) => Math.round(scale * length));
         canvas.setAttribute("role", "img");
         canvas.setAttribute("aria-label", `${kind} of ${method.title}, ${shot.name}, ${place(shot)}`);
-        if (kinds.length > 1) element("small", "", cell, kind);
         paint(canvas, kind, shot, layers, layers.methods[method.name]);
       }
+      const curve = curveOfCase(dataset, method, state.region, dataset.cases.indexOf(shot.name));
+      if (curve && methods.length <= data.networks) diagram(element("div", "", shots), curve, { ...method, title: `reliability of the case, region ${state.region}` }, 270);
     }
   }
   function show(shot, at = shot.start) {
@@ -420,6 +428,7 @@
     drawReliability();
     drawScatter();
     drawBrowser();
+    for (const node of all(".scroll")) node.classList.toggle("more", node.scrollWidth > node.clientWidth + 2);
   }
   const controls = byId("controls");
   if (controls) {
@@ -440,7 +449,7 @@
     let wide = window.innerWidth, timer = 0;
     window.addEventListener("resize", () => {
       clearTimeout(timer);
-      timer = setTimeout(() => { if (window.innerWidth !== wide) { wide = window.innerWidth; drawScatter(); } }, 150);
+      timer = setTimeout(() => { if (window.innerWidth !== wide) { wide = window.innerWidth; draw(); } }, 150);
     });
   }
 })();
