@@ -106,12 +106,12 @@ def _draw(case: PredictedCase) -> dict[str, NDArray[Any]]:
     volume = target if target.ndim == 3 else target[None]
     image = np.zeros(target.shape) if case.image is None else np.asarray(case.image)
     image = image[0] if image.ndim > target.ndim else image
-    true = (volume > 0) & (volume <= 255)
-    chosen, *box = _voxels_shown(true)
+    chosen, *box = _voxels_shown(volume > 0)
     shown = np.ix_(chosen, *box)
     at = shown[-target.ndim :]
-    probs: Any = case.probs[(slice(None), *at)]
-    truth = np.where(true[shown], volume[shown], 0)
+    predicted: Any = case.probs  # numpy and torch have no common type of an index
+    probs = predicted[(slice(None), *at)]
+    truth = np.where((volume[shown] < 0) | (volume[shown] > 255), 0, volume[shown])
     if case.heads:
         values = to_numpy(probs)
         confidence = np.maximum(values, 1 - values).min(0)
@@ -147,7 +147,7 @@ def _voxels_shown(true: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
     chosen = np.linspace(low, high, min(MOST_SLICES, high - low + 1)).round().astype(int)
     chosen[abs(chosen - area.argmax()).argmin()] = area.argmax()
     out = [chosen]
-    for side, length in zip(window_of(true.any(axis=0)), true.shape[1:], strict=True):
+    for side, length in zip(window_of(np.asarray(true.any(axis=0))), true.shape[1:], strict=True):
         low, high, _ = side.indices(length)
         out.append(np.linspace(low, high - 1, min(MOST_PIXELS, high - low)).round().astype(int))
     return out
@@ -156,8 +156,9 @@ def _voxels_shown(true: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
 def _share_outside(case: PredictedCase, shown: Sequence[NDArray[np.intp]]) -> float:
     """The share of the predicted foreground beyond the ends of `shown`, on a coarse grid."""
     grid = [np.arange(0, n, -(-n // 64)) for n in case.probs.shape[1:]]
-    probs: Any = case.probs[(slice(None), *np.ix_(*grid))]
-    found = head_masks(probs).any(0) if case.heads else predicted_labels(probs) > 0
+    predicted: Any = case.probs
+    probs = predicted[(slice(None), *np.ix_(*grid))]
+    found = np.asarray(head_masks(probs).any(0) if case.heads else predicted_labels(probs) > 0)
     inside = [(at >= index[0]) & (at <= index[-1]) for at, index in zip(grid, shown, strict=True)]
     return float(1 - found[np.ix_(*inside)].sum() / max(1, found.sum())) if found.any() else 0.0
 

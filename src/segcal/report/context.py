@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
@@ -128,10 +129,10 @@ class Context:
 
     def worst_cases(self, dataset: str, method: str) -> list[str]:
         """The cases of a method with the lowest DSC, then those with the largest ECE."""
-        dsc, ece = (self.aggregates.cases(dataset, key).get(method) for key in ("dsc", "ece"))
-        low = [] if dsc is None else dsc.astype(float).nsmallest(WORST).index
-        large = [] if ece is None else ece.astype(float).nlargest(WORST).index
-        return list(dict.fromkeys(str(case) for case in (*low, *large)))
+        columns = {key: self.aggregates.cases(dataset, key).get(method) for key in ("dsc", "ece")}
+        values = pd.DataFrame(columns, dtype=float)
+        chosen = [*values["dsc"].nsmallest(WORST).index, *values["ece"].nlargest(WORST).index]
+        return [str(case) for case in dict.fromkeys(chosen)]
 
     @cached_property
     def published(self) -> PublishedNumbers | None:

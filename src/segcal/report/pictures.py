@@ -91,7 +91,8 @@ class CaseSlices:
         values = resized(confidence[self.start], self.size) / 255
         share = np.clip((1 - values) / (1 - least), 0, 1)[..., None]
         gray = np.repeat(self.gray()[..., None], 3, 2)
-        return ((1 - share) * gray + share * 255 * np.array(to_rgb(DOUBT_COLOR))).astype(np.uint8)
+        mixed = (1 - share) * gray + share * 255 * np.array(to_rgb(DOUBT_COLOR))
+        return np.asarray(mixed, dtype=np.uint8)
 
 
 class _File(NamedTuple):
@@ -172,9 +173,10 @@ def _read_case(
             )
         )  # fmt: skip
     about = context.study.datasets[dataset]
+    scores = context.aggregates.cases(dataset, "dsc").loc[[case]].to_numpy(float)
     side = LARGE_SIDE if context.few_networks(about) else SIDE
     return CaseSlices(
-        dataset, case, role, float(context.aggregates.cases(dataset, "dsc").loc[case].mean()),
+        dataset, case, role, float(np.mean(scores[~np.isnan(scores)])),
         main["image"], main["truth"], tuple(int(n) for n in main["slices"]),
         picture_size(main["image"][0], main["spacing"], side),
         len(about.labels) or int(main["truth"].max()) + 1, methods,

@@ -22,6 +22,7 @@ from segcal.report.text import safe_name
 from segcal.study import Study, read_study, write_frame
 
 INDEX = "index.html"
+_WIDTH = 1280  # most pixels of a picture on the page
 
 
 def write_report(
@@ -92,8 +93,10 @@ def _save(context: Context, sections: Sequence[Section], folder: Path) -> None:
             name = safe_name(block.name)
             svg = save_figure(block.figure, figures / name)
             if block.pixels:
-                picture = data_uri(np.asarray(Image.open(figures / f"{name}.png")))
-                drawn[block.name] = Markup('<img alt="{}" src="{}">').format(block.alt, picture)
+                picture = Image.open(figures / f"{name}.png")
+                picture.thumbnail((_WIDTH, 10 * _WIDTH))
+                source = data_uri(np.asarray(picture))
+                drawn[block.name] = Markup('<img alt="{}" src="{}">').format(block.alt, source)
             else:
                 drawn[block.name] = inline_svg(svg, name, block.alt)
         elif isinstance(block, DataFile):

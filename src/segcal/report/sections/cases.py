@@ -75,7 +75,7 @@ def worst_cases(context: Context, dataset: Dataset) -> Table | None:
         )
         several = len(context.methods_of(dataset.name)) > 1
         for case in context.worst_cases(dataset.name, method):
-            numbers = values.loc[case]
+            numbers = values.loc[[case]].iloc[0]
             title = f"{context.title(method)}, {case}" if several else str(case)
             rows.append(Row(method, title, (
                 Cell(Number(float(numbers["dsc"]))), Cell(text=_lowest(organs, case)),

@@ -1,6 +1,6 @@
 """Case browser: slices of cases with masks, confidence and errors; without scripts, pictures."""
 
-from segcal.report.blocks import BrowserData, Group, Section, Text
+from segcal.report.blocks import Block, BrowserData, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.pictures import browser_data, case_slices
 from segcal.report.plots.qualitative_panel import draw_panel
@@ -17,5 +17,6 @@ def build(context: Context) -> Section | None:
         "the true structures. Confidence: the more orange, the closer to 1/K (K classes)."
     )
     panels = [draw_panel(context, case) for case in cases if case.role]
-    blocks = [Text(text), BrowserData(browser_data(cases)), Group(panels, live="live-browser")]
-    return Section("pictures", "Case browser", blocks, menu="Case browser")
+    browser = BrowserData(browser_data(cases))
+    blocks: list[Block] = [Text(text), browser, Group(panels, live="live-browser")]
+    return Section("pictures", "Case browser", blocks)
