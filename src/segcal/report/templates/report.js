@@ -241,7 +241,7 @@
     }
     const row = element("div", "row pairs", root);
     for (const dataset of shownSets()) scatter(row, dataset);
-    element("p", "status", root, row.childNodes.length ? "Click a point to show the reliability of that case above, and its slices below if it is in the case browser; click again to show all cases." : "Nothing to show for this selection.");
+    element("p", "status hint", root, row.childNodes.length ? "Click a point to show the reliability of that case above, and its slices below if it is in the case browser; click again to show all cases." : "Nothing to show for this selection.");
   }
 
   // The case browser: outlines, confidence and errors, drawn from the layers of each case.
@@ -387,7 +387,7 @@
     status.setAttribute("aria-live", "polite");
     stage.setAttribute("role", "group");
     stage.setAttribute("aria-label", "Slices: the left and right arrow keys change the slice, up and down the case");
-    element("p", "status", root, "Arrow keys on the slices: left and right change the slice, up and down the case.");
+    element("p", "status hint", root, "Arrow keys on the slices: left and right change the slice, up and down the case.");
     select.addEventListener("change", () => show(data.browser[select.value]));
     slider.addEventListener("input", () => show(view.shot, Number(slider.value)));
     for (const node of [slider, stage]) node.addEventListener("keydown", (event) => {
