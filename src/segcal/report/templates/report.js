@@ -317,6 +317,7 @@
     byId("browse-case").value = String(data.browser.indexOf(shot));
     const slider = byId("browse-slice"), dataset = data.datasets.find((d) => d.name === shot.dataset);
     slider.max = shot.count - 1;
+    slider.disabled = shot.count === 1;
     slider.value = view.at;
     slider.setAttribute("aria-valuetext", place(shot));
     byId("browse-status").textContent = `${dataset.title}, ${shot.name}${shot.role ? ` (${shot.role} case)` : ""}: mean DSC ${shot.dsc.toFixed(3)}, ${place(shot)}`;
