@@ -13,7 +13,7 @@ from segcal.core.files import write_json
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import IGNORED, write_nifti
 from segcal.evaluation.finished_run import open_run
-from segcal.evaluation.predict import choose_device
+from segcal.evaluation.predictor import make_predictor
 from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
 
 
@@ -36,7 +36,7 @@ def export_predictions(
     dataset, config = opened.open_data(), EvaluationConfig()
     cases, _ = checked_cases([opened], dataset, split, config, warnings.warn)
     inputs = RunCases(opened, dataset, cases, original=True)
-    found = predicted_cases([opened], inputs, config, choose_device(device))
+    found = predicted_cases(make_predictor([opened], config, device), inputs)
     for folder in (out / "probs", out / "labels"):
         folder.mkdir(parents=True)
     labels = {name: label for label, name in opened.data_info.classes.items()}
