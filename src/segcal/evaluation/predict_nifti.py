@@ -18,7 +18,7 @@ from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_json, write_text
-from segcal.core.heads import Heads, head_masks, region_labels, region_map, two_classes
+from segcal.core.heads import Heads, head_masks, nnunet_regions, region_map, two_classes
 from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, Header, find_images, read_scan, write_nifti
@@ -202,9 +202,7 @@ def predict_volumes(
             else:
                 predicted[case] = _part_of_training(opened, outcome.voxels_sha256)
                 if heads:
-                    order = [region_labels(heads)[name] for name in heads]
-                    names = {"labels": {"background": 0, **heads}, "regions_class_order": order}
-                    write_json(out / "dataset.json", names)
+                    write_json(out / "dataset.json", nnunet_regions(heads))
                 if outcome.dice or (out / PAIRWISE_DICE).is_file():
                     _write_pairwise_dice(out, case, outcome.dice)
                 manifest.finish(paths[case], seen=predicted[case])
