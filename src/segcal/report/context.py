@@ -127,10 +127,16 @@ class Context:
         methods = self.methods_of(dataset.name)
         return methods if len(methods) <= MOST_NETWORKS else []
 
+    def case_values(self, dataset: str, method: str, keys: Sequence[str]) -> pd.DataFrame:
+        """Metrics of the cases of a method; a metric that was not measured is NaN."""
+        none = pd.Series(dtype=float)
+        return pd.DataFrame(
+            {key: self.aggregates.cases(dataset, key).get(method, none) for key in keys}
+        )
+
     def worst_cases(self, dataset: str, method: str) -> list[str]:
         """The cases of a method with the lowest DSC, then those with the largest ECE."""
-        columns = {key: self.aggregates.cases(dataset, key).get(method) for key in ("dsc", "ece")}
-        values = pd.DataFrame(columns, dtype=float)
+        values = self.case_values(dataset, method, ("dsc", "ece"))
         chosen = [*values["dsc"].nsmallest(WORST).index, *values["ece"].nlargest(WORST).index]
         return [str(case) for case in dict.fromkeys(chosen)]
 

@@ -63,11 +63,7 @@ def worst_cases(context: Context, dataset: Dataset) -> Table | None:
     )
     rows = []
     for method in context.few_networks(dataset):
-        columns_of = {
-            key: context.aggregates.cases(dataset.name, key).get(method)
-            for key in ("dsc", "ece", "signed_gap")
-        }
-        values = pd.DataFrame(columns_of, dtype=float)
+        values = context.case_values(dataset.name, method, ("dsc", "ece", "signed_gap"))
         organs = context.aggregates.structures(dataset.name, method, "dsc")
         predicted, true = (
             context.aggregates.structures(dataset.name, method, f"{kind}_volume_ml")
