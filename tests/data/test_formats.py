@@ -333,6 +333,19 @@ def test_dicom_on_which_itk_loses_gigabytes(
     np.testing.assert_array_equal(read_image(folder)[0][0], volume())
 
 
+def test_damaged_compressed_metaimage(tmp_path: Path) -> None:
+    path = tmp_path / "a.mha"
+    sitk.WriteImage(to_itk(volume(), AFFINE), str(path), useCompression=True)
+    np.testing.assert_array_equal(read_image(path)[0][0], volume())
+    content = path.read_bytes()
+    start = content.index(b"LOCAL\n") + 6
+    for place in (start, start + 40, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 255
+        path.write_bytes(damaged)
+        assert "is truncated or damaged" in message(path)
+
+
 def test_only_itk_formats_start_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded, "_CHILDREN", {})
     for form in ("nii.gz", *PLAIN):

@@ -3,6 +3,7 @@ damaged files, and reserves gigabytes on others. Do not import this module.
 """
 
 import os
+import tempfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,4 +47,13 @@ def _read_header(path: str) -> SimpleNamespace:
 
 def read_voxels(files: list[str]) -> Any:
     """The voxels of a file or of the slices of a series."""
-    return sitk.GetArrayFromImage(sitk.ReadImage(files if len(files) > 1 else files[0]))
+    if not files[0].lower().endswith((".mha", ".mhd")):
+        return sitk.GetArrayFromImage(sitk.ReadImage(files if len(files) > 1 else files[0]))
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
+        image = sitk.ReadImage(files[0])
+        printed.seek(0)
+        # ITK only prints that compressed data is damaged, and returns memory that was never set.
+        if b"Uncompress failed" in printed.read():
+            raise RuntimeError("damaged compressed data")
+    return sitk.GetArrayFromImage(image)
