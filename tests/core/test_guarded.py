@@ -75,6 +75,12 @@ def test_crashes_and_errors(file: Path, tmp_path: Path) -> None:
         call(file, "no such function")
 
 
+def test_a_file_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "invalid.py").write_text("import no_such_module")
+    with pytest.raises(OSError, match=r"invalid\.py does not start"):
+        call(tmp_path / "invalid.py", "process")
+
+
 @linux
 def test_memory_is_limited(file: Path) -> None:
     child, size = call(file, "process"), 5 * 2**28

@@ -300,7 +300,9 @@ def test_an_empty_volume_is_refused(tmp_path: Path) -> None:
         read_header(path)
 
 
-@pytest.mark.parametrize("line", ["NDims = -1", "NDims = 99", "ElementDataFile = LIST"])
+@pytest.mark.parametrize(
+    "line", ["NDims = -1", "NDims = 0", "NDims = 99", "ElementDataFile = LIST"]
+)
 def test_metaimage_headers_on_which_itk_crashes(tmp_path: Path, line: str) -> None:
     sitk.WriteImage(to_itk(blob((4, 5, 6), (1,), np.uint8), np.eye(4)), str(tmp_path / "a.mhd"))
     path, key = tmp_path / "a.mhd", line.split(" ")[0]
@@ -336,6 +338,17 @@ def test_only_itk_formats_start_a_process(tmp_path: Path, monkeypatch: pytest.Mo
     for form in ("nii.gz", *PLAIN):
         read_image(write_as(form, tmp_path / "v", volume(np.uint8), AFFINE, "image"))
     assert guarded._CHILDREN == {}
+
+
+def test_relative_paths_follow_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("a", "b")):
+        write_as("nrrd", tmp_path / name / "v", volume() + number, AFFINE, "image")
+        write_dicom(tmp_path / name / "d", volume() + number, AFFINE)
+        monkeypatch.chdir(tmp_path / name)
+        for path in ("v.nrrd", "d"):
+            np.testing.assert_array_equal(read_image(Path(path))[0][0], volume() + number)
 
 
 def test_a_crash_in_a_worker_process_is_one_line(

@@ -18,6 +18,7 @@ from segcal.core.processes import child_command
 
 _SPARE_BYTES = 2**30
 _LEAKED_BYTES = 2**29
+_READY = b"+"
 
 
 class CallFailed(Exception):
@@ -48,16 +49,7 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, function: str, arguments: tuple[object, ...], memory: int) -> Any:
-        if self._process is None:
-            # A new session keeps Ctrl-C away; what libraries print is not for the user.
-            self._process = subprocess.Popen(
-                child_command(*self._command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                pipesize=2**20,
-            )
+        self._process = self._process or self._start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         keep = False
@@ -75,6 +67,21 @@ class _Child:
         if error is not None:
             raise error
         return result
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # A new session keeps Ctrl-C away; what libraries print is not for the user.
+        process = subprocess.Popen(
+            child_command(*self._command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pipesize=2**20,
+        )
+        assert process.stdout is not None
+        if process.stdout.read(1) != _READY:
+            raise OSError(f"the process that runs {self._command[1]} does not start")
+        return process
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
         self._process = None
@@ -98,33 +105,31 @@ def _limit_memory(more: int) -> None:
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        soft = _address_space() + more
-        if hard != resource.RLIM_INFINITY:
-            soft = min(soft, hard)
+        limit = _address_space() + more
+        soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _serve(file: str) -> None:
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Libraries print there, too.
-    functions, start = dict[str, Any](), 0
+    functions = runpy.run_path(file)
+    allowed = _address_space() + _LEAKED_BYTES
+    replies.write(_READY)
     with suppress(EOFError):  # The parent closed the pipe.
         while True:
+            replies.flush()
             function, arguments, memory = pickle.load(requests)
             result: Any = None
             error: Exception | None = None
             try:
-                if not functions:
-                    functions = runpy.run_path(file)
-                    start = _address_space()
                 _limit_memory(memory + _SPARE_BYTES)
                 result = functions[function](*arguments)
             except Exception as problem:
                 error = problem
             # Libraries lose memory on damaged files.
-            used = _address_space() - getattr(result, "nbytes", 0)
-            pickle.dump((result, error, used < start + _LEAKED_BYTES), replies, protocol=5)
-            replies.flush()
+            keep = _address_space() - getattr(result, "nbytes", 0) < allowed
+            pickle.dump((result, error, keep), replies, protocol=5)
 
 
 if __name__ == "__main__":

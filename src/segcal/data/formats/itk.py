@@ -54,8 +54,8 @@ def open_series(folder: Path) -> Opened:
     """The one DICOM series of a folder; the slices are ordered by position, not by name."""
     existing = dicom_files(folder)
     series: list[list[Path]] = [
-        [Path(name) for name in names]
-        for names in _call(folder, "list_series", str(folder), files=existing)
+        [folder / Path(name).name for name in names]
+        for names in _call(folder, "list_series", str(folder.absolute()), files=existing)
     ]
     if len(series) > 1:
         counts = zip(_read_headers(folder, [files[0] for files in series]), series, strict=True)
@@ -113,14 +113,14 @@ def _check_metaimage(path: Path) -> None:
 
 
 def _call(
-    path: Path, function: str, *arguments: object, files: Sequence[Path], memory: int = 0
+    path: Path, function: str, argument: object, files: Sequence[Path], memory: int = 0
 ) -> Any:
     """Call a function of itk_calls.py, which reads `files`; `path` is what an error names."""
     if find_spec("SimpleITK") is None:
         raise missing_package("SimpleITK")
     memory += 2 * sum(file.stat().st_size for file in files)
     try:
-        return guarded_call(_CALLS, function, *arguments, memory=memory)
+        return guarded_call(_CALLS, function, argument, memory=memory)
     except CallFailed as error:
         for file in files if len(files) > 1 else ():
             _read_voxels(file, [file], ())  # The damaged one is named.
@@ -128,15 +128,19 @@ def _call(
 
 
 def _read_headers(path: Path, files: Sequence[Path]) -> list[Any]:
-    headers: list[Any] = _call(path, "read_headers", [str(file) for file in files], files=files)
+    headers: list[Any] = _call(path, "read_headers", _names(files), files)
     return headers
 
 
 def _read_voxels(path: Path, files: Sequence[Path], shape: Sequence[int]) -> NDArray[Any]:
     memory = int(np.prod(shape, dtype=object)) * _COPIES
-    names = [str(file) for file in files]
-    array: NDArray[Any] = _call(path, "read_voxels", names, files=files, memory=memory)
+    array: NDArray[Any] = _call(path, "read_voxels", _names(files), files, memory)
     return array
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    """Absolute, since the child may have another working folder."""
+    return [str(file.absolute()) for file in files]
 
 
 def _header(path: Path, file_shape: tuple[int, ...], affine: NDArray[np.float64]) -> Header:

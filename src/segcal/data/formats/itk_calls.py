@@ -31,6 +31,8 @@ def _read_header(path: str) -> SimpleNamespace:
     reader = sitk.ImageFileReader()
     reader.SetFileName(path)
     reader.ReadImageInformation()
+    if not reader.GetSize():
+        raise RuntimeError("an image without axes")
     described = reader.HasMetaDataKey(_DESCRIPTION)
     return SimpleNamespace(
         components=reader.GetNumberOfComponents(),
