@@ -13,7 +13,7 @@ from segcal.report.plots.style import INK, MUTED, new_figure
 from segcal.report.text import fold, shorten
 
 # Pixels: between tiles, above them for names of two lines, and above all for the title.
-_GAP, _HEAD, _TITLE = 8, 31, 26
+_GAP, _HEAD, _TITLE = 8, 31, 40
 # Methods side by side; more would be too small on a page.
 _ACROSS = 9
 
@@ -49,11 +49,11 @@ def draw_panel(context: Context, picture: CaseSlices) -> Figure:
     axes.set_axis_off()
     title = context.study.datasets[picture.dataset].title
     figure.text(
-        0, 0.99,
-        f"{title}: {picture.role} case, {shorten(picture.case, 40)} (mean DSC {picture.dsc:.3f}; "
-        f"reliability in region {context.region})",
+        0, 0.995, f"{shorten(title, 16)}: {picture.role} case, {shorten(picture.case, 20)}",
         va="top", fontweight="bold", fontsize=9,
     )  # fmt: skip
+    about = f"mean DSC {picture.dsc:.3f}; reliability in region {context.region}"
+    figure.text(0, 0.995 - 19 / (height + _TITLE), about, va="top", fontsize=7, color=MUTED)
     alt = (
         f"{picture.role} case {picture.case} of {title}: image, truth, and for each method the "
         "mask with the outline of the truth, the confidence map and the reliability diagram"
