@@ -22,7 +22,7 @@ from segcal.metrics.levels import LEVELS
 _SIZE = 0x3C00 + 8
 _VALUES = np.arange(_SIZE, dtype=np.uint16).view(np.float16).astype(np.float32)
 _FIXED = (_VALUES.astype(np.float64) * 2**24).astype(np.int64)
-_SLAB = 1 << 20  # voxels that are counted at once
+_SLAB = 1 << 18  # voxels that are counted at once
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,9 @@ def count_half(
         truth, label = truth.astype(np.int64), label.astype(np.int64)
         bits = _checked_bits(values, truth, seen)
         group, at = group_of[code], np.arange(len(truth))
+        base = group * _SIZE
         for c in range(k):
-            each[c] += np.bincount(group * _SIZE + bits[c], minlength=g * _SIZE)
+            each[c] += np.bincount(base + bits[c], minlength=g * _SIZE)
         flat, correct = bits.ravel(), label == truth
         mine, largest = flat[truth * len(at) + at], flat[label * len(at) + at]
         own += np.bincount((group * k + truth) * _SIZE + mine, minlength=len(own))
