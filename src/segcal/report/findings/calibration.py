@@ -118,4 +118,5 @@ def against_truth(context: Context) -> list[str]:
 
 def _rank_correlation(one: list[float], other: list[float]) -> float:
     """Spearman's; pandas computes it without the slow import of scipy.stats."""
-    return float(pd.DataFrame({"one": one, "other": other}).corr("spearman").iloc[0, 1])
+    table = pd.DataFrame({"one": one, "other": other}).corr("spearman")
+    return float(table.to_numpy()[0, 1])
