@@ -10,7 +10,14 @@ import pytest
 from helpers.chromium import Browser
 from helpers.studies import ACDC, CE, Recipe, distort, make_case, make_study, softmax
 from segcal.report import Context, write_report
-from segcal.report.findings.verdict import MIN_PATIENTS, judge, next_step, verdict_table, verdicts
+from segcal.report.findings.verdict import (
+    MIN_PATIENTS,
+    describe,
+    judge,
+    next_step,
+    verdict_table,
+    verdicts,
+)
 from segcal.report.sections.cases import worst_cases
 from segcal.report.sections.classes import organ_table
 from segcal.report.sections.external import organ_group_table
@@ -107,8 +114,16 @@ def test_the_page_begins_with_the_verdict(folder: Path, one: Context) -> None:
         f"CE+Dice, {name}" for name in ("all organs", "RV", "MYO", "LV")
     ]
     assert all(row.cells[1].after.startswith("[") for row in table.rows)
-    for answer, word in (("trust", "assure fit"), ("repair", "calibrate")):
-        assert word in next_step(one, "ce_dice", answer)[1][0]  # type: ignore[arg-type]
+    for gap, word in ((0.0, "assure fit"), (0.2, "calibrate"), (0.05, "calibrate")):
+        verdict = judge(patients(20, gap=gap, spread=0.03))
+        assert word in next_step(one, "ce_dice", verdict)[1][0]
+    assert next_step(one, "ce_dice", judge(patients(MIN_PATIENTS - 1, gap=0.3)))[1] == []
+
+
+def test_one_patient_has_no_interval() -> None:
+    found = judge(patients(1, gap=0.2))
+    assert np.isnan(found.error.low)
+    assert "[" not in describe(found)
 
 
 def test_volumes_are_those_of_the_arrays(one: Context) -> None:

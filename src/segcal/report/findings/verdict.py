@@ -75,16 +75,17 @@ def judge(sums: Floats) -> Verdict:
     counted, confidence, right = np.vstack([np.ones(n), drawn]) @ sums
     gaps = (confidence - right) / counted.sum(axis=1, keepdims=True)
     return Verdict(
-        gap=_estimate(gaps.sum(axis=1)),
-        error=_estimate(np.abs(gaps).sum(axis=1)),
+        gap=_estimate(gaps.sum(axis=1), n),
+        error=_estimate(np.abs(gaps).sum(axis=1), n),
         remaining=mean_interval(np.abs(_repaired_gaps(sums))),
         patients=n,
     )
 
 
-def _estimate(values: Floats) -> Estimate:
-    """The first value, with the 95 % percentile interval of the others."""
-    return Estimate(float(values[0]), *np.quantile(values[1:], [0.025, 0.975]).tolist())
+def _estimate(values: Floats, patients: int) -> Estimate:
+    """The first value, with the 95 % percentile interval of the others; one patient has none."""
+    low, high = np.quantile(values[1:], [0.025, 0.975]) if patients > 1 else (np.nan, np.nan)
+    return Estimate(float(values[0]), float(low), float(high))
 
 
 def _repaired_gaps(sums: Floats) -> Floats:
@@ -116,7 +117,7 @@ def describe(verdict: Verdict) -> str:
     """The verdict, its numbers and its reason."""
     v, limit = verdict, f"{100 * TOLERANCE:g} points"
     gap = "over- and under-confidence balance"
-    if v.gap.low > 0 or v.gap.high < 0:
+    if v.patients == 1 or v.gap.low > 0 or v.gap.high < 0:
         ends = sorted((abs(v.gap.low), abs(v.gap.high)))
         size = _points(Estimate(abs(v.gap.mean), *ends))
         gap = f"{'over' if v.gap.mean > 0 else 'under'}-confident by {size}"
@@ -132,7 +133,7 @@ def describe(verdict: Verdict) -> str:
     return (
         f"{v.answer}. Where it calls a voxel an organ, confidence and accuracy differ by "
         f"{_points(v.error)} percentage points (pooled ECE; {gap}). {reason}. "
-        f"{count(v.patients, 'patient')}, 95 % intervals."
+        f"{count(v.patients, 'patient')}{', 95 % intervals' if v.patients > 1 else ''}."
     )
 
 
@@ -191,27 +192,30 @@ def _cells(verdict: Verdict, dsc: Estimate | None) -> tuple[Cell, ...]:
     )
 
 
-def next_step(context: Context, method: str, answer: Answer) -> tuple[str, list[str]]:
+def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, list[str]]:
     """What to do next with the predictions that were audited, and the commands for it."""
     options = context.study.methods[method].options
     folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
     held_out = f"--{given} HELD_OUT --labels HELD_OUT_LABELS"
-    if answer == "trust":
+    if verdict.answer == "trust":
         text = (
             "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
             "derived from labeled cases that the network was not trained on:"
         )
         return text, [f"segcal assure fit {held_out} --out assurance.json"]
-    if answer == "repair":
+    unclear = verdict.answer == "cannot tell" and verdict.patients >= MIN_PATIENTS
+    if verdict.answer == "repair" or unclear:
         text = (
             "fit a calibrator on labeled cases that are neither in the training nor in this audit, "
             "apply it, and audit the result:"
         )
+        if unclear:
+            text = f"audit more patients than these {verdict.patients}, or {text}"
         return text, [
             f"segcal calibrate {held_out} --method auto --out calibrator.json",
             f"segcal apply calibrator.json --{given} {folder} --out calibrated",
             "segcal audit --probs calibrated --labels LABELS --out audit_calibrated",
         ]
-    if answer == "do not use":
+    if verdict.answer == "do not use":
         return "look at the worst cases and train again; no calibrator repairs this.", []
     return f"audit more patients, at least {MIN_PATIENTS}.", []

@@ -50,7 +50,7 @@ def network_verdicts(context: Context) -> list[Block]:
             out.append(table)
         if context.study.info.kind == "audit":
             for method, each in found.items():
-                text, commands = verdict.next_step(context, method, each.answer)
+                text, commands = verdict.next_step(context, method, each)
                 title = f"Next, {context.title(method)}: " if len(found) > 1 else "Next: "
                 out.append(Text(title + text))
                 out += [Text("\n".join(commands), "command")] if commands else []
