@@ -70,9 +70,9 @@ def test_fit_holds_what_it_promises(file: Path, data: Path) -> None:
     assert found.referral.accepted <= 40
     for structure in found.structures:
         assert 0.01 < structure.rho < 0.4
-        assert structure.intervals["share"].bias == pytest.approx(1, abs=0.15)  # calibrated
+        assert structure.intervals["share"].slopes[1] == pytest.approx(1, abs=0.15)  # calibrated
         used = structure.intervals[structure.method]
-        assert used.width_ml == min(one.width_ml for one in structure.intervals.values())
+        assert used.score_ml == min(one.score_ml for one in structure.intervals.values())
         assert 0.8 <= used.coverage <= 1
         assert structure.outer < structure.threshold < structure.inner
         best = max(structure.operating_points, key=lambda point: point.dice.mean)
