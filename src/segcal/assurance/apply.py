@@ -253,8 +253,10 @@ def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float
     return {
         # Of heads, the masks {p > 0.5}.
         "argmax": [float(np.nextafter(np.float32(0.5), np.float32(1)))] * len(assurance.heads),
+        # Empty where the argmax mask is: then the structure is more likely absent than present.
         "dice": [
-            dice_optimal_threshold(case.histogram(s), fit.rho)[0] for s, fit in enumerate(fits)
+            dice_optimal_threshold(case.histogram(s), fit.rho)[0] if case.hard_volume(s) else np.inf
+            for s, fit in enumerate(fits)
         ],
         "threshold": [fit.threshold for fit in fits],
         "inner": [np.inf if fit.inner is None else fit.inner for fit in fits],
