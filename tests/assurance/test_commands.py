@@ -312,6 +312,26 @@ def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) ->
     assert found["p020_0"]["status"] == "refer"
 
 
+def test_masks_and_page_of_a_scan_without_a_structure(
+    file: Path, data: Path, tmp_path: Path
+) -> None:
+    probs = np.asarray(nib.load(data / "test" / "probs" / "p020_0.nii.gz").dataobj).T
+    faint = np.concatenate([1 - 0.45 * (1 - probs[:1]), 0.45 * probs[1:]]).astype(np.float32)
+    (tmp_path / "probs").mkdir()
+    write_nifti(tmp_path / "probs" / "faint.nii.gz", faint)
+    out = tmp_path / "out"
+    segcal("apply", file, "--probs", tmp_path / "probs", "--out", out, "--masks", "dice,outer")
+    found = {
+        name: np.asarray(nib.load(out / "masks" / f"faint_{name}.nii.gz").dataobj)
+        for name in ("dice", "outer_class-1")
+    }
+    assert not found["dice"].any()  # no voxel is more likely inside than outside
+    assert found["outer_class-1"].any()
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "no mask" in page
+    assert "doubtful share of class" in page  # why it is unlike the scans of the fit
+
+
 def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
     few = tmp_path / "few"
     for part in ("probs", "labels"):

@@ -88,9 +88,9 @@ def judge(assurance: Assurance, case: CaseSummary, plane: Plane | None = None) -
     status: Status = "accept"
     reason = ""
     if outside:
-        status, reason = "refer", f"out of scope ({outside})"
+        status, reason = "refer", f"unlike the scans of the fit ({outside})"
     elif rule is None:
-        status, reason = "no rule", "the fit supports no referral rule"
+        status = "no rule"
     elif np.isnan(dice.mean):
         status, reason = "refer", "no structure is predicted"
     elif dice.mean < rule.limit:

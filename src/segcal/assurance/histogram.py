@@ -24,11 +24,12 @@ BINS = 2 * (_HALF + 1)
 def bin_index(probs: NDArray[Any]) -> NDArray[np.int32]:
     """The bin of each probability; larger probabilities have the same or a larger index."""
     probs = probs.astype(np.float32, copy=False)
-    index = np.minimum(probs, 1 - probs).view(np.int32)
+    index: NDArray[np.int32] = np.minimum(probs, 1 - probs).view(np.int32)
     index >>= _SHIFT
     index -= _FIRST
     np.maximum(index, 0, out=index)
-    return np.subtract(BINS - 1, index, out=index, where=probs > 0.5)
+    np.subtract(BINS - 1, index, out=index, where=probs > 0.5)
+    return index
 
 
 def _lower_edges() -> Floats:

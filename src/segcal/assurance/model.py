@@ -157,7 +157,13 @@ class Assurance(Part):
         worst = max(found, key=lambda key: found[key] / limit[group_of(key)])
         if found[worst] <= limit[group_of(worst)]:
             return ""
-        return f"{worst} is {features[worst]:.3g}, in the fit about {center[worst]:.3g}"
+        name, value, usual = worst, features[worst], center[worst]
+        for scale, original in (("log ", np.exp), ("asinh ", np.sinh)):
+            if scale in name:
+                name, value, usual = name.replace(scale, ""), original(value), original(usual)
+        for number, structure in reversed(list(enumerate(self.structures, start=1))):
+            name = name.replace(f"class {number}", structure.name)
+        return f"{name} is {value:.3g}, in the fit about {usual:.3g}"
 
 
 def nanmean(values: Sequence[float]) -> float:

@@ -174,14 +174,14 @@ def _features(
     for s in range(len(summary.count)):
         hist = summary.histogram(s)
         volume = summary.voxel_ml * max(hist.expected, 1.0)
-        out[f"shape: log volume of class {s + 1}"] = float(np.log(volume))
+        out[f"shape: log volume in ml of class {s + 1}"] = float(np.log(volume))
         if hist.expected >= 1:
             doubt = hist.count @ (hist.prob * (1 - hist.prob)) / hist.expected
-            out[f"confidence: doubt of class {s + 1}"] = float(doubt)
+            out[f"confidence: doubtful share of class {s + 1}"] = float(doubt)
     extent = np.array((1,) * (3 - len(shape)) + shape) * spacing
     for axis, length, step in zip("zyx", extent, spacing, strict=True):
-        out[f"shape: log extent {axis}"] = float(np.log(length))
-        out[f"shape: log spacing {axis}"] = float(np.log(step))
+        out[f"shape: log extent in mm along {axis}"] = float(np.log(length))
+        out[f"shape: log spacing in mm along {axis}"] = float(np.log(step))
     return out
 
 
