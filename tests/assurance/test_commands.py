@@ -329,7 +329,7 @@ def test_masks_and_page_of_a_scan_without_a_structure(
     assert found["outer_class-1"].any()
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "no mask" in page
-    assert "doubtful share of class" in page  # why it is unlike the scans of the fit
+    assert "is below" in page
 
 
 def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
