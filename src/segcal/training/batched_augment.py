@@ -34,12 +34,6 @@ _REST = {
     "contrast": 1.0, "brightness": 1.0, "gamma": 1.0, "noise": 0.0, "blur": 0.0,
     "low_resolution": 1.0,
 }  # fmt: skip
-# The changes in their order, and their values; items whose values are all at rest are spared.
-_CHANGES = {
-    "levels": ("contrast", "brightness", "gamma", "inverted"),
-    "grain": ("noise", "key"),
-    "filter": ("blur", "low_resolution"),
-}
 # Random numbers of an item, without those of the elastic deformation; some are spare.
 _SCALARS = 40
 # Intervals of the cubic B-splines that deform an image, along each axis.
@@ -109,27 +103,15 @@ class BatchedAugmentation:
         """
         shape = tuple(image.shape[2:])
         parts = self.draw(key, first, len(image), shape)
-        # The host knows which items a transform changes, so the device works on these alone.
-        deformed = np.flatnonzero(parts["control"].any(axis=tuple(range(1, image.ndim))))
-        values: dict[str, NDArray[Any]] = {
-            "theta": parts["theta"], "deformed": deformed, "control": parts["control"][deformed],
-        }  # fmt: skip
-        for change, names in _CHANGES.items():
-            changes = [parts[name] != _REST[name] for name in names if name in _REST]
-            values[change] = np.flatnonzero(np.any(changes, axis=0))
-            values |= {name: parts[name][values[change]] for name in names}
-        moved = _to_device(values, image.device)
+        # A transform that no item of the batch needs is skipped, which the host knows.
+        used = {name for name, rest in _REST.items() if np.any(parts[name] != rest)}
+        moved = _to_device(parts, image.device)
         grid = _affine_grid(moved["theta"], shape)
-        if len(deformed):
-            grid.index_add_(0, moved["deformed"].long(), _displacements(moved["control"], shape))
+        if np.any(parts["control"]):
+            grid = grid + _displacements(moved["control"], shape)
         image = F.grid_sample(image, grid, align_corners=False)
         target = _resample_target(target, grid)
-        for change, names in _CHANGES.items():
-            if len(values[change]):
-                rows = moved[change].long()
-                some = [moved[name] for name in names]
-                image.index_copy_(0, rows, getattr(self, f"_{change}")(image[rows], *some))
-        return image, target
+        return self._change_intensity(image, moved, used), target
 
     def draw(
         self, key: tuple[int, int, int], first: int, count: int, shape: tuple[int, ...]
@@ -185,40 +167,40 @@ class BatchedAugmentation:
         thick = self.spacing is not None and self.spacing[0] > ANISOTROPIC * min(self.spacing)
         return len(shape) == 3 and (thick or max(shape) > ANISOTROPIC * shape[0])
 
-    def _levels(
-        self, image: Tensor, contrast: Tensor, brightness: Tensor, gamma: Tensor, inverted: Tensor
-    ) -> Tensor:
+    def _change_intensity(self, image: Tensor, values: dict[str, Tensor], used: set[str]) -> Tensor:
         space = tuple(range(2, image.ndim))
-        contrast, brightness, gamma, inverted = (
-            value.view(-1, *[1] * (image.ndim - 1))
-            for value in (contrast, brightness, gamma, inverted)
-        )
-        low, high = image.amin(space, keepdim=True), image.amax(space, keepdim=True)
-        mean = image.mean(space, keepdim=True)
-        image = ((image - mean) * contrast + mean).clamp(low, high) * brightness
-        return _gamma(image, low * brightness, high * brightness, gamma, inverted)
-
-    def _grain(self, image: Tensor, noise: Tensor, key: Tensor) -> Tensor:
-        spread = image.std(tuple(range(2, image.ndim)), keepdim=True)
-        noise = noise.view(-1, *[1] * (image.ndim - 1))
-        return image + noise * spread * _gaussian_noise(image, key)
+        names = ("contrast", "brightness", "gamma", "inverted", "noise")
+        one = {name: values[name].view(-1, *[1] * (image.ndim - 1)) for name in names}
+        if used & {"contrast", "brightness", "gamma"}:
+            low, high = image.amin(space, keepdim=True), image.amax(space, keepdim=True)
+            mean = image.mean(space, keepdim=True)
+            image = ((image - mean) * one["contrast"] + mean).clamp(low, high) * one["brightness"]
+            if "gamma" in used:
+                low, high = low * one["brightness"], high * one["brightness"]
+                image = _gamma(image, low, high, one["gamma"], one["inverted"])
+        if "noise" in used:
+            spread = image.std(space, keepdim=True)
+            image = image + one["noise"] * spread * _gaussian_noise(image, values["key"])
+        if used & {"blur", "low_resolution"}:
+            image = self._filter(image, values["blur"], values["low_resolution"])
+        return image
 
     def _filter(self, image: Tensor, sigma: Tensor, zoom: Tensor) -> Tensor:
         """Blur and low resolution: one matrix per axis and item."""
+        filtered = image
         for axis in range(2, image.ndim):
             if axis == 2 and self._in_plane(tuple(image.shape[2:])):
                 continue
             matrix = _filter_matrix(image.shape[axis], sigma, zoom)
-            moved = image.movedim(axis, 1)
-            image = (matrix @ moved.flatten(2)).view_as(moved).movedim(1, axis)
-        return image
+            flat = filtered.movedim(axis, 1).flatten(2)
+            filtered = (matrix @ flat).view_as(filtered.movedim(axis, 1)).movedim(1, axis)
+        changed = (sigma > 0) | (zoom < 1)
+        return torch.where(changed.view(-1, *[1] * (image.ndim - 1)), filtered, image)
 
 
-def _to_device(parts: dict[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+def _to_device(parts: dict[str, NDArray[np.float32]], device: torch.device) -> dict[str, Tensor]:
     """All arrays by one copy that the host does not wait for."""
-    flat = torch.from_numpy(
-        np.concatenate([part.ravel() for part in parts.values()]).astype(np.float32)
-    )
+    flat = torch.from_numpy(np.concatenate([part.ravel() for part in parts.values()]))
     if device.type == "cuda":
         flat = flat.pin_memory()
     sizes = [part.size for part in parts.values()]
