@@ -337,8 +337,8 @@ def make_plan(
         }  # fmt: skip
         if recipe.ace is not None:
             per_class["SPANS"] = 1
-        numbers = (summed, runs, rows, columns, term.smooth)
-        dice = work(_triton.dice_kernel, rows * classes, numbers, per_class, {})
+        counts = (summed, runs, rows, columns, term.smooth)
+        dice = work(_triton.dice_kernel, rows * classes, counts, per_class, {})
     others = (0.0 if part is None else part.weight for part in (term, recipe.ace))
     weighting = (recipe.weight, *others)
     # Norms and sums, then (from a multiple of 16 bytes on) the nibbles; one more byte is read.
