@@ -21,7 +21,7 @@ from segcal.losses import (
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-DRAWS = 100 if CUDA else 12
+DRAWS = 100 if CUDA else 10
 
 
 def away_from_borders(logits: Tensor, bins: int) -> Tensor:
@@ -76,8 +76,7 @@ def test_fused_equals_torch_in_float64(seed: int) -> None:
     check(*draw(seed))
 
 
-@pytest.mark.parametrize("classes", [3, 14])
-@pytest.mark.parametrize("space", [(52, 50), (4, 32, 32)])
+@pytest.mark.parametrize(("classes", "space"), [(3, (52, 50)), (3, (3, 26, 27)), (14, (50, 42))])
 def test_several_programs_for_an_image(classes: int, space: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     logits = away_from_borders(2 * torch.randn(2, classes, *space), 20).to(DEVICE)
@@ -117,9 +116,9 @@ def test_perfect_and_invalid_input() -> None:
 
 def test_the_result_is_the_same_every_time() -> None:
     torch.manual_seed(0)
-    shape = (2, 4, 64, 256, 256) if CUDA else (2, 4, 64, 64)
+    shape = (2, 4, 64, 256, 256) if CUDA else (1, 4, 48, 64)
     logits = torch.randn(shape).to(DEVICE).requires_grad_()
-    target = torch.randint(4, (2, *shape[2:])).to(DEVICE)
+    target = torch.randint(4, (shape[0], *shape[2:])).to(DEVICE)
     results = []
     for _ in range(3 if CUDA else 2):
         value = CEDiceACELoss(fused=True)(logits, target)

@@ -98,7 +98,8 @@ def bins_kernel(
     inverse = _inverse(total)
     valid = counted & ~invalid
     own = offset + tl.where(valid, label, 0) * stride
-    shifted = tl.load(base + own, mask=valid, other=0.0).to(tl.float32) - top
+    shifted = tl.load(base + own, mask=valid, other=0.0).to(tl.float32)
+    shifted = tl.where(valid, shifted - top, 0.0)
     ce = _log(total) - shifted if CE else total * 0.0  # NaN where a logit is
     ce = tl.where(invalid, float("nan"), tl.where(counted, ce, 0.0))
     mine = scratch + NORMS + tl.program_id(0)
