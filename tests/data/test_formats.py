@@ -284,6 +284,14 @@ def test_nrrd_headers_that_crash_itk(tmp_path: Path, line: str) -> None:
     assert read_header(path).file_shape == (5, 4, 3)
 
 
+def test_sizes_of_nrrd_beyond_32_bits_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.nrrd"
+    sitk.WriteImage(sitk.GetImageFromArray(np.ones((3, 4, 5), np.uint8)), str(path))
+    path.write_bytes(path.read_bytes().replace(b"sizes: 5 4 3", b"sizes: 4294967297 1 1"))
+    with pytest.raises(PathError, match=r"a\.nrrd: has an invalid header"):
+        read_header(path)
+
+
 def test_an_empty_volume_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.mhd"
     sitk.WriteImage(sitk.GetImageFromArray(np.ones((3, 4, 5), np.uint8)), str(path))

@@ -123,12 +123,16 @@ def _check_metaimage(path: Path) -> None:
 
 
 def _check_nrrd(path: Path) -> None:
-    """Refuse headers of NRRD on which ITK crashes: messages about long lines overflow."""
+    """Refuse headers of NRRD that ITK misreads: messages about long lines overflow, and so do
+    sizes of more than 32 bits, for which it allocates the memory nevertheless.
+    """
     with path.open("rb") as stream:
         header = stream.read(_MAX_HEADER).replace(b"\r", b"").partition(b"\n\n")[0]
     for line in header.split(b"\n"):
         text = line.startswith((b"#", b"content:", b"labels:")) or b":=" in line
-        if len(line) > _MAX_LINE and not text:
+        sizes = line.partition(b":")[2].split() if line.startswith(b"sizes:") else []
+        too_large = any(size.isdigit() and int(size) >= 2**31 for size in sizes)
+        if too_large or (len(line) > _MAX_LINE and not text):
             raise PathError(path, "has an invalid header", DAMAGED)
 
 
