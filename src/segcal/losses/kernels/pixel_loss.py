@@ -274,42 +274,34 @@ def make_plan(
         "SPANS": 1 if term is None else min(spans, batch),
     }  # fmt: skip
     constants |= forms
-    bins, block_bins, images = 0, 0, 0
     binned: dict[str, Any] = {}
-    summed = programs  # those that leave sums
+    chunks = images = 0
     if recipe.ace is not None:
-        bins, images, pair = recipe.ace.num_bins, batch, min(vector, 2)
-        block_bins = _bin_blocks(classes, recipe.ace)[1]
-        chunks = -(-pixels // (BINNED_PIXELS * 32 * WARPS))
-        summed = batch * chunks
-        parts = [1 << bit for bit in reversed(range(bins.bit_length())) if bins >> bit & 1]
-        slots = 1
-        while slots * batch < ACE_PLACES and 2 * slots <= chunks:
-            slots *= 2
-        binned = {
-            "K": classes, "BLOCK_K": block_k, "CE": kind == KINDS["ce"], "DICE": forms["DICE"],
-            "BATCH": over_batch, "BINS": bins, "BLOCK_BINS": block_bins, "PARTS": tuple(parts),
-            "STARTS": tuple(sum(parts[:n]) for n in range(len(parts))), "SLOTS": slots,
-            "VECTOR": pair, "HEIGHT": BINNED_PIXELS // pair, "WIDTH": 32 * WARPS * pair,
-            "EVEN": pixels % (BINNED_PIXELS * 32 * WARPS) == 0, "ROWS": contiguous,
-            "PACKED": packed, "num_warps": WARPS,
+        binned, chunks = _binning(recipe.ace, batch, classes, pixels, min(vector, 2))
+        binned |= {
+            "CE": kind == KINDS["ce"], "DICE": forms["DICE"], "BATCH": over_batch,
+            "ROWS": contiguous, "PACKED": packed,
         }  # fmt: skip
-    one_image = (depth * width) % block == 0
-    with_bins = {"BINS": bins, "BLOCK_BINS": block_bins, "ONE_IMAGE": one_image}
+        images = batch
+    summed = batch * chunks or programs  # those that leave sums
+    with_bins = {
+        "BINS": binned.get("BINS", 0), "BLOCK_BINS": binned.get("BLOCK_BINS", 0),
+        "ONE_IMAGE": not binned or (depth * width) % block == 0,
+    }  # fmt: skip
     finish = {
         "AVERAGE": average, "PENALIZED": kind >= KINDS["ecp"], "WEIGHTED": weighted, "SPLIT": split,
         "BLOCK": _power_of_two(summed), "DICE": forms["DICE"], "K": classes, "BLOCK_K": block_k,
         "BLOCK_ROWS": DICE_CHUNK // block_k, "CHUNKS": -(-rows // (DICE_CHUNK // block_k)),
-        "BLOCK_BINS": block_bins, "ACE_CHUNKS": -(-images // (DICE_CHUNK // block_k)),
+        "BLOCK_BINS": with_bins["BLOCK_BINS"], "ACE_CHUNKS": -(-images // (DICE_CHUNK // block_k)),
         "num_warps": SUM_WARPS,
     }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
     # The limits were chosen for these.
     suited = (
-        packed and constants["SLOTS"] and constants["RZ"] if term is None else recipe.prior is None
+        packed and constants["SLOTS"] and constants["RZ"]
+        if term is None
+        else recipe.prior is None and recipe.ace is None
     )
-
-    suited = suited and recipe.ace is None
 
     def work(kernel: Any, count: int, numbers: Any, constants: Any, limits: dict[int, int]) -> Work:
         limited = block_k in limits and (suited or limits is BINS_REGISTERS) and recent and NVIDIA
@@ -357,14 +349,35 @@ def make_plan(
         dice=dice,
         dice_size=2 * classes * (2 * rows + summed * (1 if ace else forms["SPANS"])),
         ace=ace,
-        ace_size=images * classes * (block_bins + 2),
-        sums_size=0 if ace is None else batch * slots * (classes * 3 * block_bins + 1),
+        ace_size=images * classes * (with_bins["BLOCK_BINS"] + 2),
+        sums_size=images * binned.get("SLOTS", 0) * (classes * 3 * with_bins["BLOCK_BINS"] + 1),
     )
 
 
 def _bin_blocks(classes: int, term: ACETerm) -> tuple[int, int]:
     """The numbers of classes and of bins, one of them to spare, as powers of two."""
     return _power_of_two(classes), _power_of_two(term.num_bins + 1)
+
+
+def _binning(
+    term: ACETerm, batch: int, classes: int, pixels: int, vector: int
+) -> tuple[dict[str, Any], int]:
+    """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
+    chunk = BINNED_PIXELS * 32 * WARPS
+    chunks = -(-pixels // chunk)
+    slots = 1
+    while slots * batch < ACE_PLACES and 2 * slots <= chunks:
+        slots *= 2
+    bins = term.num_bins
+    parts = [1 << bit for bit in reversed(range(bins.bit_length())) if bins >> bit & 1]
+    block_k, block_bins = _bin_blocks(classes, term)
+    constants = {
+        "K": classes, "BLOCK_K": block_k, "BINS": bins, "BLOCK_BINS": block_bins,
+        "PARTS": tuple(parts), "STARTS": tuple(sum(parts[:n]) for n in range(len(parts))),
+        "SLOTS": slots, "VECTOR": vector, "HEIGHT": BINNED_PIXELS // vector,
+        "WIDTH": 32 * WARPS * vector, "EVEN": pixels % chunk == 0, "num_warps": WARPS,
+    }  # fmt: skip
+    return constants, chunks
 
 
 def _patch(prior: Prior | None, axes: int) -> tuple[int, ...]:
