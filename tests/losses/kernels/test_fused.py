@@ -457,7 +457,7 @@ needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, "ml1_ace", "ce_dice_ace"])
 def test_compile_autocast_and_graphs(name: str) -> None:
     torch.compiler.reset()  # one code object is compiled for a limited number of losses
     torch.manual_seed(0)
