@@ -76,7 +76,7 @@ def test_fused_equals_torch_in_float64(seed: int) -> None:
     check(*draw(seed))
 
 
-@pytest.mark.parametrize(("classes", "space"), [(3, (52, 50)), (3, (3, 26, 27)), (14, (50, 42))])
+@pytest.mark.parametrize(("classes", "space"), [(3, (26, 50)), (3, (3, 14, 15)), (14, (26, 22))])
 def test_several_programs_for_an_image(classes: int, space: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     logits = away_from_borders(2 * torch.randn(2, classes, *space), 20).to(DEVICE)
@@ -116,7 +116,7 @@ def test_perfect_and_invalid_input() -> None:
 
 def test_the_result_is_the_same_every_time() -> None:
     torch.manual_seed(0)
-    shape = (2, 4, 64, 256, 256) if CUDA else (1, 4, 48, 64)
+    shape = (2, 4, 64, 256, 256) if CUDA else (1, 4, 26, 24)
     logits = torch.randn(shape).to(DEVICE).requires_grad_()
     target = torch.randint(4, (shape[0], *shape[2:])).to(DEVICE)
     results = []

@@ -45,6 +45,20 @@ def _clamped_difference(u, j):
 
 
 @triton.jit
+def _floor(x):
+    """The next lower integer of 0 ≤ x < 2²², by an addition that rounds down."""
+    if PTX:
+        y = tl.inline_asm_elementwise(
+            "add.rm.f32 $0, $1, $2;", "=f,f,f", [x, 8388608.0],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+        y = y - 8388608.0
+    else:
+        y = tl.floor(x)
+    return y
+
+
+@triton.jit
 def _read(plane, offset, here, EVEN: tl.constexpr):
     if EVEN:
         here = tl.full(here.shape, True, tl.int1)
@@ -57,7 +71,7 @@ def bins_kernel(
     B, S, chunks, stride_b, stride_k, stride_s, ignore_index,
     K: tl.constexpr, BLOCK_K: tl.constexpr, CE: tl.constexpr, DICE: tl.constexpr,
     BATCH: tl.constexpr, BINS: tl.constexpr, BLOCK_BINS: tl.constexpr, PARTS: tl.constexpr,
-    STARTS: tl.constexpr, SLOTS: tl.constexpr, VECTOR: tl.constexpr, HEIGHT: tl.constexpr,
+    STARTS: tl.constexpr, SLOTS: tl.constexpr, HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """The sums of HEIGHT · WIDTH pixels of one image, one chunk.
@@ -72,11 +86,12 @@ def bins_kernel(
     pixel = tl.arange(0, HEIGHT)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     pixel = chunk * (HEIGHT * WIDTH) + pixel
     here = pixel < S
-    pixel = tl.multiple_of(tl.max_contiguous(pixel, [1, VECTOR]), [1, VECTOR])
+    # A thread takes one pixel of a row, so that all pixels of a column are in one thread.
+    pixel = tl.max_contiguous(pixel, [1, 1])
     offset = pixel if ROWS else pixel.to(tl.int64) * stride_s
     base = logits + image * stride_b
     place = image * S + pixel
-    place = tl.multiple_of(tl.max_contiguous(place, [1, VECTOR]), [1, VECTOR])
+    place = tl.max_contiguous(place, [1, 1])
     label = tl.load(labels + place, mask=here, other=0).to(tl.int32)
     counted = here & (label != ignore_index)
     invalid = counted & ((label < 0) | (label >= K))
@@ -123,10 +138,12 @@ def bins_kernel(
     goal = slot + (entry // BLOCK_BINS) * STRIDE + 2 * BLOCK_BINS + entry % BLOCK_BINS
     tl.atomic_add(goal, true.to(tl.int64), mask=there, sem="relaxed")
 
+    known = tl.where(counted, label, -1)
     for k in range(K):
         probs = _exp(_read(base + k * stride, offset, here, EVEN) - top) * inverse
+        probs = tl.where(counted, probs, 0.0)  # which adds nothing
         if DICE:
-            truth = tl.where(label == k, 1.0, 0.0)
+            truth = tl.where(known == k, 1.0, 0.0)
             if DICE == LINEAR:
                 dice_x = probs * truth
                 dice_z = probs + truth
@@ -135,17 +152,14 @@ def bins_kernel(
                 dice_z = probs * probs + (truth if DICE == SQUARED else probs)
             length = tl.num_programs(0).to(tl.int64)
             place_x = dice + 4 * K * (1 if BATCH else B) + k * length + tl.program_id(0)
-            tl.store(place_x, tl.sum(tl.where(counted, dice_x, 0.0)))
-            tl.store(place_x + K * length, tl.sum(tl.where(counted, dice_z, 0.0)))
-        bin = _bin(probs, BINS).to(tl.float32)
+            tl.store(place_x, tl.sum(dice_x))
+            tl.store(place_x + K * length, tl.sum(dice_z))
+        bin = tl.minimum(_floor(probs * BINS), BINS - 1)
         u = bin + (probs * BINS - bin) * SHARE
-        u = tl.where(counted, u, -1.0)
         for n in tl.static_range(len(PARTS)):
             bins = STARTS[n] + tl.arange(0, PARTS[n])
             level = bins.to(tl.float32)[:, None, None]
             above = tl.sum(_clamped_difference(u[None, :, :], level), 1)
-            if VECTOR > 1:
-                above = tl.sum(tl.reshape(above, [PARTS[n], WIDTH // VECTOR, VECTOR]), 2)
             fixed = (above * WHOLE + 0.5).to(tl.int32)
             number = tl.sum(fixed >> FRACTION, 1).to(tl.int64)
             rest = tl.sum(fixed & (WHOLE - 1), 1).to(tl.int64)

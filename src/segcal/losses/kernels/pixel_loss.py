@@ -43,6 +43,7 @@ LONGEST_RUN = 16
 # The bins of ACE: pixels of a thread, the most bins of all classes, and the least number of places
 # to which programs add their sums at the same time.
 BINNED_PIXELS, MAX_ALL_BINS, ACE_PLACES = 16, 2048, 64
+BINNED_WARPS = 1  # a single warp adds up without barriers
 NORMS = 8  # as in _triton
 # The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
 # Two of the 16 codes are not classes. The nibbles take half a byte per pixel: at most a twentieth
@@ -277,7 +278,7 @@ def make_plan(
     binned: dict[str, Any] = {}
     chunks = images = 0
     if recipe.ace is not None:
-        binned, chunks = _binning(recipe.ace, batch, classes, pixels, min(vector, 2))
+        binned, chunks = _binning(recipe.ace, batch, classes, pixels)
         binned |= {
             "CE": kind == KINDS["ce"], "DICE": forms["DICE"], "BATCH": over_batch,
             "ROWS": contiguous, "PACKED": packed,
@@ -359,11 +360,9 @@ def _bin_blocks(classes: int, term: ACETerm) -> tuple[int, int]:
     return _power_of_two(classes), _power_of_two(term.num_bins + 1)
 
 
-def _binning(
-    term: ACETerm, batch: int, classes: int, pixels: int, vector: int
-) -> tuple[dict[str, Any], int]:
+def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict[str, Any], int]:
     """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
-    chunk = BINNED_PIXELS * 32 * WARPS
+    chunk = BINNED_PIXELS * 32 * BINNED_WARPS
     chunks = -(-pixels // chunk)
     slots = 1
     while slots * batch < ACE_PLACES and 2 * slots <= chunks:
@@ -374,8 +373,8 @@ def _binning(
     constants = {
         "K": classes, "BLOCK_K": block_k, "BINS": bins, "BLOCK_BINS": block_bins,
         "PARTS": tuple(parts), "STARTS": tuple(sum(parts[:n]) for n in range(len(parts))),
-        "SLOTS": slots, "VECTOR": vector, "HEIGHT": BINNED_PIXELS // vector,
-        "WIDTH": 32 * WARPS * vector, "EVEN": pixels % chunk == 0, "num_warps": WARPS,
+        "SLOTS": slots, "HEIGHT": BINNED_PIXELS, "WIDTH": 32 * BINNED_WARPS,
+        "EVEN": pixels % chunk == 0, "num_warps": BINNED_WARPS,
     }  # fmt: skip
     return constants, chunks
 
