@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "scripts"))
 
@@ -39,6 +41,7 @@ autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+napoleon_custom_sections = ["Shape"]
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
@@ -82,7 +85,15 @@ def escape_formulas(app, what, name, obj, options, lines):
             lines[number] = "".join(parts)
 
 
+def write_dashes(app, doctree):
+    """A dash between a parameter and its description, where Sphinx writes two hyphens."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(" – "))
+
+
 def setup(app):
     """Write the generated pages before Sphinx looks for pages."""
     app.connect("builder-inited", lambda app: reference_pages.write(HERE / "reference"))
+    app.connect("doctree-read", write_dashes)
     app.connect("autodoc-process-docstring", escape_formulas, priority=400)

@@ -1,5 +1,6 @@
 """The examples in docs and docstrings run as they are printed."""
 
+import ast
 import doctest
 import importlib
 import pkgutil
@@ -43,6 +44,28 @@ def test_every_public_name_is_documented(name: str) -> None:
         value = getattr(room, public)
         constant = isinstance(value, (tuple, dict)) or get_origin(value) is Literal
         assert constant or value.__doc__, f"{name}.{public}"
+
+
+# Docstrings: Google sections, names and code in single backticks (docs/conf.py).
+OTHER_MARKUP = re.compile(
+    r"``|\]\(|:(param|type|returns?|rtype|raises|class|func|meth|mod|attr)\b[^\n]*[:`]|"
+    r"^( *(\w+, )*\w+:)? *[A-Za-z]\.( .*)?$|"  # "size: K." is a list with the number K
+    r"^ *(-{3,}|={3,}|#+ .*|(Arguments|Parameters|Params|Return|Examples|Notes):?)$",
+    re.MULTILINE,
+)
+
+
+def test_docstrings_have_one_markup() -> None:
+    found = []
+    for module in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                text = ast.get_docstring(node) or ""
+                wrong = OTHER_MARKUP.search(text)
+                name = f"{module.name}:{getattr(node, 'name', '')}"
+                found += [f"{name}: {wrong.group()!r}"] if wrong else []
+                found += [f"{name}: an odd backtick"] if text.count("`") % 2 else []
+    assert not found
 
 
 DOCS = ROOT / "docs"

@@ -72,7 +72,8 @@ def main(run: Path) -> None:
     calibrated = run / "calibrated" / "temperature"
     case = median_case(run)
     before, after = np.load(run / "slices.npz"), np.load(calibrated / "slices.npz")
-    labels, image = before[f"labels_{case}"], before[f"image_{case}"]
+    at = int((before[f"truth_{case}"] > 0).sum(axis=(1, 2)).argmax())  # with most foreground
+    labels, image = before[f"labels_{case}"][at], before[f"image_{case}"][at]
     rows, columns = np.nonzero(image != image[-1, -1])  # without padding
     cut = np.s_[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
     figure, axes = plt.subplots(
@@ -81,13 +82,13 @@ def main(run: Path) -> None:
     show(axes[0], image[cut], "mask, truth (dotted)", cmap="gray")
     for label, color in enumerate(COLORS, start=1):
         for key, style in (("labels", "solid"), ("truth", "dotted")):
-            mask = before[f"{key}_{case}"][cut] == label
+            mask = before[f"{key}_{case}"][at][cut] == label
             axes[0].contour(mask, [0.5], colors=color, linewidths=1.6, linestyles=style)
     for axis, arrays, title in (
         (axes[1], before, "confidence before"),
         (axes[2], after, "confidence after"),
     ):
-        picture = arrays[f"confidence_{case}"][cut] / 255
+        picture = arrays[f"confidence_{case}"][at][cut] / 255
         show(axis, picture, title, cmap="magma", vmin=0.4, vmax=1)
         axis.contour(labels[cut] > 0, [0.5], colors="white", linewidths=1)
     figure.colorbar(axes[2].images[0], ax=axes[2], fraction=0.05, pad=0.03)

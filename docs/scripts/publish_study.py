@@ -5,11 +5,11 @@ temperature of every run), the plan, every row of cases.csv (compressed, values 
 tables as Markdown, the paired tests as CSV, and the figures that need more than the rows or that
 the results page shows. `segcal report docs/results/NAME --out DIR` writes the report again.
 
-python docs/scripts/publish_study.py STUDY NAME
+python docs/scripts/publish_study.py STUDY NAME [METRIC …]   # rows of these metrics only
 """
 
-import gzip
 import json
+import lzma
 import shutil
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ FIGURES = ("reliability_*.png", "seeds_*.png", "training_*.png")
 TABLES = ("*.md", "comparisons.csv", "seeds.csv")
 
 
-def publish(study: Path, out: Path) -> None:
+def publish(study: Path, out: Path, metrics: list[str]) -> None:
     """Replace the folder `out` by the present content of the study."""
     if not (study / "report" / "index.html").is_file():
         raise SystemExit(f"{study}: has no report; run `segcal report {study}` first")
@@ -34,11 +34,13 @@ def publish(study: Path, out: Path) -> None:
         for pattern in patterns:
             for path in sorted((study / "report" / kind).glob(pattern)):
                 shutil.copy(path, out / kind)
-    text = read_cases_table(study / "cases.csv").to_csv(
+    table = read_cases_table(study / "cases.csv")
+    if metrics:
+        table = table[table["metric"].isin(metrics)]
+    text = table.to_csv(
         index=False, float_format="%.6g", lineterminator="\n", na_rep=""
     )
-    with gzip.GzipFile(out / "cases.csv.gz", "wb", mtime=0) as packed:
-        packed.write(text.encode())
+    (out / "cases.csv.xz").write_bytes(lzma.compress(text.encode()))
     (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
     about = json.dumps(_study_file(study), ensure_ascii=False, separators=(",", ":"))
     (out / "study.json").write_text(about + "\n", encoding="utf-8")
@@ -68,6 +70,6 @@ def _study_file(study: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or not sys.argv[2].isidentifier():
+    if len(sys.argv) < 3 or not sys.argv[2].isidentifier():
         raise SystemExit(__doc__)
-    publish(Path(sys.argv[1]), RESULTS / sys.argv[2])
+    publish(Path(sys.argv[1]), RESULTS / sys.argv[2], sys.argv[3:])

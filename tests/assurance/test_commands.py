@@ -11,12 +11,20 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from helpers.assurance_phantoms import phantom as scan_of
 from helpers.assurance_phantoms import write_phantoms
 from helpers.runs import phantom, settings
-from helpers.softmax_files import FORMS, SPACING_ZYX, write_nifti, write_predictions
+from helpers.softmax_files import (
+    FORMS,
+    SPACING_ZYX,
+    write_nifti,
+    write_prediction,
+    write_predictions,
+)
 from segcal.assurance import Assurance, load_assurance
 from segcal.cli import app
 from segcal.core.errors import PathError
+from segcal.data import open_dataset
 from segcal.evaluation import export_predictions, open_run
 from segcal.posthoc import TemperatureScaling
 from segcal.training import train
@@ -193,6 +201,84 @@ def test_a_run_in_place_of_files(tmp_path: Path) -> None:
     seen = segcal("check", tmp_path / "d.json", "--run", run, "--out", tmp_path / "x", code=1)
     assert str(seen.exception).startswith(f"{run}: case phantom")
     assert ".partial" not in str(seen.exception)
+
+
+def test_folds_fit_out_of_fold_and_check_by_their_mean(tmp_path: Path) -> None:
+    data = phantom(tmp_path / "data", cases=14, size=32, slices=4)
+    runs = [tmp_path / "cv" / f"fold{k}" for k in range(5)]
+    for k, run in enumerate(runs):
+        train(settings(data, data={"fold": k}, epochs=1, seed=k, optimizer={"lr": 0.03}), run)
+    segcal("fit", "--run", runs[0].parent, "--out", tmp_path / "a.json")
+    found = load_assurance(tmp_path / "a.json")
+    splits = open_dataset(data).splits
+    assert {case.case for case in found.cases} == {*splits.train, *splits.val}
+    segcal("check", tmp_path / "a.json", "--run", runs[0].parent, "--out", tmp_path / "checked")
+    assert {r["case"] for r in rows(tmp_path / "checked" / "cases.csv")} == {*splits.test}
+
+    def exported(run: Path, split: str) -> dict[str, np.ndarray]:
+        folder = tmp_path / f"{run.name}_{split}"
+        names = export_predictions(run, split, folder)
+        files = {name: folder / "probs" / f"{name}.nii" for name in names}
+        return {name: np.asarray(nib.load(path).dataobj) for name, path in files.items()}
+
+    both = exported(runs[0].parent, "val")
+    for run in runs:
+        for name, values in exported(run, "val").items():
+            np.testing.assert_array_equal(both[name], values)
+    members = [exported(run, "test") for run in runs]
+    for name, values in exported(runs[0].parent, "test").items():
+        mean = np.mean([member[name] for member in members], axis=0)
+        np.testing.assert_allclose(values, mean, atol=1e-6)
+        assert not np.allclose(values, members[0][name], atol=1e-3)
+
+
+HEADS = ("--heads", "both=1+2,second=2")
+
+
+def _write_heads(folder: Path, seeds: range) -> Path:
+    """The phantoms as a network with two nested regions would predict them."""
+    (folder / "probs").mkdir(parents=True)
+    for seed in seeds:
+        probs, target = scan_of(seed)
+        name = f"p{seed // 2:03d}_{seed % 2}"
+        heads = np.stack([1 - probs[0], probs[2]])
+        write_prediction(folder / "probs", name, "nifti", heads)
+        write_nifti(folder / "labels" / f"{name}.nii.gz", target)
+    return folder
+
+
+def test_sigmoid_heads(data: Path, tmp_path: Path) -> None:
+    """A head is a structure of its own: the one of class 2 has the limits of that class."""
+    held = _write_heads(tmp_path / "fit", range(40))
+    other = _write_heads(tmp_path / "test", range(40, 64))
+    plain = ("--calibrator", "none", *OPTIONS)
+    found = fit(held, tmp_path / "heads.json", *HEADS, *plain)
+    assert found.heads == {"both": (1, 2), "second": (2,)}
+    by_class = fit(data / "fit", tmp_path / "classes.json", *plain).structures[1]
+    ours = found.structures[1]
+    for what in ("rho", "outer", "inner", "threshold"):
+        assert getattr(ours, what) == pytest.approx(getattr(by_class, what), abs=1e-6), what
+    check = ("--probs", other / "probs", "--labels", other / "labels", *HEADS)
+    segcal("check", tmp_path / "heads.json", *check, "--out", tmp_path / "checked")
+    assert {r["structure"] for r in rows(tmp_path / "checked" / "volumes.csv")} == set(found.heads)
+    out = tmp_path / "out"
+    segcal("apply", tmp_path / "heads.json", "--probs", other / "probs", "--out", out,
+           "--masks", "argmax,dice,outer")  # fmt: skip
+    assert len(list((out / "masks").iterdir())) == 24 * 3 * 2
+    volumes = {(r["case"], r["structure"]): float(r["ml"]) for r in rows(out / "volumes.csv")}
+    probs = np.asarray(nib.load(other / "probs" / "p020_0.nii.gz").dataobj)
+    for k, name in enumerate(found.heads):
+        mask = np.asarray(nib.load(out / "masks" / f"p020_0_argmax_{name}.nii.gz").dataobj)
+        np.testing.assert_array_equal(mask, probs[..., k] > 0.5)
+        ml = mask.sum() * np.prod(SPACING_ZYX) / 1000
+        assert volumes["p020_0", name] == pytest.approx(ml, rel=1e-4)
+    # Each head has its own temperature; probabilities of exclusive classes are refused.
+    fitted = fit(held, tmp_path / "t.json", *HEADS)
+    assert set(fitted.calibrator["params"]) == {"both", "second"}
+    segcal("apply", tmp_path / "t.json", "--probs", other / "probs", "--out", tmp_path / "t")
+    refused = segcal("apply", tmp_path / "t.json", "--probs", data / "test" / "probs",
+                     "--out", tmp_path / "u", code=1)  # fmt: skip
+    assert isinstance(refused.exception, PathError)
 
 
 def test_names_are_no_formulas(file: Path, data: Path, tmp_path: Path) -> None:

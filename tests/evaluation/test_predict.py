@@ -411,6 +411,46 @@ def test_a_damaged_scan_is_skipped(
     assert (len(found.written), found.kept) == (4, ())
 
 
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_the_number_of_jobs_changes_nothing(
+    run: Path, wild: Path, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs, so that there is a table; a damaged scan is skipped in every process."""
+    shutil.copytree(scans, tmp_path / "in")
+    whole = (scans / "LPS.nii.gz").read_bytes()
+    (tmp_path / "in" / "LPS.nii.gz").write_bytes(whole[: len(whole) // 2])
+    found = {}
+    for jobs in (1, 2):
+        command = ("predict", run, wild, "--input", tmp_path / "in", "--jobs", jobs)
+        assert run_cli(monkeypatch, *command, "--out", tmp_path / str(jobs), "--to", "both") == 2
+        found[jobs] = _content(tmp_path / str(jobs))
+    assert len(found[1]) == 3 * 6 + 2  # five maps and a .pkl of each, predict.json, the table
+    assert found[1] == found[2]
+
+
+@pytest.mark.slow
+def test_ray_changes_nothing(
+    run: Path, scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    ray = ("--launcher", "ray", "--address", "local", "--jobs", 2)
+    for name, options in (("one", ()), ("ray", ray)):
+        command = ("predict", run, "--input", scans, "--out", tmp_path / name, *options)
+        assert run_cli(monkeypatch, *command) == 0
+        # On the original grid cases are read again from their source.
+        command = ("evaluate", run, "--out", tmp_path / f"{name}_evaluation", *options)
+        assert run_cli(monkeypatch, *command, "--grid", "original") == 0
+    assert len(_content(tmp_path / "one")) == 4 * 4 + 1
+    assert _content(tmp_path / "one") == _content(tmp_path / "ray")
+    one, two = (_content(tmp_path / f"{name}_evaluation") for name in ("one", "ray"))
+    assert one.keys() == two.keys()
+    different = [name for name in one if one[name] != two[name]]
+    assert different == ["evaluation.json"]  # the time it took
+
+
 def test_maps_of_unknown_origin_are_refused(run: Path, scans: Path, tmp_path: Path) -> None:
     predict_volumes([run], scans, tmp_path, outputs=["labels"])
     # Other maps of the same scans, made in another way, do not make the labels theirs.

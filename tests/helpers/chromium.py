@@ -122,10 +122,19 @@ class Browser:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
+    def wait(self, condition: str) -> None:
+        """Wait until an expression in the page is true."""
+        deadline = time.monotonic() + 10
+        while not self.run(condition):
+            if time.monotonic() > deadline:
+                raise TimeoutError(condition)
+            time.sleep(0.02)
+
     def press(self, key: str) -> None:
         """Press a key on the focused element."""
         text = {"Enter": "\r", " ": " "}.get(key, "")
-        code = {"Enter": 13, " ": 32, "Tab": 9}[key]
+        arrows = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        code = {"Enter": 13, " ": 32, "Tab": 9, **arrows}[key]
         for kind in ("keyDown", "keyUp"):
             self.call(
                 "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code,

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from scipy.ndimage import gaussian_filter
 
 from segcal.core.files import write_json
-from segcal.metrics import COLUMNS, REGIONS, CalibrationBins, Row, evaluate_case, pool_cases
+from segcal.evaluation.case_metrics import PredictedCase, evaluate_predicted_case
+from segcal.metrics import COLUMNS, REGIONS, CalibrationBins, CaseOptions, Row, pool_cases
 from segcal.study import (
     Candidate,
     Dataset,
@@ -163,11 +164,12 @@ def write_run(
         logits = distort(volume.field, method, seed, index)
         probs = softmax(logits)
         who = (run, method.name, seed, dataset.name, case)
-        result = evaluate_case(
-            probs, volume.target, volume.spacing_mm, case=case, run=run, method=method.name,
-            seed=seed, dataset=dataset.name,
-            groups={n: [k] for k, n in enumerate(dataset.labels) if k},
+        result, picture = evaluate_predicted_case(
+            PredictedCase(case, probs, volume.target, volume.spacing_mm, volume.image),
+            {"run": run, "method": method.name, "seed": seed, "dataset": dataset.name},
+            groups={n: [k] for k, n in enumerate(dataset.labels) if k}, options=CaseOptions(),
         )  # fmt: skip
+        slices |= {f"{key}_{index}": array for key, array in picture.items()}
         results.append(result)
         names.append(case)
         if recipe.logits:
@@ -190,14 +192,6 @@ def write_run(
                 ("truth_mae", float(np.abs(probs - true).mean())), ("truth_kl", kl),
             ):  # fmt: skip
                 more.append(Row(*who, "all", "all", metric, value))
-        z = int(np.argmax((volume.target > 0).sum((1, 2))))
-        slices |= {
-            f"image_{index}": to_bytes(volume.image[z]),
-            f"truth_{index}": volume.target[z].astype(np.uint8),
-            f"labels_{index}": probs.argmax(0)[z].astype(np.uint8),
-            f"confidence_{index}": np.round(255 * probs.max(0)[z]).astype(np.uint8),
-            f"spacing_{index}": np.asarray(volume.spacing_mm[1:], float),
-        }
     rows = [row for result in results for row in result.rows] + more + pool_cases(results)
     info = EvaluationInfo(
         run=run, method=method.name, seed=seed, dataset=dataset.name, split="test",
@@ -276,11 +270,6 @@ def distort(field: Array, method: Fake, seed: int, index: int) -> Array:
 def softmax(logits: Array) -> Array:
     e = np.exp(logits - logits.max(0))
     return np.asarray(e / e.sum(0))
-
-
-def to_bytes(image: Array) -> Array:
-    low, high = np.percentile(image, (1, 99))
-    return np.round(255 * np.clip((image - low) / (high - low), 0, 1)).astype(np.uint8)
 
 
 def enlarge(folder: Path, source: Path, cases: int) -> Path:

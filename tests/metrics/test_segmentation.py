@@ -202,6 +202,17 @@ def test_a_sweep_finds_what_a_search_finds(seed: int, axes: int, reach: int) -> 
     np.testing.assert_allclose(swept[near], searched[near], rtol=1e-14)
 
 
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), axes=st.integers(1, 3), size=st.integers(2, 60))
+def test_neighbors_and_search_find_the_nearest(seed: int, axes: int, size: int) -> None:
+    """From dense points, all found among neighbors, to sparse ones; few and many pairs."""
+    rng = np.random.default_rng(seed)
+    scale = tuple(rng.choice([0.7, 1.0, 10.0], axes).tolist())
+    points, others = (rng.integers(0, size, (rng.integers(1, 800), axes)) for _ in range(2))
+    found = _nn_distance.nearest(points, others, scale)
+    np.testing.assert_allclose(found, cdist(points * scale, others * scale).min(1), rtol=1e-12)
+
+
 @pytest.mark.parametrize("shift", [1, 6, 12, 40])
 def test_all_ways_give_the_same_distances(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way is chosen by how far surfaces are apart; some points are left to the tree."""

@@ -47,5 +47,14 @@ def page(study: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of one network, whose cases have more slices than are stored."""
+    recipe = Recipe(methods=(CE,), datasets=(ACDC,), seeds=(0,), cases=7, shape=(14, 24, 24))
+    study = make_study(tmp_path_factory.mktemp("single"), recipe)
+    write_report(study)
+    return study
+
+
+@pytest.fixture(scope="session")
 def context(study: Path) -> Context:
     return Context(read_study(study))

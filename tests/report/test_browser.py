@@ -69,7 +69,7 @@ def test_picking_methods(view: Browser) -> None:
     assert (visible(view, rows), visible(view, plots)) == (3, 12)
     view.run("document.querySelector('input[value=ls]').click()")
     assert (visible(view, rows), visible(view, plots)) == (2, 10)
-    assert visible(view, ".tile[data-method=ls]") == 0
+    view.wait("document.querySelectorAll('#browse-stage canvas').length === 5")
     view.run("document.getElementById('pick-none').click()")
     assert (visible(view, rows), visible(view, plots)) == (0, 0)
     status = view.run("document.getElementById('live-reliability').innerText")
@@ -85,7 +85,8 @@ def test_picking_a_dataset(view: Browser) -> None:
     choose(view, "dataset", "phantom")
     assert visible(view, columns) == 5
     assert visible(view, "#live-reliability h3") == 1
-    assert visible(view, "article.case") == 3
+    view.wait("document.getElementById('browse-status').textContent.startsWith('Phantom')")
+    assert view.run("document.querySelectorAll('#browse-case option').length") == 6
     assert view.run("document.querySelectorAll('#pick-case optgroup').length") == 1
 
 
@@ -126,6 +127,8 @@ def test_without_scripts_the_figures_are_there(browser: Browser, page: Path) -> 
     browser.open(page, scripts=False)
     browser.call("Emulation.setScriptExecutionDisabled", value=False)  # to query the page
     assert visible(browser, ".static svg.drawn") == 4
+    assert visible(browser, "#pictures .static img") == 6  # three cases of each dataset
+    assert visible(browser, "#live-browser") == 0
     assert visible(browser, "#controls") == 0
     assert visible(browser, "#table-main-foreground") == 1
     assert visible(browser, "#table-main-all") == 0

@@ -12,7 +12,7 @@ import pytest
 from helpers.plain_studies import write_plain
 from segcal.report import write_report
 from segcal.report.context import Context
-from segcal.report.pictures import case_pictures
+from segcal.report.pictures import case_slices
 from segcal.study import read_study
 
 VALUES = {(m, 0, c): {"dsc": 0.5, "ece": 0.25} for m in ("a", "b") for c in ("x", "y")}
@@ -92,7 +92,7 @@ def damage(path: Path, how: str) -> None:
 def read_arrays(folder: Path) -> None:
     context = Context(read_study(folder))
     assert context.bins
-    case_pictures(context, "acdc")
+    case_slices(context, "acdc")
 
 
 @pytest.mark.parametrize("how", ["empty", "cut off", "text", "encrypted", "overwritten"])

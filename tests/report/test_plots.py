@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from segcal.report.context import Context
-from segcal.report.pictures import CasePicture, MethodPicture
+from segcal.report.pictures import CaseSlices, MethodSlices
 from segcal.report.plots.qualitative_panel import draw_panel
 from segcal.report.plots.style import inline_svg
 from segcal.report.sections.logits import draw_logits
@@ -28,10 +28,10 @@ def test_long_names_are_folded_at_the_plus(text: str, folded: str) -> None:
     assert fold(text) == folded
 
 
-def picture(methods: list[str]) -> CasePicture:
-    tile = np.full((90, 130, 3), 7, np.uint8)
-    pictures = [MethodPicture(method, tile, tile, 0.9, 0.1, None) for method in methods]
-    return CasePicture("acdc", "case", "best", 0.9, tile, tile, pictures)
+def picture(methods: list[str]) -> CaseSlices:
+    tile, none = np.full((1, 90, 130), 8, np.uint8), np.zeros((1, 90, 130), np.uint8)
+    pictures = [MethodSlices(method, none, 255 + none, 0.9, 0.1, None) for method in methods]
+    return CaseSlices("acdc", "case", "best", 0.9, tile, none, (0,), (130, 90), 4, pictures)
 
 
 def test_a_panel_of_many_methods_has_several_rows(study: Path) -> None:
@@ -47,8 +47,8 @@ def test_a_panel_of_many_methods_has_several_rows(study: Path) -> None:
     assert shown is not None
     across, down = 130 + 8, 2 * (90 + 8) + 31  # a tile and a block, with what is between
     for column in range(1, 10):
-        assert (shown[31 : 31 + 90, column * across : column * across + 130] == 7).all()
-        assert (shown[down + 31 : down + 121, column * across : column * across + 130] == 7).all()
+        assert (shown[31 : 31 + 90, column * across : column * across + 130] == 6).all()
+        assert (shown[down + 31 : down + 121, column * across : column * across + 130] == 6).all()
     assert (shown[down:, :130] == 255).all()  # the image is not repeated
 
 

@@ -172,7 +172,8 @@ def test_one_network_uses_the_width(browser: Browser, folder: Path) -> None:
     browser.open(page, width=1400)
     width = "document.querySelector('{}').getBoundingClientRect().width"
     assert browser.run(width.format("#live-reliability svg")) > 300
-    assert browser.run(width.format(".tile img")) > 200
+    browser.wait("document.querySelector('#browse-stage canvas') !== null")
+    assert browser.run(width.format("#browse-stage canvas")) > 200
     assert browser.run("document.documentElement.scrollWidth") <= 1400
     browser.open(page, width=420)
     assert browser.run("document.documentElement.scrollWidth") <= 420

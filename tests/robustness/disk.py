@@ -11,15 +11,13 @@ import argparse
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from kills import COMMANDS, contents, drafts
-from trials import built_world, run_command
+from trials import check_commands, run_command
 
 NOBODY = 65534
 FULL = (0.0, 0.02, 0.3, 0.7, 0.97)  # share of the needed space that is free
@@ -148,17 +146,7 @@ def main() -> None:
     parser.add_argument("--world", type=Path, help="a folder that world.build made")
     parser.add_argument("--only", nargs="*", default=[n for n in COMMANDS if n != "demo"])
     options = parser.parse_args()
-    failed = False
-    with built_world(options.world) as world:
-        for name in options.only:
-            start = time.monotonic()
-            trials, problems = check(world, name)
-            seconds = time.monotonic() - start
-            print(f"{name}: {trials} trials, {len(problems)} problems, {seconds:.0f} s", flush=True)
-            for problem in problems:
-                print(f"  {problem}", flush=True)
-            failed |= bool(problems)
-    sys.exit(failed)
+    check_commands(options.world, options.only, check)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from trials import HERE, built_world, run_command
+from trials import HERE, check_commands, run_command
 
 ORPHAN_S = 20.0
 
@@ -236,17 +236,11 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
-    failed = False
-    with built_world(options.world) as world:
-        for name in options.only:
-            start = time.monotonic()
-            kills, problems = check(world, name, options.every, options.offset)
-            seconds = time.monotonic() - start
-            print(f"{name}: {kills} kills, {len(problems)} problems, {seconds:.0f} s", flush=True)
-            for problem in problems:
-                print(f"  {problem}", flush=True)
-            failed |= bool(problems)
-    sys.exit(failed)
+    check_commands(
+        options.world,
+        options.only,
+        lambda world, name: check(world, name, options.every, options.offset),
+    )
 
 
 if __name__ == "__main__":

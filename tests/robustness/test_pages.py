@@ -104,7 +104,8 @@ def check_harmless(browser: Browser, page: Path) -> None:
         "document.querySelectorAll('select').forEach(s => [...s.options].forEach(o => {"
         "s.value = o.value; s.dispatchEvent(new Event('change', {bubbles: true})); }))"
     )
-    browser.run("document.querySelectorAll('th button, .point').forEach(b => b.dispatchEvent("
+    clicked = "th button, .point, a[data-case], input[name=view]"
+    browser.run(f"document.querySelectorAll('{clicked}').forEach(b => b.dispatchEvent("
                 "new MouseEvent('click', {bubbles: true})))")  # fmt: skip
     browser.run("new Promise(done => setTimeout(done, 200))")
     assert browser.errors == []

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 HERE = Path(__file__).parent
 
@@ -125,6 +126,23 @@ def built_world(existing: Path | None = None) -> Iterator[Path]:
         gc.collect()
         gc.freeze()  # collections in forks would copy all memory
         yield world
+
+
+def check_commands(
+    existing: Path | None, names: Sequence[str], check: Callable[[Path, str], tuple[int, list[str]]]
+) -> NoReturn:
+    """Call `check(world, name)`, which gives (trials, problems); exit with 1 if there are any."""
+    failed = False
+    with built_world(existing) as world:
+        for name in names:
+            start = time.monotonic()
+            trials, problems = check(world, name)
+            seconds = time.monotonic() - start
+            print(f"{name}: {trials} trials, {len(problems)} problems, {seconds:.0f} s", flush=True)
+            for problem in problems:
+                print(f"  {problem}", flush=True)
+            failed |= bool(problems)
+    sys.exit(failed)
 
 
 def keep_world(folder: str) -> None:

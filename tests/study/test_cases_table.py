@@ -1,6 +1,6 @@
 """The reader and the writer of `cases.csv`."""
 
-import gzip
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -44,11 +44,11 @@ def test_names_and_numbers_survive(tmp_path: Path) -> None:
 def test_a_compressed_table(tmp_path: Path) -> None:
     path = tmp_path / "cases.csv"
     write_cases_table(path, ROWS)
-    packed = tmp_path / "cases.csv.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
+    packed = tmp_path / "cases.csv.xz"
+    packed.write_bytes(lzma.compress(path.read_bytes()))
     assert read_cases_table(packed).equals(read_cases_table(path))
     packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(PathError, match=r"cases\.csv\.gz"):
+    with pytest.raises(PathError, match=r"cases\.csv\.xz"):
         read_cases_table(packed)
 
 

@@ -19,10 +19,11 @@ from segcal.assurance.summary import CaseSummary, calibrated, summarize
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
+from segcal.core.heads import Heads, paint, region_labels
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import Grid, GridRecipe, Header, plan_grid, read_image, write_nifti
-from segcal.posthoc import BlockReader, Calibrator
+from segcal.posthoc import BaseCalibrator, BlockReader
 from segcal.predictions import SoftmaxFile, Unlabeled, name_file_in_errors
 from segcal.stats import Estimate
 from segcal.study import write_frame
@@ -113,7 +114,7 @@ def apply_assurance(
         out: a new folder, complete or not there.
         masks: which masks to write: label maps "argmax", "dice" (largest expected Dice) and
             "threshold" (that of the fit); and one file per structure, since they may overlap, for
-            "inner" and "outer".
+            "inner" and "outer", and for all masks of sigmoid heads ("argmax" is {p > 0.5}).
         jobs: processes.
         overwrite: whether an earlier result in `out` may be replaced.
     """
@@ -154,7 +155,7 @@ def result_folder(out: Path, overwrite: bool) -> Iterator[Path]:
 
 def check_classes(file: SoftmaxFile, assurance: Assurance) -> None:
     """Raise a PathError if a prediction has other classes than the fit."""
-    fitted = len(assurance.structures) + 1
+    fitted = len(assurance.structures) + (not assurance.heads)
     if file.num_classes != fitted:
         problem = f"has {file.num_classes} classes, but the fit had {fitted}"
         raise PathError(file.path, problem, "use predictions of the network of the fit")
@@ -186,7 +187,7 @@ def _volume_rows(result: CaseResult) -> Iterator[dict[str, object]]:
 
 
 def _apply_case(
-    assurance: Assurance, calibrator: Calibrator | None, scan: Unlabeled, out: Path,
+    assurance: Assurance, calibrator: BaseCalibrator | None, scan: Unlabeled, out: Path,
     masks: Sequence[MaskKind],
 ) -> CaseResult:  # fmt: skip
     values = scan.softmax.read()
@@ -194,7 +195,10 @@ def _apply_case(
     image = np.concatenate([read_image(p)[0] for p in scan.images]) if scan.images else None
     values = values[:, None] if values.ndim == 3 else values
     with name_file_in_errors(scan.softmax.path):
-        case = summarize(values, None, spacing, calibrator=calibrator, image=image, name=scan.name)
+        case = summarize(
+            values, None, spacing, calibrator=calibrator, image=image, heads=assurance.heads,
+            name=scan.name,
+        )  # fmt: skip
     limits = _thresholds(assurance, case)
     maps = {
         suffix: np.zeros(values.shape[1:], np.uint8)
@@ -202,18 +206,19 @@ def _apply_case(
         for suffix in _suffixes(kind, assurance)
     }
     # Squares, so that many small probabilities do not outweigh the structure.
-    shown = int(np.argmax([((1 - plane.astype(np.float64)) ** 2).sum() for plane in values[0]]))
+    inside = values.max(0) if assurance.heads else 1 - values[0].astype(np.float32)
+    shown = int(np.argmax([(plane.astype(np.float64) ** 2).sum() for plane in inside]))
     for z in range(values.shape[1]) if masks else [shown]:
         # One slice at a time, so that memory stays constant.
-        part = calibrated(
-            values[:, z].reshape(len(values), -1), calibrator, BlockReader(from_probs=True)
-        ).reshape(values[:, z].shape)
+        part = _calibrated_slice(values[:, z], calibrator, assurance)
         for kind in masks:
-            found = _above(part, limits[kind]) if kind in _PAIR else [_labels(part, limits[kind])]
+            separate = kind in _PAIR or assurance.heads
+            found = _above(part, limits[kind]) if separate else [_labels(part, limits[kind])]
             for suffix, mask in zip(_suffixes(kind, assurance), found, strict=True):
                 maps[suffix][z] = mask
         if z == shown:
-            picture = _plane(part, None if image is None else image[0, z], limits, spacing)
+            best = _labels(part, limits["dice"], assurance.heads).astype(np.uint8)
+            picture = _plane(part, None if image is None else image[0, z], best, limits, spacing)
     for suffix, mask in maps.items():
         (out / "masks").mkdir(exist_ok=True)
         path = out / "masks" / f"{scan.name}_{suffix}.nii.gz"
@@ -221,9 +226,22 @@ def _apply_case(
     return judge(assurance, case, picture)
 
 
+def _calibrated_slice(
+    values: NDArray[Any], calibrator: BaseCalibrator | None, assurance: Assurance
+) -> NDArray[np.float32]:
+    """Calibrated probabilities (1 + structures, H, W); the first is that of no structure."""
+    if not assurance.heads:
+        flat = values.reshape(len(values), -1)
+        return calibrated(flat, calibrator, BlockReader(from_probs=True)).reshape(values.shape)
+    if calibrator is not None:
+        values = calibrator.transform(values, from_probs=True)
+    probs = values.astype(np.float32, copy=False)
+    return np.concatenate([1 - probs.max(0, keepdims=True), probs])
+
+
 def _suffixes(kind: MaskKind, assurance: Assurance) -> list[str]:
     """Endings of the names of the files of a kind of mask."""
-    if kind not in _PAIR:
+    if kind not in _PAIR and not assurance.heads:
         return [kind]
     names = (fit.name for fit in assurance.structures)
     return [f"{kind}_{''.join(c if c.isalnum() else '-' for c in name)}" for name in names]
@@ -233,7 +251,8 @@ def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float
     """The threshold of each structure for each kind of mask; infinite: an empty mask."""
     fits = assurance.structures
     return {
-        "argmax": [],
+        # Of heads, the masks {p > 0.5}.
+        "argmax": [float(np.nextafter(np.float32(0.5), np.float32(1)))] * len(assurance.heads),
         "dice": [
             dice_optimal_threshold(case.histogram(s), fit.rho)[0] for s, fit in enumerate(fits)
         ],
@@ -248,8 +267,17 @@ def _above(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np
     return np.asarray(part[1:] >= np.array(thresholds, np.float32)[:, None, None])
 
 
-def _labels(part: NDArray[np.float32], thresholds: Sequence[float]) -> NDArray[np.intp]:
-    """The most probable structure among those above their thresholds; without any, argmax."""
+def _labels(
+    part: NDArray[np.float32], thresholds: Sequence[float], heads: Heads | None = None
+) -> NDArray[Any]:
+    """The most probable structure among those above their thresholds; without any, argmax.
+
+    Of heads, the smallest one is shown; see `region_labels`.
+    """
+    if heads:
+        names = list(heads)
+        order = [names.index(name) for name in region_labels(heads)]
+        return paint(_above(part, thresholds), {head: head + 1 for head in order})
     if not thresholds:
         return np.asarray(part.argmax(0))
     allowed = np.where(_above(part, thresholds), part[1:], 0)
@@ -264,14 +292,14 @@ def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:
 
 
 def _plane(
-    part: NDArray[np.float32], image: NDArray[Any] | None, limits: Mapping[str, Sequence[float]],
-    spacing: Sequence[float],
+    part: NDArray[np.float32], image: NDArray[Any] | None, best: Bytes,
+    limits: Mapping[str, Sequence[float]], spacing: Sequence[float],
 ) -> Plane:  # fmt: skip
     gray = 1 - part[0] if image is None else image.astype(np.float64)
     low, high = (0.0, 1.0) if image is None else np.quantile(gray, [0.01, 0.99])
     scaled = np.clip((gray - low) / max(high - low, 1e-9), 0, 1)
     return Plane(
-        (255 * scaled).astype(np.uint8), _labels(part, limits["dice"]).astype(np.uint8),
+        (255 * scaled).astype(np.uint8), best,
         _above(part, limits["inner"]), _above(part, limits["outer"]),
         (float(spacing[-2]), float(spacing[-1])),
     )  # fmt: skip

@@ -37,10 +37,19 @@ from segcal.assurance.model import (
 )
 from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
 from segcal.core.errors import PathError
+from segcal.core.heads import inside_labels
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
-from segcal.posthoc import Calibrator, HeldOut, calibrator_content, make_calibrator
+from segcal.posthoc import (
+    BaseCalibrator,
+    Calibrator,
+    HeadCalibrator,
+    HeldOut,
+    as_two_classes,
+    calibrator_content,
+    make_calibrator,
+)
 from segcal.predictions import Pair, Pairs, name_file_in_errors
 from segcal.stats import make_folds, mean_interval
 
@@ -54,7 +63,7 @@ def fit_assurance(
     pairs: Pairs,
     names: Sequence[str],
     *,
-    calibrator: Calibrator | None = None,
+    calibrator: BaseCalibrator | None = None,
     coverage: float = 0.9,
     risk: float = 0.1,
     min_dice: float = 0.7,
@@ -70,7 +79,7 @@ def fit_assurance(
 
     Args:
         pairs: predictions with labels.
-        names: of the classes, background first.
+        names: of the classes, or of the regions of sigmoid heads; background first.
         calibrator: applied to all probabilities; see `fit_calibrator`.
         coverage: of volume and Dice intervals.
         risk: largest expected share that an outer mask misses, or of an inner mask that is wrong.
@@ -87,6 +96,8 @@ def fit_assurance(
         raise PathError(pairs.folder, problem, remedy)
     if calibrator is not None:
         _check_blockwise(calibrator)
+        if isinstance(calibrator, HeadCalibrator) != bool(pairs.heads):
+            raise ValueError("--calibrator and predictions must both be of sigmoid outputs, or not")
         if calibrator.check_fitted() != pairs.num_classes:
             has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
             raise ValueError(f"--calibrator was fitted on {has}")
@@ -131,7 +142,7 @@ def fit_assurance(
         )
     return Assurance(
         coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
-        structures=tuple(fits), referral=referral, refused=tuple(refused),
+        structures=tuple(fits), heads=dict(pairs.heads), referral=referral, refused=tuple(refused),
         calibrator=None if calibrator is None else calibrator_content(calibrator),
         dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=_scope(cases),
         cases=tuple(
@@ -144,28 +155,40 @@ def fit_assurance(
 
 def fit_calibrator(
     pairs: Pairs, method: str = "temperature", progress: ProgressCallback = no_progress
-) -> Calibrator:
+) -> BaseCalibrator:
     """A calibrator fitted on the same scans, by negative log-likelihood of all voxels."""
 
-    def cases() -> Iterator[HeldOut]:
+    def cases(head: int | None = None) -> Iterator[HeldOut]:
         for number, pair in enumerate(pairs, start=1):
             case = pair.load()
-            yield HeldOut(case.values, case.target)
+            if head is None:
+                yield HeldOut(case.values, case.target)
+            else:
+                inside = inside_labels(case.target, [*pairs.heads.values()][head])
+                yield HeldOut(as_two_classes(case.values[head], from_probs=True), inside)
             progress("calibrating", number, len(pairs))
 
     calibrator = make_calibrator(method)
     _check_blockwise(calibrator)
     with name_file_in_errors(pairs.folder):
-        return calibrator.fit(cases(), from_probs=True)
+        if not pairs.heads:
+            return calibrator.fit(cases(), from_probs=True)
+        parts = [
+            make_calibrator(method).fit(cases(r), from_probs=True) for r in range(len(pairs.heads))
+        ]
+        return HeadCalibrator(pairs.heads, parts)
 
 
-def _check_blockwise(calibrator: Calibrator) -> None:
-    if calibrator.feature_map() is not None:
+def _check_blockwise(calibrator: BaseCalibrator) -> None:
+    parts = calibrator.parts if isinstance(calibrator, HeadCalibrator) else (calibrator,)
+    if any(isinstance(part, Calibrator) and part.feature_map() is not None for part in parts):
         why = "needs whole scans, but scans are calibrated in blocks"
         raise ValueError(f"--calibrator {calibrator.method} {why}; use temperature")
 
 
-def _read(pair: Pair, calibrator: Calibrator | None) -> tuple[CaseSummary, Floats, tuple[str, str]]:
+def _read(
+    pair: Pair, calibrator: BaseCalibrator | None
+) -> tuple[CaseSummary, Floats, tuple[str, str]]:
     """A scan, the CRPS of each structure and candidate of ρ, and its identity."""
     case = read_labeled(pair, calibrator)
     curves = [crps_curve(case.histogram(s), case.true_volume(s)) for s in range(len(case.count))]

@@ -15,7 +15,7 @@ from segcal.assurance.intervals import Interval, Method, plain_interval
 from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_model
 from segcal.core.files import make_parent, write_text
-from segcal.posthoc import Calibrator, calibrator_from
+from segcal.posthoc import BaseCalibrator, calibrator_from
 from segcal.stats import Estimate
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -93,6 +93,7 @@ class Assurance(Part):
         coverage: of volume and Dice intervals.
         risk: largest expected share that outer masks miss and of inner masks that is wrong.
         min_dice, max_failures: the promise of the referral rule.
+        heads: the labels of each structure, if they are sigmoid heads, which may overlap.
         dice_factor: half width of a Dice interval is this times 1.01 − expected Dice.
         referral: the rule; None if the cases do not support it.
         refused: promises that the cases do not support, with what they need.
@@ -106,6 +107,7 @@ class Assurance(Part):
     max_failures: Share
     calibrator: dict[str, Any] | None
     structures: tuple[StructureFit, ...]
+    heads: dict[str, tuple[int, ...]] = {}
     dice_factor: float | None
     referral: Referral | None
     scope: Scope
@@ -118,13 +120,11 @@ class Assurance(Part):
         make_parent(path)
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
-    def own_calibrator(self) -> Calibrator | None:
+    def own_calibrator(self) -> BaseCalibrator | None:
         """The calibrator that the file contains."""
         if self.calibrator is None:
             return None
-        found = calibrator_from(self.calibrator, Path("assurance.json"))
-        assert isinstance(found, Calibrator)  # those of sigmoid heads are refused by the fit
-        return found
+        return calibrator_from(self.calibrator, Path("assurance.json"))
 
     def interval(self, case: CaseSummary, s: int, method: Method | None = None) -> Interval:
         """The volume interval of structure `s`; NaN if the fit does not support one."""

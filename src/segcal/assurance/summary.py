@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from segcal.assurance.histogram import BINS, Floats, Ints, ProbHistogram, bin_index
 from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
 from segcal.core.files import file_sha256
-from segcal.posthoc import BlockReader, Calibrator
+from segcal.core.heads import Heads, inside_labels
+from segcal.posthoc import BaseCalibrator, BlockReader, HeadCalibrator, as_two_classes
 from segcal.predictions import IGNORED, Pair, Pairs, name_file_in_errors
 from segcal.stats import patients_of
 
@@ -20,6 +21,8 @@ from segcal.stats import patients_of
 @dataclass(frozen=True)
 class CaseSummary:
     """Counts of one scan; rows are structures (class 1 first), columns are bins of probability.
+
+    The argmax mask of a sigmoid head is {p > 0.5}.
 
     Attributes:
         name: name of the case.
@@ -68,8 +71,12 @@ class CaseSummary:
         return size.astype(float), hits.astype(float)
 
 
+# The arrays of a `CaseSummary`, from `count` to `overlap`.
+_Counts: TypeAlias = tuple[Ints, Floats, Ints, Floats, Ints, Ints]
+
+
 def calibrated(
-    values: NDArray[Any], calibrator: Calibrator | None, reader: BlockReader
+    values: NDArray[Any], calibrator: BaseCalibrator | None, reader: BlockReader
 ) -> NDArray[np.float32]:
     """Checked and calibrated probabilities (K, n) of a block."""
     if calibrator is not None:
@@ -84,20 +91,48 @@ def summarize(
     target: NDArray[Any] | None = None,
     spacing_mm: tuple[float, ...] = (1.0, 1.0, 1.0),
     *,
-    calibrator: Calibrator | None = None,
+    calibrator: BaseCalibrator | None = None,
     image: NDArray[Any] | None = None,
+    heads: Heads | None = None,
     name: str = "",
 ) -> CaseSummary:
     """Count one scan, a block at a time.
 
     Args:
-        probs: (K, *S) probabilities, background first.
+        probs: (K, *S) probabilities, background first; or (R, *S) of sigmoid heads.
         target: (*S) labels; voxels with -100 are ignored.
         spacing_mm: voxel size; two numbers are a slice of 1 mm.
         calibrator: applied to the probabilities.
         image: (C, *S), for statistics of intensity.
+        heads: of sigmoid heads, the labels of each; every head is a problem of two classes.
         name: name of the case.
     """
+    if heads:
+        parts = [
+            _count(
+                as_two_classes(probs[r], from_probs=True),
+                None if target is None else inside_labels(target, labels),
+                calibrator.parts[r] if isinstance(calibrator, HeadCalibrator) else None,
+            )
+            for r, labels in enumerate(heads.values())
+        ]
+        joined = tuple(np.concatenate(rows) for rows in zip(*parts, strict=True))
+        counts = cast(_Counts, joined)
+    else:
+        counts = _count(probs, target, calibrator)
+    spacing = (1.0,) * (3 - len(spacing_mm)) + tuple(spacing_mm)
+    summary = CaseSummary(name, float(np.prod(spacing)) / 1000, *counts)
+    summary.features.update(_features(summary, probs.shape[1:], spacing))
+    for c, channel in enumerate(() if image is None else image):
+        for what, value in (("mean", channel.mean(dtype=float)), ("deviation", channel.std())):
+            summary.features[f"intensity: asinh {what} of channel {c}"] = float(np.arcsinh(value))
+    return summary
+
+
+def _count(
+    probs: NDArray[Any], target: NDArray[Any] | None, calibrator: BaseCalibrator | None
+) -> _Counts:
+    """The counts of exclusive classes (K, *S)."""
     k, axes = len(probs), probs.ndim - 1
     size = (k - 1) * BINS
     rows = np.arange(k - 1, dtype=np.int32)[:, None] * BINS
@@ -123,17 +158,10 @@ def summarize(
             truth += np.bincount(index[labels[positive] - 1, positive], minlength=size)
             overlap += np.bincount(labels[labels == winner], minlength=k)
     shape = (k - 1, BINS)
-    spacing = (1.0,) * (3 - len(spacing_mm)) + tuple(spacing_mm)
-    summary = CaseSummary(
-        name, float(np.prod(spacing)) / 1000, count.reshape(shape), sums.reshape(shape),
-        inside.reshape(shape), inside_sums.reshape(shape),
-        truth.reshape(shape), overlap[1:],
+    return (
+        count.reshape(shape), sums.reshape(shape), inside.reshape(shape),
+        inside_sums.reshape(shape), truth.reshape(shape), overlap[1:],
     )  # fmt: skip
-    summary.features.update(_features(summary, probs.shape[1:], spacing))
-    for c, channel in enumerate(() if image is None else image):
-        for what, value in (("mean", channel.mean(dtype=float)), ("deviation", channel.std())):
-            summary.features[f"intensity: asinh {what} of channel {c}"] = float(np.arcsinh(value))
-    return summary
 
 
 def _features(
@@ -155,13 +183,13 @@ def _features(
     return out
 
 
-def read_labeled(pair: Pair, calibrator: Calibrator | None) -> CaseSummary:
+def read_labeled(pair: Pair, calibrator: BaseCalibrator | None) -> CaseSummary:
     """Read and count a scan with labels."""
     case = pair.load()
     with name_file_in_errors(pair.softmax.path):
         return summarize(
             case.values, case.target, case.spacing_mm,
-            calibrator=calibrator, image=case.image, name=pair.name,
+            calibrator=calibrator, image=case.image, heads=pair.heads, name=pair.name,
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from segcal.benchmark.local_launcher import TICK_S, Observer
 from segcal.benchmark.tasks import Result, Task, run_task
-from segcal.core.ray_cluster import ray_cluster
+from segcal.core.ray_cluster import gpu_share, ray_cluster
 
 
 def run_ray(
@@ -69,7 +69,4 @@ def _share(resources: dict[str, float], jobs: int | None) -> tuple[dict[str, flo
     """
     cpus, gpus = int(resources.get("CPU", 1)), int(resources.get("GPU", 0))
     slots = jobs or gpus or max(cpus, 1)
-    share: dict[str, float] = {"num_cpus": max(1, cpus // slots)}
-    if gpus:
-        share["num_gpus"] = min(1.0, gpus / slots)
-    return share, slots
+    return {"num_cpus": max(1, cpus // slots), **gpu_share(resources, slots)}, slots

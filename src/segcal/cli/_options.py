@@ -71,11 +71,11 @@ Raw = Annotated[
 Average = Annotated[str, typer.Option(help="What to average: probs or logits.")]
 
 
-def workers(jobs: int, launcher: str, address: str | None) -> int:
+def workers(jobs: int, launcher: str, address: str | None, device: str = "cpu") -> int:
     """What functions take as `jobs`."""
     from segcal.core.jobs import RayJobs
 
-    return RayJobs(jobs, address) if launcher == "ray" else jobs
+    return RayJobs(jobs, address, gpus=device != "cpu") if launcher == "ray" else jobs
 
 
 def split_names(text: str | None) -> list[str] | None:

@@ -1,6 +1,6 @@
 """`segcal assure`: volumes, masks and referral with stated reliability."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, show_progress
 
 if TYPE_CHECKING:
-    from segcal.posthoc import Calibrator
+    from segcal.posthoc import BaseCalibrator
     from segcal.predictions import Pairs
 
 app = typer.Typer(
@@ -21,7 +21,10 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(help="A file that `segcal assure fit` wrote.")]
-Run = Annotated[Path | None, typer.Option(help="A run, in place of --probs and --labels.")]
+Run = Annotated[
+    Path | None,
+    typer.Option(help="A run or a folder of folds, in place of --probs and --labels."),
+]
 
 
 def _share(text: str) -> typer.models.OptionInfo:
@@ -46,12 +49,13 @@ def fit(
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
     jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Learn what can be promised from labeled scans that the network was not trained on.
 
-    Of a run, they are its validation cases.
+    Of a run, they are its validation cases; of a folder of folds, those of each fold.
     """
     from segcal.assurance import fit_assurance
     from segcal.predictions import check_not_existing, class_names
@@ -59,10 +63,16 @@ def fit(
     check_not_existing([out], overwrite)
     with (
         show_progress() as progress,
-        _pairs(run, "val", probs, labels, images, axes, ignore_label, progress) as (pairs, known),
+        _pairs(run, "val", probs, labels, images, axes, ignore_label, heads, progress) as (
+            pairs,
+            known,
+        ),
     ):
+        names: Sequence[str] = ("background", *pairs.heads)
+        if not pairs.heads:
+            names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
         found = fit_assurance(
-            pairs, class_names(pairs.folder, pairs.num_classes, opt.split_names(classes)),
+            pairs, names,
             calibrator=_calibrator(calibrator, pairs, progress), coverage=coverage, risk=risk,
             min_dice=min_dice, max_failures=max_failures, patient=patient or known, jobs=jobs,
             progress=progress,
@@ -87,7 +97,7 @@ def fit(
 @contextmanager
 def _pairs(
     run: Path | None, split: str, probs: Path | None, labels: Path | None, images: Path | None,
-    axes: opt.AxisOrder, ignore_label: int | None, progress: ProgressCallback,
+    axes: opt.AxisOrder, ignore_label: int | None, heads: str | None, progress: ProgressCallback,
 ) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
     """Predictions with labels, and the patients of a run."""
     from segcal.core.errors import PathError
@@ -97,13 +107,17 @@ def _pairs(
     if (run is None) == (probs is None) or (probs is None) != (labels is None):
         raise ValueError("give either --probs FOLDER with --labels FOLDER, or --run RUN")
     if run is None and probs is not None and labels is not None:
-        pairs = find_pairs(probs, labels, images, axes=axes, ignore_label=ignore_label)
+        pairs = find_pairs(
+            probs,
+            labels,
+            images,
+            axes=axes,
+            ignore_label=ignore_label,
+            heads=opt.given_heads(heads),
+        )
         opt.warn_unused(pairs.unused)
         parts = ["train"] if split == "val" else ["train", "val"]
         opt.warn_seen(seen_cases(pairs, parts), fitting=split == "val")
-        if pairs.heads:
-            problem = "holds overlapping regions (sigmoid outputs)"
-            raise PathError(probs, problem, "give probabilities of exclusive classes")
         yield pairs, None
         return
     from segcal.data import IGNORED
@@ -120,24 +134,22 @@ def _pairs(
             raise ValueError(text.replace(shown, str(run))) from error
 
 
-def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "Calibrator | None":
+def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "BaseCalibrator | None":
     from segcal.assurance import fit_calibrator
-    from segcal.posthoc import CALIBRATORS, Calibrator, load_calibrator
+    from segcal.posthoc import CALIBRATORS, load_calibrator
 
     if text == "none":
         return None
     if Path(text).suffix == ".json":
-        found = load_calibrator(text)
-        if not isinstance(found, Calibrator):
-            raise ValueError(f"--calibrator {text}: is a calibrator of overlapping regions")
-        return found
+        return load_calibrator(text)
     try:
         CALIBRATORS.get(text)
     except ValueError as error:
         raise ValueError(f"--calibrator {text}: {error}") from error
     fitted = fit_calibrator(pairs, text, progress)
-    for line in fitted.report.warnings() if fitted.report is not None else ():
-        typer.echo(f"warning: {line}", err=True)
+    for part in getattr(fitted, "parts", [fitted]):
+        for line in part.report.warnings() if part.report is not None else ():
+            typer.echo(f"warning: {line}", err=True)
     return fitted
 
 
@@ -185,12 +197,13 @@ def check(
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
     ignore_label: opt.IgnoreLabel = None,
+    heads: opt.Heads = None,
     jobs: opt.Jobs = 1,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Measure on other labeled scans whether the promises hold; exit with 1 if one is broken.
 
-    Of a run, they are its test cases.
+    Of a run, they are its test cases; of a folder of folds, predicted by the mean of all.
     """
     from segcal.assurance import check_assurance, load_assurance
     from segcal.report import write_checked_page
@@ -198,7 +211,10 @@ def check(
     assurance = load_assurance(file)
     with (
         show_progress() as progress,
-        _pairs(run, "test", probs, labels, images, axes, ignore_label, progress) as (pairs, known),
+        _pairs(run, "test", probs, labels, images, axes, ignore_label, heads, progress) as (
+            pairs,
+            known,
+        ),
     ):
         result = check_assurance(
             assurance, pairs, out, patient=patient or known, jobs=jobs, overwrite=overwrite,

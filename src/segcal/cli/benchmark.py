@@ -83,7 +83,8 @@ def _show_ranks(study: Any) -> None:
     places = {} if ranks is None else {row.method: row for row in ranks.itertuples()}
     shown = [name for name in finished.datasets if any(key[0] == name for key in means)]
     grid_name = finished.info.measured_grid
-    note = f"{grid_name} grid, calibration in region {finished.region}, lower ranks are better"
+    region = "over all voxels" if finished.region == "all" else f"in region {finished.region}"
+    note = f"means over cases, {grid_name} grid, calibration {region}"
     grid = Table("method", title=f"{finished.info.title}: {note}", title_justify="left")
     for dataset in shown:
         for metric in metrics:
@@ -102,13 +103,38 @@ def _show_ranks(study: Any) -> None:
     if ranks is None:
         typer.echo(f"not ranked: {study.not_ranked}")
         return
-    undefined = int(ranks["undefined"].sum())
-    if undefined:
-        how = "ranks count a missed structure as the worst value, means leave it out"
-        typer.echo(f"{undefined} values are undefined: {how}")
+    typer.echo("Ranks: lower is better. Sum rank adds up the ranks of the means;")
+    typer.echo("mean case rank is the mean of the ranks in single cases.")
+    if lines := _undefined(finished.table, metrics, finished.region):
+        typer.echo("\n".join(lines))
+        typer.echo("Means leave these out; ranks count a missed structure as the worst value.")
     used = str(ranks["metrics"].iloc[0]).split()
     for metric in [name for name in metrics if name not in used]:
         typer.echo(f"not ranked by {metric}: a dataset has no value of it")
+
+
+def _undefined(table: Any, metrics: list[str], region: str) -> list[str]:
+    """One line per dataset and metric with undefined values: of what, how many, and why."""
+    from segcal.metrics import POOLED, find_metric
+
+    lines = []
+    rows = table[table["metric"].isin(metrics) & (table["case"] != POOLED)]
+    for (dataset, metric), part in rows.groupby(["dataset", "metric"], observed=True, sort=False):
+        found = find_metric(metric)
+        part = part[part["region"] == ("all" if found.whole_image else region)]
+        absent = part["value"].isna()
+        if not absent.any():
+            continue
+        part = part[part["label"].isin(part["label"][absent])]
+        why, of = f"no voxel in region {region}", ""
+        if found.scope == "structure":
+            why = "it is not in the scan or was not found"
+            of = f" of {', '.join(dict.fromkeys(part['label']))}"
+        lines.append(
+            f"{dataset}, {metric.replace('_', ' ')}{of}: {absent.sum()} of {len(part)} values are "
+            f"undefined ({why})."
+        )
+    return lines
 
 
 def _name_and_folder(text: str) -> tuple[str, str]:

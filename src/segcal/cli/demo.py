@@ -8,8 +8,8 @@ import typer
 from segcal.cli import _options as opt
 
 _NEXT = """Next, with your own data:
-  segcal audit --probs PREDICTIONS --labels LABELS --out audit      can this network be trusted?
-  segcal calibrate --probs PREDICTIONS --labels LABELS --out t.json  would a temperature help?
+  segcal audit --probs PREDICTIONS --labels LABELS --out audit       # can this network be trusted?
+  segcal calibrate --probs PREDICTIONS --labels LABELS --out t.json  # would a temperature help?
   segcal prepare folder --source SCANS --out data && segcal train --data data --out run"""
 
 
@@ -28,7 +28,9 @@ def demo(
     from segcal.cli.benchmark import finish
     from segcal.core.progress import show_progress
 
-    typer.echo(f"{out}: phantoms, five losses, one small network; a few minutes on two cores")
+    typer.echo(f"{out}: generates scans, trains a small network with five losses, writes a report")
+    time = "about a minute" if quick else "a few minutes"
+    typer.echo(f"This takes {time} on two cores; a line is printed when a training is done.")
     try:
         with show_progress() as step:
             prepare_demo(out, quick=quick, progress=step)

@@ -42,8 +42,12 @@ def evaluate(
     device: opt.Device = "auto",
     jobs: Annotated[
         int | None,
-        typer.Option(help="Threads that measure; the result does not depend on it.", min=1),
+        typer.Option(
+            help="Threads that measure, or tasks on Ray; the result does not depend on it.", min=1
+        ),
     ] = None,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Evaluate a run, or the average of several, on a split of its data, or on an external set.
@@ -65,7 +69,8 @@ def evaluate(
     with show_progress() as step:
         evaluation = evaluate_run(
             run, split=split, config=config, data=data, calibrator=calibrator, raw=raw, out=out,
-            device=device, jobs=jobs, overwrite=overwrite, progress=step, say=opt.warn,
+            device=device, overwrite=overwrite, progress=step, say=opt.warn,
+            jobs=jobs if launcher == "local" else opt.workers(jobs or 1, launcher, address, device),
         )  # fmt: skip
     if evaluation.reused:
         typer.echo(f"{evaluation.path('evaluation.json')}: is up to date and was reused")

@@ -27,6 +27,9 @@ def predict(
     calibrator: opt.Calibrator = None,
     raw: opt.Raw = False,
     device: opt.Device = "auto",
+    jobs: opt.Jobs = 1,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Predict images on their own grid: labels, probabilities, confidence, entropy."""
@@ -36,7 +39,8 @@ def predict(
         report = predict_volumes(
             run, source, out, outputs=output or OUTPUTS, to=to, checkpoint=checkpoint,
             flips=list(flips), average=average, calibrator=calibrator, raw=raw,
-            device=device, overwrite=overwrite, progress=step, warn=opt.warn,
+            device=device, jobs=opt.workers(jobs, launcher, address, device),
+            overwrite=overwrite, progress=step, warn=opt.warn,
         )  # fmt: skip
     kept = f"; {len(report.kept)} scans were predicted before" if report.kept else ""
     state = f"calibrated by {report.calibrator}" if report.calibrator else "not calibrated"

@@ -70,3 +70,19 @@ def label_shares(labels: Array, num_classes: int, axis: int = 0) -> Array:
     total = votes.sum(axis, keepdims=True)
     shares = votes / (total + (total == 0))
     return shares.float() if is_tensor(labels) else shares.astype(np.float32)
+
+
+def window_of(inside: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[slice, ...]:
+    """Around all pixels of a 2-D mask, with a margin; at least a quarter of each side."""
+    if not inside.any():
+        return (slice(None), slice(None))
+    out = []
+    shape: tuple[int, ...] = inside.shape
+    for axis, length in enumerate(shape):
+        where = np.flatnonzero(inside.any(axis=1 - axis))
+        margin = max(4, round(0.15 * (where[-1] - where[0] + 1)))
+        low, high = int(where[0]) - margin, int(where[-1]) + 1 + margin
+        more = max(0, length // 4 - (high - low))
+        low, high = low - more // 2, high + more - more // 2
+        out.append(slice(max(0, low), min(length, high)))
+    return tuple(out)

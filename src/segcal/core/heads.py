@@ -90,6 +90,12 @@ def region_labels(heads: Heads) -> dict[str, int]:
     return out
 
 
+def nnunet_regions(heads: Heads) -> dict[str, Any]:
+    """The entries of nnU-Net's dataset.json that describe the maps of heads."""
+    order = [region_labels(heads)[name] for name in heads]
+    return {"labels": {"background": 0, **heads}, "regions_class_order": order}
+
+
 def region_map(probs: Array, heads: Heads) -> npt.NDArray[np.uint8]:
     """One label map (*S) of the probabilities (R, *S) of heads; see `region_labels`."""
     names = list(heads)

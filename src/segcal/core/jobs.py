@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from segcal.core.errors import PathError
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.core.ray_cluster import ray_cluster
+from segcal.core.ray_cluster import gpu_share, ray_cluster
 
 R = TypeVar("R")
 # One thread per process: the processes already use all cores.
@@ -25,14 +25,16 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BL
 class RayJobs(int):
     """So many jobs at a time on Ray, wherever a number of processes is expected.
 
-    Files must have the same path on every node. `address` is that of `ray_cluster`.
+    Files must have the same path on every node. `address` is that of `ray_cluster`. With `gpus`,
+    the jobs share the GPUs of the cluster, if it has some; else they see none.
     """
 
     address: str | None
+    gpus: bool
 
-    def __new__(cls, count: int, address: str | None = None) -> RayJobs:
+    def __new__(cls, count: int, address: str | None = None, gpus: bool = False) -> RayJobs:
         new = super().__new__(cls, count)
-        new.address = address
+        new.address, new.gpus = address, gpus
         return new
 
 
@@ -67,7 +69,8 @@ def _run_on_ray(
     jobs: Mapping[str, Callable[[], R]], workers: RayJobs
 ) -> Iterator[tuple[str, R | PathError]]:
     with ray_cluster(workers.address, workers) as ray:
-        remote, folder = ray.remote(num_cpus=1)(_attempt_in), os.getcwd()
+        share = gpu_share(ray.cluster_resources(), workers) if workers.gpus else {}
+        remote, folder = ray.remote(num_cpus=1, **share)(_attempt_in), os.getcwd()
         waiting, running = deque(jobs.items()), dict[Any, str]()
         try:
             while waiting or running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager
 from typing import Any
 
@@ -29,6 +29,19 @@ def ray_cluster(address: str | None = None, jobs: int | None = None) -> Iterator
             with chdir(folder):
                 _connect(ray, address, jobs)
         yield ray
+
+
+def gpu_share(resources: Mapping[str, float], jobs: int) -> dict[str, float]:
+    """The resources of one of `jobs` tasks that share the GPUs of a cluster.
+
+    Example:
+        >>> gpu_share({"CPU": 16.0, "GPU": 2.0}, jobs=8)
+        {'num_gpus': 0.25}
+        >>> gpu_share({"CPU": 4.0}, jobs=8)
+        {}
+    """
+    gpus = int(resources.get("GPU", 0))
+    return {"num_gpus": min(1.0, gpus / jobs)} if gpus else {}
 
 
 def _connect(ray: Any, address: str | None, jobs: int | None) -> None:

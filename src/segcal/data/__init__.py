@@ -1,13 +1,13 @@
 """Data sets: preparation from image files, verification, splits, and batches for training.
 
-    AcdcSource, …, SOURCES, prepare       write a prepared set
-    check_dataset, write_contact_sheet       verify it, look at it
-    open_dataset                          its cases, splits, fingerprint
-    find_images, check_scan, read_scan    scans for prediction, read like the data set
-    OriginalScans, place                  the cases of a prepared set, read again for another grid
-    training_space                        orientation and spacing of a data set
-    SliceDataset, PatchDataset            torch datasets
-    make_loader                           batches, from memory if the data set fits
+- `AcdcSource`, …, `SOURCES`, `prepare`: write a prepared set
+- `check_dataset`, `write_contact_sheet`: verify it, look at it
+- `open_dataset`: its cases, splits, fingerprint
+- `find_images`, `check_scan`, `read_scan`: scans for prediction, read like the data set
+- `OriginalScans`, `place`: the cases of a prepared set, read again for another grid
+- `training_space`: orientation and spacing of a data set
+- `SliceDataset`, `PatchDataset`: torch datasets
+- `make_loader`: batches, from memory if the data set fits
 
 torch is imported only when one of the last three is used.
 """

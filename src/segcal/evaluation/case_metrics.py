@@ -1,4 +1,4 @@
-"""Metrics of one predicted case, and a picture of one of its slices."""
+"""Metrics of one predicted case, and pictures of its slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.core.arrays import is_tensor, to_numpy
+from segcal.core.arrays import is_tensor, to_numpy, window_of
 from segcal.core.heads import Heads, head_masks, paint, region_labels
 from segcal.metrics import (
     CaseOptions,
@@ -23,6 +23,9 @@ from segcal.metrics import (
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# Limits of a picture, which is then no larger than one slice of 512 x 512 with all its layers.
+MOST_SLICES, MOST_PIXELS = 12, 144
 
 
 @dataclass
@@ -66,7 +69,7 @@ def evaluate_predicted_case(
     groups: Mapping[str, Sequence[int]],
     options: CaseOptions,
 ) -> tuple[CaseResult, dict[str, NDArray[Any]]]:
-    """All metrics of a case, with rows of these `names`, and a picture."""
+    """All metrics of a case, with rows of these `names`, and pictures."""
     arguments: dict[str, Any] = {
         "case": case.name, **names, "options": options, "raters": case.raters,
         "members": case.members,
@@ -94,15 +97,21 @@ def evaluate_predicted_case(
 
 
 def _draw(case: PredictedCase) -> dict[str, NDArray[Any]]:
-    """The axial slice with the most true foreground, as bytes; a 2-D case is one slice."""
+    """Slices through the true structures, cropped to them, as bytes; a 2-D case is one slice.
+
+    Only the truth selects what is shown, so the pictures of all methods show the same voxels.
+    `outside` is the share of the predicted foreground that the pictures do not show.
+    """
     target = np.asarray(case.target)
-    index: Any = ...
-    if target.ndim == 3:
-        index = int((target > 0).sum(axis=(1, 2)).argmax())
-    probs: Any = case.probs[:, index]
+    volume = target if target.ndim == 3 else target[None]
     image = np.zeros(target.shape) if case.image is None else np.asarray(case.image)
     image = image[0] if image.ndim > target.ndim else image
-    truth = np.where((target[index] < 0) | (target[index] > 255), 0, target[index])
+    chosen, *box = _voxels_shown(volume > 0)
+    shown = np.ix_(chosen, *box)
+    at = shown[-target.ndim :]
+    predicted: Any = case.probs  # numpy and torch have no common type of an index
+    probs = predicted[(slice(None), *at)]
+    truth = np.where((volume[shown] < 0) | (volume[shown] > 255), 0, volume[shown])
     if case.heads:
         values = to_numpy(probs)
         confidence = np.maximum(values, 1 - values).min(0)
@@ -112,13 +121,46 @@ def _draw(case: PredictedCase) -> dict[str, NDArray[Any]]:
     else:
         confidence = to_numpy(probs.max(0).values if is_tensor(probs) else probs.max(0))
         labels = predicted_labels(probs)
+    steps = [(index[-1] - index[0]) / max(1, len(index) - 1) or 1 for index in box]
     return {
-        "image": _window(image[index]),
+        "image": _window(image[at]),
         "truth": truth.astype(np.uint8),
         "labels": labels.astype(np.uint8),
         "confidence": np.rint(255 * np.clip(confidence, 0, 1)).astype(np.uint8),
-        "spacing": np.array(case.spacing_mm[-2:], dtype=np.float64),
+        "spacing": np.array(case.spacing_mm[-2:], dtype=np.float64) * steps,
+        "slices": chosen,
+        "outside": np.array(_share_outside(case, [chosen, *box][-target.ndim :])),
     }
+
+
+def _voxels_shown(true: NDArray[np.bool_]) -> list[NDArray[np.intp]]:
+    """Indices along each axis: evenly selected slices and, if the window is large, pixels.
+
+    The slices reach beyond the structures by a sixth, and include the one with most foreground.
+    """
+    depth, area = len(true), true.sum(axis=(1, 2))
+    low, high = 0, depth - 1
+    if depth > MOST_SLICES and area.any():
+        low, high = (int(end) for end in np.flatnonzero(area)[[0, -1]])
+        margin = max(1, (high - low) // 6)
+        low, high = max(0, low - margin), min(depth - 1, high + margin)
+    chosen = np.linspace(low, high, min(MOST_SLICES, high - low + 1)).round().astype(int)
+    chosen[abs(chosen - area.argmax()).argmin()] = area.argmax()
+    out = [chosen]
+    for side, length in zip(window_of(np.asarray(true.any(axis=0))), true.shape[1:], strict=True):
+        low, high, _ = side.indices(length)
+        out.append(np.linspace(low, high - 1, min(MOST_PIXELS, high - low)).round().astype(int))
+    return out
+
+
+def _share_outside(case: PredictedCase, shown: Sequence[NDArray[np.intp]]) -> float:
+    """The share of the predicted foreground beyond the ends of `shown`, on a coarse grid."""
+    grid = [np.arange(0, n, -(-n // 64)) for n in case.probs.shape[1:]]
+    predicted: Any = case.probs
+    probs = predicted[(slice(None), *np.ix_(*grid))]
+    found = np.asarray(head_masks(probs).any(0) if case.heads else predicted_labels(probs) > 0)
+    inside = [(at >= index[0]) & (at <= index[-1]) for at, index in zip(grid, shown, strict=True)]
+    return float(1 - found[np.ix_(*inside)].sum() / max(1, found.sum())) if found.any() else 0.0
 
 
 def _number_regions(masks: NDArray[np.bool_], heads: Heads) -> NDArray[np.uint8]:

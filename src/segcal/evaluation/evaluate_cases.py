@@ -49,7 +49,7 @@ def write_evaluation(
     """Measure cases one after another and write cases.csv, bins.npz, slices.npz, evaluation.json.
 
     The arrays of a case are released once it is measured: memory grows only by its rows, its bins
-    and one slice.
+    and its pictures (at most 1 MB).
 
     Args:
         cases: predicted cases; the next ones are drawn while earlier ones are being measured. Or a

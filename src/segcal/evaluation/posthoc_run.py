@@ -19,7 +19,8 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_choice import AUTO, NONE
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
-from segcal.evaluation.predict import NO_LOGITS, choose_device, reproducible_float32
+from segcal.evaluation.predict import NO_LOGITS
+from segcal.evaluation.predictor import make_predictor
 from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
 from segcal.posthoc import (
     BaseCalibrator,
@@ -162,12 +163,12 @@ def fit_run(
     total = sum(len(member.info.cases[FITTED_ON]) for member in runs)
     patients: dict[str, str] = {}
     pairs: list[Pair] = []
-    with scratch_folder() as folder, reproducible_float32():
+    with scratch_folder() as folder:
         for member in runs:
             dataset = member.open_data(data)
             cases, _ = checked_cases([member], dataset, FITTED_ON, config, say)
             inputs = RunCases(member, dataset, cases)
-            for case in predicted_cases([member], inputs, config, choose_device(device)):
+            for case in predicted_cases(make_predictor([member], config, device), inputs):
                 if case.logits is None:
                     raise ValueError(f"{member.folder}: case {case.name}: {NO_LOGITS}")
                 path = folder / f"{case.name}.npz"

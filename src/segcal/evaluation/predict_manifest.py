@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,40 @@ class PredictionManifest:
                 remedy = "pass --overwrite, or choose another --out"
                 raise PathError(path, f"exists already{how}", remedy)
         now = _stamps(scan)
-        same = all(self.maps[path.name].get("scan") == now for path in existing)
+        entries = [self.maps[path.name] for path in existing]
+        same = all(entry.get("scan") == now and "seen" in entry for entry in entries)
         return same and len(existing) == len(maps)
 
-    def begin(self, scan: Sequence[Path], maps: Sequence[Path], *, seen: str | None) -> None:
-        """Remove old maps, and record the new ones, so that an interrupted start is recognized.
+    def begin(self, scans: Mapping[str, Sequence[Path]], maps: Mapping[str, list[Path]]) -> None:
+        """Remove old maps of the cases in `maps`, and record the new ones as unfinished."""
+        with write_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for path in (path for paths in maps.values() for path in paths):
+                path.unlink(missing_ok=True)
+        for case, paths in maps.items():
+            entry = {"settings": self.key, "scan": _stamps(scans[case])}
+            self.maps |= {path.name: entry for path in paths}
+        self.known_settings[self.key] = self.settings
+        self._write()
+
+    def finish(self, maps: Sequence[Path], *, seen: str | None) -> None:
+        """Record that the maps of a case are complete.
 
         `seen`: "train" or "val" if a network was trained or validated on this scan.
         """
-        with write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for path in maps:
-                path.unlink(missing_ok=True)
-        entry = {"settings": self.key, "scan": _stamps(scan), "seen": seen}
-        self.maps |= {path.name: entry for path in maps}
-        self.known_settings[self.key] = self.settings
+        self.maps |= {path.name: {**self.maps[path.name], "seen": seen} for path in maps}
+        self._write()
+
+    def forget(self, maps: Sequence[Path]) -> None:
+        """Remove the maps of a scan that cannot be read; the first one leaves no empty folder."""
+        self.maps = {k: v for k, v in self.maps.items() if k not in {path.name for path in maps}}
+        self._write()
+        if not self.maps:
+            (self.folder / NAME).unlink()
+            with suppress(OSError):  # it is not empty
+                self.folder.rmdir()
+
+    def _write(self) -> None:
         used = {entry["settings"] for entry in self.maps.values()}
         settings = {key: value for key, value in self.known_settings.items() if key in used}
         content = {"settings": settings, "maps": dict(sorted(self.maps.items()))}

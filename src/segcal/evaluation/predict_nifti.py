@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 
 from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_json, write_text
-from segcal.core.heads import Heads, head_masks, region_labels, region_map, two_classes
+from segcal.core.heads import Heads, head_masks, nnunet_regions, region_map, two_classes
+from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.data import DatasetInfo, find_images, read_scan, write_nifti
+from segcal.data import DatasetInfo, Header, find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_runs
 from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
-from segcal.evaluation.predict import (
-    AVERAGES,
-    FLIPS,
-    calibrated,
-    choose_device,
-    predict_case,
-    reproducible_float32,
-    restore_probs,
-)
+from segcal.evaluation.predict import AVERAGES, FLIPS, restore_probs
 from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
+from segcal.evaluation.predictor import Predictor, make_predictor
 from segcal.evaluation.scan_checks import Space, check_output_folder, read_headers
 from segcal.metrics import (
     entropy,
@@ -102,6 +97,7 @@ def predict_volumes(
     calibrator: Path | str | None = None,
     raw: bool = False,
     device: str = "auto",
+    jobs: int = 1,
     overwrite: bool = False,
     progress: ProgressCallback = no_progress,
     warn: Callable[[str], None] = warnings.warn,
@@ -133,6 +129,8 @@ def predict_volumes(
         flips, average: as in `predict_case`.
         calibrator, raw: as in `evaluate_run`; all maps are of calibrated probabilities.
         device, progress: as in `evaluate_run`.
+        jobs: processes, each with one scan at a time and the networks; the result does not depend
+            on it. On a GPU they share it.
         overwrite: whether existing maps are replaced.
         warn: called with one line about each unusual orientation or spacing, about skipped label
             maps and cine files, and about scans that a run was trained on.
@@ -180,52 +178,91 @@ def predict_volumes(
     todo = {case: header for case, header in headers.items() if case not in kept}
     for line in space.warnings(todo, info):
         warn(line)
-    chosen = choose_device(device)
-    networks = [run.network(checkpoint, chosen) for run in opened]
-    compute = _maps_of_heads(heads) if heads else {**_MAPS, **_DISAGREEMENT}
-    written: list[Path] = []
-    seen = [c for c in kept if {path.name for path in paths[c]} & seen_maps(out)]
-    for done, case in enumerate(todo, start=1):
-        try:
-            scan = read_scan(images[case], info, space.orientation)
-        except PathError as problem:
-            problems.append(problem)
-        else:
-            with reproducible_float32():
-                found = predict_case(
-                    networks, torch.from_numpy(scan.image).to(chosen),
-                    patch_size=[run.patch_size for run in opened], flips=flips, average=average,
-                    sigmoid=bool(heads),
-                )  # fmt: skip
-            if fitted is not None:
-                found = calibrated(found, fitted, scan.grid.spacing_mm)
-            probs = restore_probs(scan.grid, found.probs, bool(heads))
-            each = [restore_probs(scan.grid, m.probs, bool(heads)) for m in found.members]
-            members = np.stack(each) if each else np.empty(0, np.float32)
-            maps = {what: compute[what](probs if what in _MAPS else members) for what in outputs}
-            used = _part_of_training(opened, scan.voxels_sha256)
-            seen += [case] if used else []
-            manifest.begin(images[case], paths[case], seen=used)
-            if heads:
-                order = [region_labels(heads)[name] for name in heads]
-                names = {"labels": {"background": 0, **heads}, "regions_class_order": order}
-                write_json(out / "dataset.json", names)
-            if len(members) or (out / PAIRWISE_DICE).is_file():
-                _write_pairwise_dice(out, case, members, info, heads)
-            for path, (what, _) in zip(paths[case], files, strict=True):
-                array = scan.to_file_order(maps[what])
-                if path.suffix == ".npz":
-                    write_nnunet(path, array, headers[case])
-                else:
-                    write_nifti(path, array, scan.file_grid)
-            written += paths[case]
-        progress("predicting", done, len(todo))
-    if not written and not kept:
+    predictor = make_predictor(opened, config, device, fitted)
+    # An error of the networks must not cost existing maps. Workers load them on their own device.
+    _ = (predictor if jobs == 1 else replace(predictor, device="cpu")).networks
+    plan = _Plan(predictor, info, space.orientation, heads)
+    work = {
+        case: partial(
+            _predict_scan, plan, images[case], header,
+            {path: what for path, (what, _) in zip(paths[case], files, strict=True)},
+        )
+        for case, header in todo.items()
+    }  # fmt: skip
+    predicted, failed = dict[str, str | None](), dict[str, PathError]()
+    if todo:
+        manifest.begin(images, {case: paths[case] for case in todo})
+    with closing(run_jobs(work, jobs)) as outcomes:
+        for done, (case, outcome) in enumerate(outcomes, start=1):
+            if isinstance(outcome, PathError):
+                raise outcome
+            if outcome.problem is not None:
+                failed[case] = outcome.problem
+                manifest.forget(paths[case])
+            else:
+                predicted[case] = _part_of_training(opened, outcome.voxels_sha256)
+                if heads:
+                    write_json(out / "dataset.json", nnunet_regions(heads))
+                if outcome.dice or (out / PAIRWISE_DICE).is_file():
+                    _write_pairwise_dice(out, case, outcome.dice)
+                manifest.finish(paths[case], seen=predicted[case])
+            progress("predicting", done, len(todo))
+    problems += [failed[case] for case in todo if case in failed]
+    if not predicted and not kept:
         raise problems[0]
+    seen = [c for c in kept if {path.name for path in paths[c]} & seen_maps(out)]
+    seen += [case for case in todo if predicted.get(case)]
     if seen:
         warn(opened[0].describe_seen(seen))
     method = None if fitted is None else fitted.method
+    written = [path for case in todo if case in predicted for path in paths[case]]
     return PredictReport(tuple(written), tuple(kept), tuple(problems), method)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How every scan is read and predicted."""
+
+    predict: Predictor
+    info: DatasetInfo
+    orientation: str | None
+    heads: Heads
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """A scan whose maps are written, or why it cannot be read. `dice`: of several runs."""
+
+    problem: PathError | None = None
+    voxels_sha256: str = ""
+    dice: Mapping[str, float] = field(default_factory=dict)
+
+
+def _predict_scan(
+    plan: _Plan, images: Sequence[Path], header: Header, maps: Mapping[Path, str]
+) -> _Predicted:
+    """Predict a scan and write its maps (path → kind)."""
+    try:
+        scan = read_scan(images, plan.info, plan.orientation)
+    except PathError as problem:
+        return _Predicted(problem)
+    heads = plan.heads
+    found = plan.predict(scan.image, scan.grid.spacing_mm)
+    probs = restore_probs(scan.grid, found.probs, bool(heads))
+    each = [restore_probs(scan.grid, m.probs, bool(heads)) for m in found.members]
+    members = np.stack(each) if each else np.empty(0, np.float32)
+    compute = _maps_of_heads(heads) if heads else {**_MAPS, **_DISAGREEMENT}
+    arrays = {
+        what: scan.to_file_order(compute[what](probs if what in _MAPS else members))
+        for what in dict.fromkeys(maps.values())
+    }
+    for path, what in maps.items():
+        if path.suffix == ".npz":
+            write_nnunet(path, arrays[what], header)
+        else:
+            write_nifti(path, arrays[what], scan.file_grid)
+    dice = _pairwise_dice(members, plan.info, heads) if len(members) else {}
+    return _Predicted(None, scan.voxels_sha256, dice)
 
 
 def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | None:
@@ -236,23 +273,25 @@ def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | 
     return "val" if any(run.seen(scan) for run in runs) else None
 
 
-def _write_pairwise_dice(
-    folder: Path, case: str, members: NDArray[np.floating], info: DatasetInfo, heads: Heads
-) -> None:
-    """Replace the rows of a case in pairwise_dice.csv; `members` are (M, K, *S), or empty."""
-    dice = {}
-    if len(members) and heads:
+def _pairwise_dice(
+    members: NDArray[np.floating], info: DatasetInfo, heads: Heads
+) -> dict[str, float]:
+    """The mean Dice between the masks of `members` (M, K, *S), by structure."""
+    if heads:
         masks = head_masks(members).astype(np.uint8)
         dice = {
             name: mean_pairwise_dice(pair_tables(masks[:, k], 2), (1,))
             for k, name in enumerate(heads)
         }
-    elif len(members):
+    else:
         groups = info.regions or {name: (k,) for k, name in info.classes.items() if k > 0}
         tables = pair_tables(np.stack([predicted_labels(p) for p in members]), members.shape[1])
         dice = {name: mean_pairwise_dice(tables, labels) for name, labels in groups.items()}
-    if dice:
-        dice["mean"] = float(np.mean([*dice.values()]))
+    return {**dice, "mean": float(np.mean([*dice.values()]))}
+
+
+def _write_pairwise_dice(folder: Path, case: str, dice: Mapping[str, float]) -> None:
+    """Replace the rows of a case in pairwise_dice.csv, which is sorted by case."""
     path, case = folder / PAIRWISE_DICE, neutral(case)
     rows = pd.DataFrame(
         [(case, neutral(name), value) for name, value in dice.items()], columns=_COLUMNS
@@ -262,5 +301,5 @@ def _write_pairwise_dice(
             old = pd.read_csv(path, dtype={"case": str}, keep_default_na=False)[[*_COLUMNS]]
         except (ValueError, KeyError) as error:
             raise PathError(path, "is damaged", "remove it, and pass --overwrite") from error
-        rows = pd.concat([old[old["case"] != case], rows])
+        rows = pd.concat([old[old["case"] != case], rows]).sort_values("case", kind="stable")
     write_text(path, rows.to_csv(index=False, float_format="%.6f"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ from segcal.data import (
 )
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.finished_run import FinishedRun
-from segcal.evaluation.predict import calibrated, predict_case, restore_probs
+from segcal.evaluation.predict import restore_probs
+from segcal.evaluation.predictor import Predictor
 from segcal.evaluation.scan_checks import Space
 from segcal.metrics import predicted_labels
-from segcal.posthoc import BaseCalibrator
 
 
 def cases_of(
@@ -83,6 +83,10 @@ class RunCases:
     cases: Sequence[PreparedCase]
     original: bool = False
 
+    def each(self) -> Iterator[RunCases]:
+        """One object per case."""
+        return (replace(self, cases=[case]) for case in self.cases)
+
     def __iter__(self) -> Iterator[tuple[PreparedCase, PreparedCase]]:
         own = self.dataset.fingerprint == self.run.info.data_fingerprint
         info, scans = self.run.data_info, OriginalScans(self.dataset)
@@ -108,37 +112,21 @@ class RunCases:
                 yield stored, measured
 
 
-def predicted_cases(
-    runs: Sequence[FinishedRun],
-    cases: Iterable[tuple[PreparedCase, PreparedCase]],
-    config: EvaluationConfig,
-    device: torch.device,
-    calibrator: BaseCalibrator | None = None,
-) -> Iterator[PredictedCase]:
-    """The predictions of one case after another, with everything they are measured against.
-
-    `cases` are those of `RunCases`: each as the network gets it, and on the grid to measure on.
-    """
-    networks = [run.network(config.checkpoint, device) for run in runs]
-    heads = runs[0].heads
+def predicted_cases(predict: Predictor, cases: RunCases) -> Iterator[PredictedCase]:
+    """The predictions of one case after another, with everything they are measured against."""
+    heads = cases.run.heads
     label = head_masks if heads else predicted_labels
-    # Metrics count in float64, which MPS does not have.
-    target_device = torch.device("cpu") if device.type == "mps" else device
+    _ = predict.networks  # an error of theirs is not about a case
     for case, measured in cases:
         image = case.image()
         try:
-            found = predict_case(
-                networks, torch.from_numpy(image).to(device),
-                patch_size=[run.patch_size for run in runs],
-                flips=config.flips, average=config.average, sigmoid=bool(heads),
-            )  # fmt: skip
-            if calibrator is not None:
-                # The networks' logits do not belong to the calibrated probabilities.
-                found = calibrated(found, calibrator, case.spacing_mm)
+            found = predict(image, case.spacing_mm)
         except ValueError as error:
-            raise ValueError(f"{runs[0].folder}: case {case.name}: {error}") from error
-        probs: Any = found.probs.to(target_device)
-        logits = None if found.logits is None else found.logits.to(target_device)
+            raise ValueError(f"{cases.run.folder}: case {case.name}: {error}") from error
+        # Metrics count in float64, which MPS does not have.
+        device = torch.device("cpu") if found.probs.device.type == "mps" else found.probs.device
+        probs: Any = found.probs.to(device)
+        logits = None if found.logits is None else found.logits.to(device)
         if measured is not case:
             probs, logits = restore_probs(case.grid, probs, bool(heads)), None
         labels = [

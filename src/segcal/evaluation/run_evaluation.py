@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import torch
 
 from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
+from segcal.core.jobs import RayJobs
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import PreparedDataset
+from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
-from segcal.evaluation.predict import choose_device, reproducible_float32
+from segcal.evaluation.predict import choose_device
+from segcal.evaluation.predictor import Predictor, make_predictor
 from segcal.evaluation.run_cases import RunCases, cases_of, checked_cases, predicted_cases
 from segcal.metrics import CaseOptions
 from segcal.posthoc import BaseCalibrator, short_name
@@ -80,7 +84,8 @@ def evaluate_run(
         out: where results are written; by default the run, or its folder calibrated/NAME. Required
             for several runs.
         device: "auto", "cpu", "cuda", "cuda:1", "mps", …
-        jobs: threads that measure while the network predicts; by default by the cores.
+        jobs: threads that measure while the network predicts; by default by the cores. `RayJobs`
+            predict and measure cases on a Ray cluster.
         overwrite: whether an existing evaluation is replaced.
         progress: called as (what, cases done, cases in total).
         say: called with one line about scans that the run was trained on, and with the reason why
@@ -211,16 +216,17 @@ def _measure(
     """
     run = runs[0]
     cases, seen = checked_cases(runs, dataset, split, config, say)
-    chosen = choose_device(device)
-    on_cuda = chosen.type == "cuda"
-    name = torch.cuda.get_device_name(chosen) if on_cuda else chosen.type.upper()
+    on_ray = isinstance(jobs, RayJobs)
+    predictor = make_predictor(runs, config, device, fitted)
     inputs = RunCases(run, dataset, cases, original=config.grid == "original")
     classes = [run.data_info.classes[k] for k in sorted(run.data_info.classes)]
-    with reproducible_float32(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
         return write_evaluation(
-            predicted_cases(runs, inputs, config, chosen, fitted),
+            {one.cases[0].name: partial(_predict, predictor, one) for one in inputs.each()}
+            if on_ray
+            else predicted_cases(predictor, inputs),
             out,
             **names,
             labels=["background", *run.heads] if run.heads else classes,
@@ -236,12 +242,24 @@ def _measure(
                 "seen": seen,
                 "epochs": epochs_done(run.folder),
                 "data_fingerprint": dataset.fingerprint,
-                "device": name,
+                "device": "Ray" if on_ray else _device_name(device),
                 "calibrator": None if fitted is None else _describe_calibrator(fitted),
             },
             overwrite=overwrite,
             progress=lambda done: progress("evaluating", done, len(cases)),
         )
+
+
+def _predict(predictor: Predictor, cases: RunCases) -> PredictedCase:
+    (found,) = predicted_cases(predictor, cases)
+    return found
+
+
+def _device_name(device: str) -> str:
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return torch.cuda.get_device_name(chosen)
+    return chosen.type.upper()
 
 
 def _describe_calibrator(fitted: BaseCalibrator) -> dict[str, Any]:

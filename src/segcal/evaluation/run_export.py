@@ -8,12 +8,12 @@ import numpy as np
 
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
-from segcal.core.errors import PathError
 from segcal.core.files import write_json
+from segcal.core.heads import nnunet_regions
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import IGNORED, write_nifti
-from segcal.evaluation.finished_run import open_run
-from segcal.evaluation.predict import choose_device
+from segcal.evaluation.finished_run import open_runs
+from segcal.evaluation.predictor import make_predictor
 from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
 
 
@@ -27,23 +27,29 @@ def export_predictions(
 ) -> Mapping[str, str]:
     """Write probs/ and labels/ of a split of a run to `out`, as NIfTI files on the original grid.
 
-    Ignored voxels have the label 255. Returns the patient of each case.
+    In a folder with the runs fold0, fold1, … each fold predicts its own validation cases; cases of
+    other splits are predicted by the mean of all folds. Ignored voxels have the label 255. Returns
+    the patient of each case.
     """
-    opened = open_run(run)
-    if opened.heads:
-        problem = "has overlapping regions (sigmoid outputs)"
-        raise PathError(opened.folder, problem, "use a run with exclusive classes")
-    dataset, config = opened.open_data(), EvaluationConfig()
-    cases, _ = checked_cases([opened], dataset, split, config, warnings.warn)
-    inputs = RunCases(opened, dataset, cases, original=True)
-    found = predicted_cases([opened], inputs, config, choose_device(device))
+    runs, config = open_runs(run), EvaluationConfig()
     for folder in (out / "probs", out / "labels"):
         folder.mkdir(parents=True)
-    labels = {name: label for label, name in opened.data_info.classes.items()}
-    write_json(out / "probs" / "dataset.json", {"labels": labels})
-    for done, (case, one) in enumerate(zip(cases, found, strict=True), start=1):
-        target = np.where(one.target < 0, IGNORED, one.target).astype(np.uint8)
-        for folder_name, array in (("probs", to_numpy(one.probs)), ("labels", target)):
-            write_nifti(out / folder_name / f"{case.name}.nii", array, case.grid)
-        progress("predicting", done, len(cases))
-    return {case.name: case.patient for case in cases}
+    labels = {name: label for label, name in runs[0].data_info.classes.items()}
+    content = nnunet_regions(runs[0].heads) if runs[0].heads else {"labels": labels}
+    write_json(out / "probs" / "dataset.json", content)
+    groups = [
+        (members, *checked_cases(members, members[0].open_data(), split, config, warnings.warn))
+        for members in ([[member] for member in runs] if split == "val" else [runs])
+    ]
+    total = sum(len(cases) for _, cases, _ in groups)
+    patients: dict[str, str] = {}
+    for members, cases, _ in groups:
+        inputs = RunCases(members[0], members[0].open_data(), cases, original=True)
+        found = predicted_cases(make_predictor(members, config, device), inputs)
+        for case, one in zip(cases, found, strict=True):
+            target = np.where(one.target < 0, IGNORED, one.target).astype(np.uint8)
+            for folder_name, array in (("probs", to_numpy(one.probs)), ("labels", target)):
+                write_nifti(out / folder_name / f"{case.name}.nii", array, case.grid)
+            patients[case.name] = case.patient
+            progress("predicting", len(patients), total)
+    return patients

@@ -33,7 +33,7 @@ class CRaCLoss(PenalizedLoss):
     Args:
         penalty_weight: weight of the whole penalty; 0 is cross-entropy.
         prior, patch_size, border: see `NACLLoss`.
-        uniform_scale: m.
+        uniform_scale: m of the formula.
         multiplier, rho: initial λ and ρ.
         class_reduction, ignore_index, class_weights, reduction, fused: see `PenalizedLoss`.
 

@@ -80,14 +80,14 @@ class CEDiceLoss(SegmentationLoss):
 
     .. math:: \mathcal{L} = -\log s^y + λ (1 - \mathrm{Dice}(s, y))
 
-    s is the softmax of the logits, y the true class; for the second part see `DiceLoss`.
+    s is the softmax of the logits, y the true class; for the second part see `DiceLoss`. The class
+    weights apply to the cross-entropy. With `reduction="none"`, every pixel that counts carries the
+    Dice loss of its image.
 
     Args:
         dice_weight: λ; 0 is cross-entropy. The paper used 1.
         form, over, smooth: see `DiceLoss`.
-        ignore_index, class_weights, reduction, fused, activation: see `SegmentationLoss`. The
-            class weights apply to the cross-entropy. With "none", every pixel that counts carries
-            the Dice loss of its image.
+        ignore_index, class_weights, reduction, fused, activation: see `SegmentationLoss`.
 
     Example:
         >>> logits = torch.randn(2, 4, 32, 32, requires_grad=True)

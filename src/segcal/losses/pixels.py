@@ -84,7 +84,7 @@ class Pixels:
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """Number of classes, K."""
         return self.logits.shape[1]
 
     @property

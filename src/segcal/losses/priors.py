@@ -106,7 +106,7 @@ class Prior:
         Args:
             target: labels (B, *S) in int64, or soft labels (B, K, *S). Its values are not checked;
                 `neighborhood_prior` checks them.
-            num_classes: K. It is never derived from the labels present.
+            num_classes: K, which is never derived from the labels present.
             ignore_index: pixels with this label (soft: with K zeros) do not count for their
                 neighbors; None if every pixel counts. In a patch without other pixels τ is 0 and
                 does not sum to 1.

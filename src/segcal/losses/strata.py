@@ -18,7 +18,7 @@ class StratumWeights(nn.Module):
     is multiplied by the λ of its stratum.
 
     Args:
-        num_classes: K.
+        num_classes: the number of classes, K.
         distances: bounds of the bands in pixels. A pixel is within distance d of a surface if the
             (2d + 1)-wide window around it contains another predicted class. (1, 3) gives three
             bands: 1 pixel, 2 to 3 pixels, and the rest.

@@ -1,15 +1,19 @@
 """Nearest distances between two sets of voxels."""
 
 import math
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-Points = npt.NDArray[np.int64]  # (n, axes), voxel indices
+Points = npt.NDArray[np.int64]  # (n, axes), voxel indices; fastest if columns are contiguous
 Floats = npt.NDArray[np.float64]
 
-# Most surfaces of a useful prediction lie within this many voxels of the truth.
-_NEAR = 3
+# Most surface voxels of a useful prediction have a voxel of the truth among so many neighbors.
+_NEIGHBORS, _CLOSE = 260, 33
+# Fewer pairs of points than this are all compared: a tree takes longer to build.
+_FEW_PAIRS = 100_000
 # The largest distance of a sweep, in voxels; its cost grows with the distance.
 _FAR = 40
 # One point in this many is examined to choose the method.
@@ -44,8 +48,11 @@ def nearest(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
 
 def _search(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
     from scipy.spatial import KDTree
+    from scipy.spatial.distance import cdist
 
     size: Floats = np.asarray(scale)
+    if len(points) * len(others) < _FEW_PAIRS:
+        return np.asarray(cdist(points * size, others * size).min(1))
     tree = KDTree(others * size, leafsize=64, balanced_tree=False, compact_nodes=False)
     return np.asarray(tree.query(points * size)[0])
 
@@ -80,6 +87,15 @@ def _within(points: Points, low: Points, high: Points) -> npt.NDArray[np.intp]:
     for column, start, stop in zip(points.T, low, high, strict=True):
         inside &= (column >= start) & (column <= stop)
     return np.flatnonzero(inside)
+
+
+def _flat(points: Points, origin: Points, shape: tuple[int, ...]) -> Points:
+    """Index of each point in the flattened box; points outside have one without a meaning."""
+    flat = np.zeros(len(points), np.int64)
+    for column, start, size in zip(points.T, origin, shape, strict=True):
+        flat *= size
+        flat += column - start
+    return flat
 
 
 def _sweep(points: Points, others: Points, reach: int) -> Floats:
@@ -127,31 +143,44 @@ def _minimize_along_rows(slab: npt.NDArray[np.uint16], reach: int) -> None:
 
 
 def _examine_neighbors(points: Points, others: Points, scale: tuple[float, ...]) -> Floats:
-    """Distances to others within `_NEAR` of the finest spacing; infinite where there is none."""
+    """Distances to the nearest of the others if it is in the `_neighborhood`; else infinite."""
+    offsets, away = _neighborhood(scale)
+    margin = offsets.max(0)
     start, stop = _extent(others)
-    low, high = start - _NEAR, stop + _NEAR
-    shape = tuple(high - low + 1 + 2 * _NEAR)  # neighbors may lie beyond the box
-    occupied = np.zeros(shape, dtype=bool)
-    occupied[tuple((others - low + _NEAR).T)] = True
-    occupied = occupied.ravel()
+    low, high = start - margin, stop + margin
+    shape = tuple((high - low + 1 + 2 * margin).tolist())  # neighbors may lie beyond the box
+    occupied = np.zeros(math.prod(shape), dtype=bool)
+    occupied[_flat(others, low - margin, shape)] = True
+    steps = _flat(offsets, np.zeros_like(low), shape)
     distances = np.full(len(points), np.inf)
     left = _within(points, low, high)
-    place = np.ravel_multi_index(tuple((points[left] - low + _NEAR).T), shape)
-    for distance, step in _steps(shape, scale):
-        hit = occupied.take(place + step)
-        distances[left[hit]] = distance
-        left, place = left[~hit], place[~hit]
-        if left.size == 0:
-            break
+    place = _flat(points, low - margin, shape)[left]
+    ends = sorted({min(end, len(steps)) for end in (0, 1, 7, _CLOSE, _NEIGHBORS)})
+    for first, last in pairwise(ends):
+        # Several neighbors at a time: one numpy call each would take longer than looking at some
+        # in vain.
+        hit = occupied.take(place[:, None] + steps[first:last])
+        found = hit.any(1)
+        distances[left[found]] = away[first:last][hit[found].argmax(1)]
+        left, place = left[~found], place[~found]
+        if left.size == 0 or (last == _CLOSE and 2 * left.size > len(points)):
+            break  # if most of them are farther away, a tree is faster
     return distances
 
 
-def _steps(shape: tuple[int, ...], scale: tuple[float, ...]) -> list[tuple[float, int]]:
-    """Voxels within `_NEAR` of the finest spacing, nearest first: distance, and flat step."""
-    axes = len(shape)
-    offsets = np.indices((2 * _NEAR + 1,) * axes).reshape(axes, -1).T - _NEAR
-    distance = np.sqrt(((offsets * np.asarray(scale)) ** 2).sum(1))
-    strides = np.array([math.prod(shape[axis + 1 :]) for axis in range(axes)])
-    near = np.flatnonzero(distance <= _NEAR * min(scale))
-    near = near[np.argsort(distance[near], kind="stable")]
-    return list(zip(distance[near].tolist(), (offsets[near] @ strides).tolist(), strict=True))
+@lru_cache
+def _neighborhood(scale: tuple[float, ...]) -> tuple[Points, Floats]:
+    """Offsets and distances of all voxels within a radius of some voxels, nearest first.
+
+    The radius is the largest with at most `_NEIGHBORS` voxels: 4 voxels if they are cubic, 9 in the
+    slice if slices are thick.
+    """
+    for radius in range(9, 0, -1):
+        reach = [math.floor(radius * min(scale) / s) for s in scale]
+        offsets = np.indices([2 * n + 1 for n in reach]).reshape(len(scale), -1).T - reach
+        distances = np.sqrt(((offsets * np.asarray(scale)) ** 2).sum(1))
+        order = np.argsort(distances, kind="stable")
+        order = order[distances[order] <= radius * min(scale)]
+        if len(order) <= _NEIGHBORS:
+            break
+    return offsets[order], distances[order]

@@ -62,7 +62,7 @@ class CalibrationBins(AdditiveStatistics):
 
     Args:
         num_classes: K, the number of classes of the model, including those that do not occur.
-        num_bins: M.
+        num_bins: M, the number of bins.
 
     Example:
         >>> import numpy as np
@@ -111,7 +111,7 @@ class CalibrationBins(AdditiveStatistics):
             target: integer labels (Z, …).
             lengths: the length of each volume along Z, in order.
             mask: boolean (Z, …), the voxels to count. None counts all.
-            num_bins: M.
+            num_bins: M, the number of bins.
 
         Example:
             >>> import numpy as np

@@ -214,5 +214,4 @@ def _surface_points(array: LabelMap, members: Sequence[int], box: Box | None) ->
         ahead[0] = ahead[-1] = False
     # The result of np.argwhere, which is several times slower on sparse masks.
     places = np.unravel_index(np.flatnonzero(inside & ~core), inside.shape)
-    origin = np.array([s.start for s in box])
-    return np.asarray(np.stack(places, axis=1) + origin)
+    return np.stack([place + s.start for place, s in zip(places, box, strict=True)]).T

@@ -27,8 +27,8 @@ class NormUNet(nn.Module):
 
     Args:
         spatial_dims: 2 or 3.
-        in_channels: C.
-        out_channels: K.
+        in_channels: the number of image channels, C.
+        out_channels: the number of classes, K.
         filters: channels of each level, from full resolution to the coarsest.
         strides: step between two levels, one value fewer than `filters`; each an integer or one
             integer per axis. None is 2 everywhere.

@@ -27,8 +27,8 @@ class UNet(nn.Module):
 
     Args:
         spatial_dims: 2 or 3.
-        in_channels: C.
-        out_channels: K.
+        in_channels: the number of image channels, C.
+        out_channels: the number of classes, K.
         filters: channels of each level, from full resolution to the coarsest.
         pools: pooling factor between two levels; one value fewer than `filters`.
 

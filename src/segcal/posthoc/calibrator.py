@@ -128,9 +128,9 @@ class Calibrator(BaseCalibrator):
 
     `fit`, `transform` and `save` are the same for all calibrators. A subclass defines
 
-        estimate(voxels)        find the parameters on a weighted sample of voxels
-        transform_rows(rows)    calibrated logits (K, n) of log-probabilities (K, n)
-        params(), set_params()  the parameters as JSON values, and back
+    - `estimate(voxels)`: find the parameters on a weighted sample of voxels;
+    - `transform_rows(rows)`: calibrated logits (K, n) of log-probabilities (K, n);
+    - `params()` and `set_params(params)`: the parameters as JSON values, and back;
 
     calls `super().__init__()`, and keeps each argument of its constructor as an attribute of the
     same name. It treats each voxel independently, except by `feature_map`. Its class, or its name

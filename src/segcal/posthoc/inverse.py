@@ -22,7 +22,7 @@ class InverseSmoothing(Calibrator):
         alpha: α of label smoothing; or
         nacl: λ of NACL.
         floor: smallest p̂ before it is normalized. An exact 0 would cost a wrong voxel 27.6 nats.
-        num_classes: K. With it no fit is needed; without, `fit` takes it from the cases.
+        num_classes: K; with it no fit is needed. Without, `fit` takes it from the cases.
 
     Example:
         >>> inverse = InverseSmoothing(alpha=0.1, num_classes=2)

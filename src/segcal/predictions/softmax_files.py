@@ -77,7 +77,7 @@ class SoftmaxFile:
 
     @property
     def num_classes(self) -> int:
-        """K."""
+        """Number of classes, K."""
         return self.shape[0]
 
     def header(self) -> Header | None:

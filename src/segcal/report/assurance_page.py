@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from segcal.assurance import Assurance, CaseResult, CheckResult, Plane
+from segcal.core.arrays import window_of
 from segcal.core.files import write_text
 from segcal.report.page import fill_template
 from segcal.report.pictures import (
@@ -18,7 +19,6 @@ from segcal.report.pictures import (
     edges,
     picture_size,
     resized,
-    window_of,
 )
 from segcal.report.text import count
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from segcal.report.table_model import Table
@@ -28,12 +27,15 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Figure:
-    """A matplotlib figure, saved as figures/NAME.svg and .png; `alt` describes what it shows."""
+    """A matplotlib figure, saved as figures/NAME.svg and .png; `alt` describes what it shows.
+
+    The page has it as SVG, or as pixels, which is smaller for pictures.
+    """
 
     name: str
     figure: MatplotlibFigure
     alt: str
-    on_page: bool = True
+    pixels: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,25 +47,10 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class Tile:
-    """Pictures below each other: (description, data URI) each, then a diagram and a few lines."""
+class BrowserData:
+    """Cases that the page's script draws in its case browser, as JSON."""
 
-    title: str
-    pictures: Sequence[tuple[str, str]]
-    method: str = ""
-    diagram: Markup | None = None
-    lines: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """Tiles side by side; `legend` has (name, color) of the classes shown."""
-
-    title: str
-    subtitle: str
-    tiles: Sequence[Tile]
-    legend: Sequence[tuple[str, str]] = ()
-    dataset: str = ""
+    cases: Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,7 @@ class Group:
     live: str = ""
 
 
-Block = Text | Bullets | Table | Figure | DataFile | Tiles | Group
+Block = Text | Bullets | Table | Figure | DataFile | BrowserData | Group
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
@@ -22,6 +23,8 @@ from segcal.study import Dataset, Study
 
 # With more networks the page compares them and describes none.
 MOST_NETWORKS = 3
+# How many worst cases are listed by DSC, and by ECE.
+WORST = 5
 
 
 class Context:
@@ -123,6 +126,19 @@ class Context:
         """The methods of a dataset if there are few: each is then described in sentences."""
         methods = self.methods_of(dataset.name)
         return methods if len(methods) <= MOST_NETWORKS else []
+
+    def case_values(self, dataset: str, method: str, keys: Sequence[str]) -> pd.DataFrame:
+        """Metrics of the cases of a method; a metric that was not measured is NaN."""
+        none = pd.Series(dtype=float)
+        return pd.DataFrame(
+            {key: self.aggregates.cases(dataset, key).get(method, none) for key in keys}
+        )
+
+    def worst_cases(self, dataset: str, method: str) -> list[str]:
+        """The cases of a method with the lowest DSC, then those with the largest ECE."""
+        values = self.case_values(dataset, method, ("dsc", "ece"))
+        chosen = [*values["dsc"].nsmallest(WORST).index, *values["ece"].nlargest(WORST).index]
+        return [str(case) for case in dict.fromkeys(chosen)]
 
     @cached_property
     def published(self) -> PublishedNumbers | None:

@@ -16,9 +16,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from segcal import __version__
-from segcal.report.blocks import Section
+from segcal.report.blocks import BrowserData, Section
 from segcal.report.context import MOST_NETWORKS, Context
 from segcal.report.curves import FEW_VOXELS, Floats
+from segcal.report.pictures import class_color
+from segcal.report.plots.style import DOUBT_COLOR, ERROR_COLORS
 from segcal.report.text import count
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -28,11 +30,18 @@ MOST_NUMBERS = 300_000
 
 def render(context: Context, sections: Sequence[Section], figures: Mapping[str, Markup]) -> str:
     """The page as one text; `figures` has the SVG element of each figure by name."""
+    cases = [
+        case
+        for section in sections for block in section.walk() if isinstance(block, BrowserData)
+        for case in block.cases
+    ]  # fmt: skip
+    pictured = {(case["dataset"], case["name"]) for case in cases}
+    data = {**page_data(context), "browser": cases}
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return fill_template(
         "report.html", ["report.css"], context=context, sections=sections, figures=figures,
-        facts=_facts(context), data=script_json(page_data(context)), js=Markup(script),
+        pictured=pictured, facts=_facts(context), data=script_json(data), js=Markup(script),
         script_hash=f"sha256-{digest}",
     )  # fmt: skip
 
@@ -84,6 +93,7 @@ def page_data(context: Context) -> dict[str, Any]:
         "few": FEW_VOXELS,
         "networks": MOST_NETWORKS,
         "thinned": thinned,
+        "colors": {"doubt": DOUBT_COLOR, **ERROR_COLORS},
         "datasets": [_dataset(context, name, single, step) for name in study.datasets],
     }  # fmt: skip
 
@@ -93,6 +103,9 @@ def _dataset(context: Context, name: str, single: list[str], step: int) -> dict[
     out: dict[str, Any] = {
         "name": name,
         "title": study.datasets[name].title,
+        "classes": [
+            [label, class_color(k)] for k, label in enumerate(study.datasets[name].labels) if k
+        ],
         "cases": [str(case) for case in dsc.index],
         "dsc": {m: _rounded(dsc[m].to_numpy()) for m in dsc.columns},
         "ece": {},

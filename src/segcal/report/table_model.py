@@ -98,7 +98,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row; `rule` draws a line above it, `undefined` counts undefined values of all its cells."""
+    """A row; `rule` draws a line above it, `undefined` counts undefined values of all its cells.
+
+    With `case`, the name of a case, the title is a link to its pictures, if the page has some.
+    """
 
     method: str
     title: str
@@ -106,6 +109,7 @@ class Row:
     rule: bool = False
     note: str = ""
     undefined: int = 0
+    case: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ class Table:
         region: where its calibration was measured.
         head: heading of the first column.
         compact: the page shows no standard deviations.
+        dataset: of the cases that rows name.
     """
 
     name: str
@@ -129,6 +134,7 @@ class Table:
     head: str = "Method"
     compact: bool = False
     saved: bool = True
+    dataset: str = ""
 
     @property
     def groups(self) -> list[tuple[str, str, int]]:

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
+from PIL import Image
 
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
@@ -12,6 +14,7 @@ from segcal.report.blocks import DataFile, Figure, Section
 from segcal.report.context import Context
 from segcal.report.formats import FORMATS
 from segcal.report.page import render
+from segcal.report.pictures import data_uri
 from segcal.report.plots.style import figure_style, inline_svg, save_figure
 from segcal.report.sections import SECTIONS
 from segcal.report.table_model import Table
@@ -19,6 +22,7 @@ from segcal.report.text import safe_name
 from segcal.study import Study, read_study, write_frame
 
 INDEX = "index.html"
+_WIDTH = 1280  # most pixels of a picture on the page
 
 
 def write_report(
@@ -88,7 +92,12 @@ def _save(context: Context, sections: Sequence[Section], folder: Path) -> None:
         if isinstance(block, Figure):
             name = safe_name(block.name)
             svg = save_figure(block.figure, figures / name)
-            if block.on_page:
+            if block.pixels:
+                picture = Image.open(figures / f"{name}.png")
+                picture.thumbnail((_WIDTH, 10 * _WIDTH))
+                source = data_uri(np.asarray(picture))
+                drawn[block.name] = Markup('<img alt="{}" src="{}">').format(block.alt, source)
+            else:
                 drawn[block.name] = inline_svg(svg, name, block.alt)
         elif isinstance(block, DataFile):
             write_frame(tables / f"{safe_name(block.name)}.csv", block.frame)

@@ -1,11 +1,12 @@
 """`cases.csv`, the long table: one line per value of a case, with the columns of `Row`.
 
 Evaluations, audits and studies write it; `segcal rank` and `segcal report` read it. A compressed
-table, `cases.csv.gz`, is read in the same way.
+table, `cases.csv.xz`, is read in the same way.
 """
 
 import csv
 import io
+import lzma
 import zlib
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -55,7 +56,7 @@ def read_cases_table(
     and a missing value. Pass `observed=True` to `groupby`. Infinite values become NaN.
 
     Args:
-        path: a CSV file, or a compressed one (.csv.gz).
+        path: a CSV file, or a compressed one (.csv.xz, .csv.gz).
         required: columns that must be present; `segcal.stats.REQUIRED_COLUMNS` for tables from
             other tools.
         limit: read only the first `limit` bytes; by default the whole file.
@@ -83,7 +84,7 @@ def read_cases_table(
         raise PathError(path, f"cannot be read ({error.strerror or error})") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise PathError(path, f"is not a CSV table ({error})") from error
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise PathError(path, f"is damaged ({error})", "copy it again") from error
     try:
         table["value"] = check_cells(table, path, required)
@@ -149,7 +150,7 @@ def _check_complete(path: Path, limit: int | None) -> None:
     size = path.stat().st_size
     if limit is not None and size < limit:
         raise PathError(path, f"has {size} of {limit} bytes", "copy or write it again")
-    if path.suffix == ".gz" or size == 0:
+    if path.suffix in (".gz", ".xz") or size == 0:
         return
     with path.open("rb") as stream:
         stream.seek((size if limit is None else limit) - 1)

@@ -3,7 +3,9 @@
 bins.npz holds `cases`, `regions`, `labels` and the state of `CalibrationBins` stacked over (case,
 region); keys that begin with "truth_" are bins against known true probabilities, and keys that
 begin with "level_" the state of `ConfidenceLevels` stacked over cases. slices.npz holds
-`cases` and, for case number i, `image_i`, `truth_i`, `labels_i`, `confidence_i` and `spacing_i`.
+`cases` and, for case number i, `image_i`, `truth_i`, `labels_i` and `confidence_i` (slices, height,
+width), `spacing_i` of a pixel, the numbers of the slices `slices_i`, and `outside_i`, the share of
+the predicted foreground that they do not show. Older files hold one whole slice (height, width).
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
         remedy = "give a folder that `segcal benchmark`, `segcal demo` or `segcal audit` wrote"
         raise PathError(folder, f"is not a study: it has no {STUDY}", remedy)
     info = read_study_file(path)
-    packed = folder / f"{CASES}.gz"  # published studies
+    packed = folder / f"{CASES}.xz"  # published studies
     table = _read_table(packed if packed.is_file() else folder / CASES, info.table_bytes)
     _check_runs(info, table, folder)
     measured = set(table.loc[table["metric"] == "ece", "region"])

@@ -7,20 +7,20 @@ from matplotlib.transforms import Affine2D
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
 from segcal.report.curves import Curve
-from segcal.report.pictures import Bytes, CasePicture
+from segcal.report.pictures import Bytes, CaseSlices
 from segcal.report.plots.reliability import draw_diagram
 from segcal.report.plots.style import INK, MUTED, new_figure
 from segcal.report.text import fold, shorten
 
 # Pixels: between tiles, above them for names of two lines, and above all for the title.
-_GAP, _HEAD, _TITLE = 8, 31, 26
+_GAP, _HEAD, _TITLE = 8, 31, 40
 # Methods side by side; more would be too small on a page.
 _ACROSS = 9
 
 
-def draw_panel(context: Context, picture: CasePicture) -> Figure:
+def draw_panel(context: Context, picture: CaseSlices) -> Figure:
     """All tiles are in one set of axes, in pixels, and one image: many axes would take seconds."""
-    high, wide = picture.image.shape[:2]
+    wide, high = picture.size
     side = max(wide, 120)
     across = min(_ACROSS, len(picture.methods))
     blocks = -(-len(picture.methods) // across)
@@ -32,13 +32,13 @@ def draw_panel(context: Context, picture: CasePicture) -> Figure:
     axes = figure.add_axes((0.0, 0.0, 1.0, height / (height + _TITLE)))
     canvas = np.full((height, width, 3), 255, np.uint8)
     if picture.has_image:
-        _paste(canvas, picture.image, lefts[0], tiles[0])
-    _paste(canvas, picture.truth, lefts[0], tiles[1 if picture.has_image else 0])
+        _paste(canvas, np.repeat(picture.gray()[..., None], 3, 2), lefts[0], tiles[0])
+    _paste(canvas, picture.mask(picture.truth), lefts[0], tiles[1 if picture.has_image else 0])
     _name(axes, lefts[0], 0, "image, truth" if picture.has_image else "truth", INK)
     for index, shown in enumerate(picture.methods):
         x, top = lefts[1 + index % across], index // across * block
-        _paste(canvas, shown.mask, x, top + tiles[0])
-        _paste(canvas, shown.confidence, x, top + tiles[1])
+        _paste(canvas, picture.mask(shown.labels), x, top + tiles[0])
+        _paste(canvas, picture.doubt(shown.confidence), x, top + tiles[1])
         color = context.colors[shown.method]
         _name(axes, x, top, fold(context.title(shown.method)), color)
         axes.text(x + 4, top + tiles[1] - _GAP - 5, f"DSC {shown.dsc:.3f}", fontsize=7, color="w")
@@ -49,16 +49,16 @@ def draw_panel(context: Context, picture: CasePicture) -> Figure:
     axes.set_axis_off()
     title = context.study.datasets[picture.dataset].title
     figure.text(
-        0, 0.99,
-        f"{title}: {picture.role} case, {shorten(picture.case, 40)} (mean DSC {picture.dsc:.3f}; "
-        f"reliability in region {context.region})",
+        0, 0.995, f"{shorten(title, 16)}: {picture.role} case, {shorten(picture.case, 20)}",
         va="top", fontweight="bold", fontsize=9,
     )  # fmt: skip
+    about = f"mean DSC {picture.dsc:.3f}; reliability in region {context.region}"
+    figure.text(0, 0.995 - 19 / (height + _TITLE), about, va="top", fontsize=7, color=MUTED)
     alt = (
         f"{picture.role} case {picture.case} of {title}: image, truth, and for each method the "
         "mask with the outline of the truth, the confidence map and the reliability diagram"
     )
-    return Figure(f"panel_{picture.dataset}_{picture.role}", figure, alt, on_page=False)
+    return Figure(f"panel_{picture.dataset}_{picture.role}", figure, alt, pixels=True)
 
 
 def _paste(canvas: Bytes, picture: Bytes, x: int, y: int) -> None:

@@ -1,10 +1,9 @@
 """The reliability diagram: accuracy against confidence, with interval, counts and single cases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
@@ -16,11 +15,8 @@ from segcal.report.plots.style import (
     INK,
     MUTED,
     RULE,
-    inline_svg,
     method_panels,
-    new_figure,
     panel_grid,
-    to_svg,
 )
 from segcal.report.text import shorten, signed
 from segcal.study import Dataset
@@ -120,7 +116,8 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
     if not found:
         return None
     title = context.title(method)
-    figure, panels = panel_grid(len(found), 4, (2.75, 2.85), (0.4, 0.4))
+    size = (2.75, 2.85) if len(found) > 3 else (3.6, 3.7)
+    figure, panels = panel_grid(len(found), 4, size, (0.4, 0.4))
     for axes, (label, curve) in zip(panels, found.items(), strict=True):
         text = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
         draw_diagram(axes, curve, context.colors[method], text, edges=LEVELS)
@@ -130,24 +127,3 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
     figure.supylabel("accuracy", fontsize=8)
     alt = f"Reliability of {title} on {dataset.title} in the voxels that it calls each organ"
     return Figure(f"organs_{dataset.name}_{method}", figure, alt)
-
-
-def small_diagrams(curves: Mapping[str, tuple[Curve, str]]) -> dict[str, Markup]:
-    """Diagrams of single cases as small elements of the page: name -> (curve, color).
-
-    All are drawn in the same axes, one after the other: new axes would take most of the time.
-    """
-    figure = new_figure(1.5, 1.5, layout=None)
-    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-    axes.set_axis_off()
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    out = {}
-    for name, (curve, color) in curves.items():
-        axes.plot([0, 0, 1], [1, 0, 0], color=MUTED, lw=0.8)
-        draw_diagram(axes, curve, color, "")
-        out[name] = inline_svg(
-            to_svg(figure), name, f"Reliability, ECE {curve.ece:.3f}", least_width=0
-        )
-        for artist in (*axes.lines, *axes.patches, *axes.collections, *axes.texts):
-            artist.remove()
-    return out

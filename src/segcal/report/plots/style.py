@@ -30,6 +30,9 @@ CLASS_COLORS = (
     "#ffe14d", "#4dd8ff", "#ff66c4", "#7dff6b", "#ff7a4d", "#b388ff", "#2affd5", "#ffb3a7",
     "#c6d94a", "#7aa2ff", "#ff4d6a", "#d9a36a", "#a7ffcf", "#e0b3ff",
 )  # fmt: skip
+# Over the image: where the confidence is low; and errors: missed, extra, another class.
+DOUBT_COLOR = "#ff9500"
+ERROR_COLORS = {"missed": "#ff2d2d", "extra": "#2f7bff", "other class": "#d14dff"}
 
 INK, MUTED, RULE, WHITE = "#1b1f24", "#667078", "#d5d9de", "#ffffff"
 # In the page these become variables, which differ between the light and the dark theme.

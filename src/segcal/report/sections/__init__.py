@@ -27,6 +27,7 @@ for _name, _build in (
     ("external", "external:build"),
     ("reliability", "reliability:build"),
     ("cases", "cases:build"),
+    ("pictures", "pictures:build"),
     ("ablation", "groups:build_ablation"),
     ("priors", "groups:build_priors"),
     ("posthoc", "groups:build_posthoc"),
@@ -36,7 +37,6 @@ for _name, _build in (
     ("training", "training:build"),
     ("truth", "truth:build"),
     ("readers", "readers:build"),
-    ("pictures", "pictures:build"),
     ("run", "run:build"),
 ):
     SECTIONS.register(_name, f"segcal.report.sections.{_build}")

@@ -4,14 +4,11 @@ import pandas as pd
 
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Block, Figure, Group, Section, Text
-from segcal.report.context import Context
+from segcal.report.context import WORST, Context
 from segcal.report.plots.style import method_panels
 from segcal.report.table_model import Cell, Column, Row, Table, metric_column
 from segcal.report.text import signed
 from segcal.study import Dataset
-
-# How many cases are listed by each criterion.
-_WORST = 5
 
 
 def build(context: Context) -> Section | None:
@@ -66,35 +63,33 @@ def worst_cases(context: Context, dataset: Dataset) -> Table | None:
     )
     rows = []
     for method in context.few_networks(dataset):
-        columns_of = {
-            key: context.aggregates.cases(dataset.name, key).get(method)
-            for key in ("dsc", "ece", "signed_gap")
-        }
-        values = pd.DataFrame(columns_of, dtype=float)
-        chosen = [*values["dsc"].nsmallest(_WORST).index, *values["ece"].nlargest(_WORST).index]
+        values = context.case_values(dataset.name, method, ("dsc", "ece", "signed_gap"))
         organs = context.aggregates.structures(dataset.name, method, "dsc")
         predicted, true = (
             context.aggregates.structures(dataset.name, method, f"{kind}_volume_ml")
             for kind in ("predicted", "true")
         )
         several = len(context.methods_of(dataset.name)) > 1
-        for case in dict.fromkeys(chosen):
-            numbers = values.loc[case]
+        for case in context.worst_cases(dataset.name, method):
+            numbers = values.loc[[case]].iloc[0]
             title = f"{context.title(method)}, {case}" if several else str(case)
             rows.append(Row(method, title, (
                 Cell(Number(float(numbers["dsc"]))), Cell(text=_lowest(organs, case)),
                 Cell(Number(float(numbers["ece"]))),
                 Cell(Number(float(numbers["signed_gap"])), signed=True),
                 Cell(text=_largest_error(predicted, true, case)),
-            )))  # fmt: skip
+            ), case=case))  # fmt: skip
     if not rows:
         return None
     caption = (
-        f"The {_WORST} cases with the lowest DSC, then the {_WORST} with the largest ECE. ECE in "
+        f"The {WORST} cases with the lowest DSC, then the {WORST} with the largest ECE. ECE in "
         f"region “{context.region}”. Volume error: predicted mask minus truth."
     )
     title = f"Worst cases: {dataset.title}"
-    return Table(f"worst_{dataset.name}", title, columns, tuple(rows), caption, head="Case")
+    return Table(
+        f"worst_{dataset.name}", title, columns, tuple(rows), caption, head="Case",
+        dataset=dataset.name,
+    )  # fmt: skip
 
 
 def _lowest(organs: pd.DataFrame, case: str) -> str:

@@ -52,17 +52,18 @@
   }
 
   // Reliability diagrams.
-  function curveOf(dataset, method) {
+  function curveOf(dataset, method, region) {
     const [where, index] = state.spot.split(":");
     if (state.spot === "") {
-      const curve = decode(dataset.pooled[state.region]?.[method.name]);
-      if (curve) curve.singles = singlesOf(dataset, method);
+      const curve = decode(dataset.pooled[region]?.[method.name]);
+      if (curve) curve.singles = singlesOf(dataset, method, region);
       return curve;
     }
-    if (data.datasets[where] !== dataset) return null;
-    const flat = dataset.single[state.region]?.[method.name]?.[index];
-    if (!flat) return null;
-    return { bins: dataset.pooled[state.region][method.name].n.length, points: unpack(flat) };
+    return data.datasets[where] === dataset ? curveOfCase(dataset, method, region, index) : null;
+  }
+  function curveOfCase(dataset, method, region, index) {
+    const flat = dataset.single[region]?.[method.name]?.[index];
+    return flat ? { bins: dataset.pooled[region][method.name].n.length, points: unpack(flat) } : null;
   }
   function unpack(flat) {
     const points = [];
@@ -72,8 +73,8 @@
     return points;
   }
   // Single cases behind a pooled curve: at most 40, evenly selected.
-  function singlesOf(dataset, method) {
-    const found = (dataset.single[state.region]?.[method.name] ?? []).filter((flat) => flat);
+  function singlesOf(dataset, method, region) {
+    const found = (dataset.single[region]?.[method.name] ?? []).filter((flat) => flat);
     const step = Math.ceil(found.length / 40);
     return found.filter((_, i) => i % step === 0).map((flat) => unpack(flat).filter((p) => p.n >= data.few)).filter((line) => line.length > 1);
   }
@@ -122,7 +123,7 @@
     }
     make("text", { x: x(0.5), y: y(0) + 25, class: "tick", "text-anchor": "middle" }, svg, "confidence");
     make("text", { x: 9, y: y(0.5), class: "tick", "text-anchor": "middle", transform: `rotate(-90 9 ${y(0.5)})` }, svg, "accuracy");
-    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `${state.spot === "" ? "pooled ECE" : "ECE"} ${ece.toFixed(3)}`);
+    make("text", { x: left + 5, y: top + 10, class: "label" }, svg, `${curve.singles ? "pooled ECE" : "ECE"} ${ece.toFixed(3)}`);
     make("text", { x: left + 5, y: top + 23, class: "label" }, svg, `gap ${signed(gap)}`);
   }
 
@@ -140,10 +141,14 @@
     root.replaceChildren();
     root.hidden = false;
     for (const dataset of shownSets()) {
-      const found = picked().map((m) => [m, curveOf(dataset, m)]).filter(([, curve]) => curve && curve.points.length);
+      // A single network has room for all regions.
+      const alone = picked().length === 1 && data.datasets.length === 1;
+      const regions = alone ? [state.region, ...data.regions.filter((region) => region !== state.region)] : [state.region];
+      const wanted = regions.flatMap((region) => picked().map((m) => [alone ? { ...m, title: `region ${region}` } : m, curveOf(dataset, m, region)]));
+      const found = wanted.filter(([, curve]) => curve && curve.points.length);
       if (!found.length) continue;
-      element("h3", "", root, `${dataset.title}, region ${state.region}, ${caseName()}`);
-      const few = found.length <= data.networks;
+      element("h3", "", root, `${dataset.title}, ${alone ? "" : `region ${state.region}, `}${caseName()}`);
+      const few = picked().length <= data.networks;
       const row = element("div", few ? "row few" : "row", root);
       for (const [method, curve] of found) diagram(row, curve, method, few ? 310 : 150);
     }
@@ -187,7 +192,7 @@
     if (!points.length) return;
     const holder = element("div", "plot wide", parent);
     element("p", "name", holder, `${dataset.title}, region ${state.region}`);
-    const width = Math.max(320, Math.min(640, holder.clientWidth || 560)), height = Math.round(width * 0.6), left = 46, bottom = 36, top = 8, right = 10;
+    const width = Math.max(320, holder.clientWidth || 560), height = Math.round(Math.min(width * 0.6, 400)), left = 46, bottom = 36, top = 8, right = 10;
     const h = nice(Math.min(...points.map((p) => p.dsc)), Math.max(...points.map((p) => p.dsc)));
     const v = nice(0, Math.max(...points.map((p) => p.ece)));
     const x = (value) => left + ((width - left - right) * (value - h.from)) / (h.to - h.from);
@@ -209,7 +214,17 @@
       const mark = make("path", { d: SHAPES[p.method.marker](chosen(p) ? 5.5 : 3.4), transform: `translate(${x(p.dsc)} ${y(p.ece)})`, fill: p.method.color,
         opacity: dim && !chosen(p) ? 0.25 : 0.85, class: "point", stroke: chosen(p) ? "var(--ink)" : "none" }, svg);
       make("title", {}, mark, `${p.method.title}\n${p.name}\nDSC ${p.dsc.toFixed(3)}, ECE ${p.ece.toFixed(3)}`);
-      mark.addEventListener("click", () => { byId("pick-case").value = chosen(p) ? "" : `${at}:${p.i}`; state.spot = byId("pick-case").value; draw(); });
+      const open = () => {
+        byId("pick-case").value = chosen(p) ? "" : `${at}:${p.i}`;
+        state.spot = byId("pick-case").value;
+        draw();
+        if (state.spot) openCase(dataset.name, p.name);
+      };
+      mark.addEventListener("click", open);
+      if (points.length <= 400 && browsed(dataset.name, p.name)) {
+        for (const [key, value] of Object.entries({ tabindex: 0, role: "button", "aria-label": `${p.method.title}, ${p.name}: open in the case browser` })) mark.setAttribute(key, value);
+        mark.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); open(); } });
+      }
     }
   }
   function drawScatter() {
@@ -226,7 +241,166 @@
     }
     const row = element("div", "row pairs", root);
     for (const dataset of shownSets()) scatter(row, dataset);
-    element("p", "status", root, row.childNodes.length ? "Click a point to show the reliability of that case above; click again to show all cases." : "Nothing to show for this selection.");
+    element("p", "status hint", root, row.childNodes.length ? "Click a point to show the reliability of that case above, and its slices below if it is in the case browser; click again to show all cases." : "Nothing to show for this selection.");
+  }
+
+  // The case browser: outlines, confidence and errors, drawn from the layers of each case.
+  const VIEWS = ["outlines", "confidence", "errors"];
+  const view = { shot: null, at: 0, layers: new Set(data.methods.length <= data.networks ? VIEWS : VIEWS.slice(0, 1)) };
+  const browsed = (dataset, name) => data.browser.find((shot) => shot.dataset === dataset && shot.name === name);
+  const offered = () => data.browser.filter((shot) => !state.dataset || shot.dataset === state.dataset);
+  const rgb = (color) => [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+
+  async function inflate(text) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Uint8Array(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).arrayBuffer());
+  }
+  async function load(shot) {
+    const truth = await inflate(shot.truth), image = new Image(), methods = {};
+    for (const [name, found] of Object.entries(shot.methods)) methods[name] = await inflate(found.layers);
+    if (shot.image) { image.src = `data:image/jpeg;base64,${shot.image}`; await image.decode(); }
+    return { truth, methods, image: shot.image ? image : null };
+  }
+  // The borders of each label, as label -> path.
+  function outlines(values, [high, wide], sx, sy) {
+    const paths = new Map();
+    for (let y = 0; y < high; y++) for (let x = 0; x < wide; x++) {
+      const i = y * wide + x, label = values[i];
+      if (!label) continue;
+      if (!paths.has(label)) paths.set(label, new Path2D());
+      const path = paths.get(label), line = (a, b, c, d) => { path.moveTo(a * sx, b * sy); path.lineTo(c * sx, d * sy); };
+      if (y > 0 && values[i - wide] !== label) line(x, y, x + 1, y);
+      if (y < high - 1 && values[i + wide] !== label) line(x, y + 1, x + 1, y + 1);
+      if (x > 0 && values[i - 1] !== label) line(x, y, x, y + 1);
+      if (x < wide - 1 && values[i + 1] !== label) line(x + 1, y, x + 1, y + 1);
+    }
+    return paths;
+  }
+  // [red, green, blue, opacity] of a voxel, or null. Errors are the more opaque, the more confident they are.
+  function tint(kind, truth, label, doubt) {
+    if (kind === "confidence") return doubt > 0 ? [...rgb(data.colors.doubt), 255 * doubt] : null;
+    if (kind === "outlines" || truth === label) return null;
+    const error = !label ? "missed" : !truth ? "extra" : "other class";
+    return [...rgb(data.colors[error]), 90 + 150 * (1 - doubt)];
+  }
+  function paint(canvas, kind, shot, layers, found) {
+    const [high, wide] = shot.pixels, area = high * wide, from = view.at * area, ctx = canvas.getContext("2d");
+    const truth = layers.truth.subarray(from, from + area), labels = found.subarray(from, from + area);
+    const levels = found.subarray(from + shot.count * area, from + shot.count * area + area);
+    ctx.clearRect(0, 0, canvas.width, canvas.height);
+    if (layers.image) ctx.drawImage(layers.image, 0, view.at * high, wide, high, 0, 0, canvas.width, canvas.height);
+    const cover = Object.assign(document.createElement("canvas"), { width: wide, height: high });
+    const pixels = new ImageData(wide, high), least = 1 / Math.max(shot.classes, 2);
+    for (let i = 0; i < area; i++) {
+      const doubt = Math.min(1, (1 - levels[i] / 63) / (1 - least)), color = tint(kind, truth[i], labels[i], doubt);
+      if (color) pixels.data.set(color, 4 * i);
+    }
+    cover.getContext("2d").putImageData(pixels, 0, 0);
+    ctx.imageSmoothingEnabled = false;
+    ctx.drawImage(cover, 0, 0, canvas.width, canvas.height);
+    const sx = canvas.width / wide, sy = canvas.height / high, thick = Math.max(canvas.width, canvas.height) / 200;
+    ctx.lineWidth = kind === "outlines" ? 1.8 * thick : 0.8 * thick;
+    ctx.strokeStyle = "#fff";
+    for (const path of outlines(truth, shot.pixels, sx, sy).values()) ctx.stroke(path);
+    if (kind !== "outlines") return;
+    const classes = data.datasets.find((d) => d.name === shot.dataset).classes;
+    ctx.lineWidth = thick;
+    for (const [label, path] of outlines(labels, shot.pixels, sx, sy)) { ctx.strokeStyle = classes[label - 1]?.[1] ?? "#ffe14d"; ctx.stroke(path); }
+  }
+  const place = (shot) => (shot.slices.length ? `slice ${shot.slices[view.at]} of the scan, ` : "slice ") + `${view.at + 1} of ${shot.count} stored`;
+
+  async function drawBrowser() {
+    const root = byId("live-browser"), shot = view.shot;
+    if (!root || !shot) return;
+    const layers = await (shot.loaded ??= load(shot));
+    if (view.shot !== shot) return; // another case was selected meanwhile
+    byId("browse-case").value = String(data.browser.indexOf(shot));
+    const slider = byId("browse-slice"), dataset = data.datasets.find((d) => d.name === shot.dataset);
+    slider.max = shot.count - 1;
+    slider.disabled = shot.count === 1;
+    slider.value = view.at;
+    slider.setAttribute("aria-valuetext", place(shot));
+    byId("browse-status").textContent = `${dataset.title}, ${shot.name}${shot.role ? ` (${shot.role} case)` : ""}: mean DSC ${shot.dsc.toFixed(3)}, ${place(shot)}`;
+    const key = byId("browse-key"), stage = byId("browse-stage"), kinds = VIEWS.filter((kind) => view.layers.has(kind));
+    key.replaceChildren();
+    const entry = (name, color) => { const item = element("span", "", key); element("i", "swatch", item).style.background = color; item.append(name); };
+    if (kinds.includes("outlines")) { entry("reference outline", "#fff"); dataset.classes.forEach(([name, color]) => entry(`${name}, predicted`, color)); }
+    if (kinds.includes("confidence")) entry("low confidence", data.colors.doubt);
+    if (kinds.includes("errors")) for (const name of ["missed", "extra", "other class"]) entry(name, data.colors[name]);
+    stage.replaceChildren();
+    const methods = picked().filter((method) => method.name in layers.methods);
+    stage.classList.toggle("few", methods.length <= data.networks);
+    for (const method of methods) {
+      const facts = shot.methods[method.name], subject = element("div", "subject", stage), line = element("p", "", subject);
+      element("i", "swatch", line).style.background = method.color;
+      line.append(method.title, [["DSC", facts.dsc], ["ECE", facts.ece]].map(([name, v]) => ` · ${name} ${v === null ? "–" : v.toFixed(3)}`).join(""));
+      if (facts.outside >= 0.01) line.append(` · ${Math.round(100 * facts.outside)} % of the predicted foreground lies outside the slices`);
+      const shots = element("div", "shots", subject), scale = (methods.length <= data.networks ? 832 : 400) / Math.max(...shot.size);
+      for (const kind of kinds) {
+        const cell = element("div", "", shots);
+        element("small", "", cell, kind);
+        const canvas = element("canvas", "", cell);
+        [canvas.width, canvas.height] = shot.size.map((length) => Math.round(scale * length));
+        canvas.setAttribute("role", "img");
+        canvas.setAttribute("aria-label", `${kind} of ${method.title}, ${shot.name}, ${place(shot)}`);
+        paint(canvas, kind, shot, layers, layers.methods[method.name]);
+      }
+      const curve = curveOfCase(dataset, method, state.region, dataset.cases.indexOf(shot.name));
+      if (curve && methods.length <= data.networks) diagram(element("div", "", shots), curve, { ...method, title: `reliability of the case, region ${state.region}` }, 270);
+    }
+  }
+  function show(shot, at = shot.start) {
+    view.shot = shot;
+    view.at = Math.max(0, Math.min(shot.count - 1, at));
+    return drawBrowser();
+  }
+  function openCase(dataset, name) {
+    const shot = browsed(dataset, name);
+    if (!shot || !view.shot) return;
+    show(shot);
+    byId("pictures").scrollIntoView();
+    byId("browse-stage").focus({ preventScroll: true });
+  }
+  function fillBrowser() {
+    const select = byId("browse-case"), several = data.datasets.length > 1;
+    if (!select) return;
+    const named = (shot) => `${several ? `${data.datasets.find((d) => d.name === shot.dataset).title}: ` : ""}${shot.name}, DSC ${shot.dsc.toFixed(3)}${shot.role ? `, ${shot.role}` : ""}`;
+    select.replaceChildren(...offered().map((shot) => new Option(named(shot), data.browser.indexOf(shot))));
+    if (!offered().includes(view.shot)) view.shot = offered()[0] ?? null;
+    if (view.shot) show(view.shot);
+    else byId("browse-stage").replaceChildren();
+  }
+  function makeBrowser() {
+    const root = byId("live-browser");
+    if (!root || !data.browser.length || !("DecompressionStream" in window)) return;
+    root.hidden = false;
+    const bar = element("div", "browse", root), labeled = (text) => element("label", "", bar, text);
+    const select = element("select", "", labeled("Case"));
+    const slider = Object.assign(element("input", "", labeled("Slice")), { type: "range", min: 0, step: 1 });
+    [select.id, slider.id] = ["browse-case", "browse-slice"];
+    for (const kind of VIEWS) {
+      const label = labeled(""), box = Object.assign(element("input", "", label), { type: "checkbox", name: "view", value: kind, checked: view.layers.has(kind) });
+      label.append(kind);
+      box.addEventListener("change", () => { view.layers[box.checked ? "add" : "delete"](kind); drawBrowser(); });
+    }
+    const status = element("p", "status", root), key = element("p", "legend", root), stage = element("div", "stage", root);
+    [status.id, key.id, stage.id, stage.tabIndex] = ["browse-status", "browse-key", "browse-stage", 0];
+    status.setAttribute("aria-live", "polite");
+    stage.setAttribute("role", "group");
+    stage.setAttribute("aria-label", "Slices: the left and right arrow keys change the slice, up and down the case");
+    element("p", "status hint", root, "Arrow keys on the slices: left and right change the slice, up and down the case.");
+    select.addEventListener("change", () => show(data.browser[select.value]));
+    slider.addEventListener("input", () => show(view.shot, Number(slider.value)));
+    for (const node of [slider, stage]) node.addEventListener("keydown", (event) => {
+      const [turn, other] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];
+      if (!turn && !other) return;
+      event.preventDefault();
+      const list = offered(), next = list[list.indexOf(view.shot) + other];
+      if (turn) show(view.shot, view.at + turn);
+      else if (next) show(next);
+    });
+    for (const link of all("a[data-case]")) link.addEventListener("click", (event) => { event.preventDefault(); openCase(link.dataset.in, link.dataset.case); });
+    view.shot = data.browser[0];
   }
 
   // The selection in the bar.
@@ -254,12 +428,14 @@
     filter();
     drawReliability();
     drawScatter();
+    drawBrowser();
+    for (const node of all(".scroll")) node.classList.toggle("more", node.scrollWidth > node.clientWidth + 2);
   }
   const controls = byId("controls");
   if (controls) {
     controls.hidden = false;
     controls.addEventListener("submit", (event) => event.preventDefault());
-    byId("pick-dataset").addEventListener("change", (event) => { state.dataset = event.target.value; fillCases(); draw(); });
+    byId("pick-dataset").addEventListener("change", (event) => { state.dataset = event.target.value; fillCases(); draw(); fillBrowser(); });
     byId("pick-region")?.addEventListener("change", (event) => { state.region = event.target.value; draw(); });
     byId("pick-case").addEventListener("change", (event) => { state.spot = event.target.value; draw(); });
     const boxes = all("input[name=method]", controls);
@@ -267,12 +443,14 @@
     for (const box of boxes) box.addEventListener("change", read);
     byId("pick-all").addEventListener("click", () => { boxes.forEach((box) => { box.checked = true; }); read(); });
     byId("pick-none").addEventListener("click", () => { boxes.forEach((box) => { box.checked = false; }); read(); });
+    makeBrowser();
     fillCases();
+    fillBrowser();
     draw();
     let wide = window.innerWidth, timer = 0;
     window.addEventListener("resize", () => {
       clearTimeout(timer);
-      timer = setTimeout(() => { if (window.innerWidth !== wide) { wide = window.innerWidth; drawScatter(); } }, 150);
+      timer = setTimeout(() => { if (window.innerWidth !== wide) { wide = window.innerWidth; draw(); } }, 150);
     });
   }
 })();

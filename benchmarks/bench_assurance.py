@@ -1,0 +1,273 @@
+"""`segcal assure` beside simpler ways, cross-validated over patients, on saved predictions.
+
+python benchmarks/bench_assurance.py --labels DIR --patient '(patient\\d+)' NAME=PROBS …
+                                     [--members PROBS …] [--folds 5] [--out assurance_cpu.json]
+
+For each fold of patients everything is fitted on the other folds: the temperature, the intervals,
+the correlation ρ. Compared are, of the held-out scans:
+volumes: the interval that `fit` chooses, all kinds that it chooses from, and conformalized quantile
+  regression of the volume on expected volume, argmax volume and doubt (scikit-learn);
+Dice of a scan: expected Dice and mean confidence, and with `--members` (the same scans predicted by
+  other networks) their mean pairwise Dice, as predictors of the true Dice;
+masks: argmax, {p ≥ t} with the largest expected Dice, and RankSEG's mask (if installed): their Dice
+  where the structure exists, and how often they are empty where it does not.
+Writes results/OUT and prints Markdown tables.
+"""
+
+import argparse
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from _common import RESULTS, environment, write_results
+from sklearn.linear_model import QuantileRegressor
+
+from segcal.assurance import (
+    conformal_quantile,
+    dice_optimal_threshold,
+    fit_assurance,
+    fit_calibrator,
+    risk_coverage,
+)
+from segcal.assurance.check import measure
+from segcal.assurance.histogram import EDGES
+from segcal.assurance.intervals import METHODS
+from segcal.assurance.summary import CaseSummary, read_labeled, units_of
+from segcal.core.progress import show_progress
+from segcal.predictions import Pair, Pairs, class_names, find_pairs
+from segcal.stats import make_folds, mean_interval
+
+try:
+    import torch
+    from rankseg import rankdice_ba
+except ImportError:
+    rankdice_ba = None
+COVERAGE = 0.9
+KINDS = ("chosen", *METHODS, "quantile regression", "independent", "nested")
+
+
+def features(case: CaseSummary, s: int) -> list[float]:
+    """Expected volume, argmax volume and summed variance of the voxels, in ml."""
+    hist, ml = case.histogram(s), case.voxel_ml
+    doubt = float(hist.count @ (hist.prob * (1 - hist.prob)))
+    return [ml * hist.expected, ml * case.hard_volume(s), ml * doubt]
+
+
+def quantile_regression(
+    fit: list[CaseSummary], units: np.ndarray, held_out: list[CaseSummary], s: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper volumes: fitted on half of the patients, made conformal on the others."""
+    x, y = (
+        np.array([features(c, s) for c in fit]),
+        np.array([c.voxel_ml * c.true_volume(s) for c in fit]),
+    )
+    scale = x.mean(axis=0) + 1e-9
+    part = np.isin(units, np.unique(units)[::2])
+    low, high = (
+        QuantileRegressor(quantile=q, alpha=0.0, solver="highs").fit(x[part] / scale, y[part])
+        for q in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+    )
+    rest = x[~part] / scale
+    scores = np.maximum(low.predict(rest) - y[~part], y[~part] - high.predict(rest))
+    wider = conformal_quantile(scores, COVERAGE, units[~part])
+    new = np.array([features(c, s) for c in held_out]) / scale
+    return np.maximum(low.predict(new) - wider, 0), np.maximum(high.predict(new) + wider, 0)
+
+
+def dice(size: float, hits: float, truth: float) -> float:
+    return 2 * hits / (size + truth) if size + truth else np.nan
+
+
+def mask_rows(
+    case: CaseSummary, s: int, rho: float, pair: Pair, calibrator: Any
+) -> dict[str, float]:
+    """Of several masks of one structure: Dice where it exists; otherwise whether they are empty."""
+    size, hits = case.above(s)
+    truth = case.true_volume(s)
+    found = {"argmax": (case.hard_volume(s), case.overlap[s])}
+    for name, correlation in (("dice-optimal", rho), ("dice-optimal, independent", 0.0)):
+        threshold, _ = dice_optimal_threshold(case.histogram(s), correlation)
+        b = int(np.searchsorted(EDGES, threshold))
+        found[name] = (0, 0) if np.isinf(threshold) else (size[b], hits[b])
+    if rankdice_ba is not None:
+        loaded = pair.load()
+        probs = calibrator.transform(loaded.values.reshape(len(loaded.values), -1), from_probs=True)
+        one = torch.from_numpy(np.ascontiguousarray(probs[s + 1 : s + 2][None], np.float32))
+        mask = rankdice_ba(one).numpy().reshape(-1) > 0
+        found["RankSEG"] = (mask.sum(), (mask & (loaded.target.reshape(-1) == s + 1)).sum())
+    return {
+        key: value
+        for name, (n, overlap) in found.items()
+        for key, value in (
+            (f"mask {name}", dice(n, overlap, truth) if truth else np.nan),
+            (f"empty {name}", np.nan if truth else float(n == 0)),
+        )
+    }
+
+
+def labels_of(pair: Pair) -> np.ndarray:
+    return np.asarray(pair.load().values).argmax(axis=0)
+
+
+def pairwise_dice(pairs: list[Pair], classes: int) -> float:
+    """Mean Dice between the masks of each two networks, over structures that one of them found."""
+    masks = [labels_of(pair) for pair in pairs]
+    found = []
+    for a, b in combinations(masks, 2):
+        for c in range(1, classes):
+            one, other = a == c, b == c
+            found.append(dice(one.sum(), (one & other).sum(), other.sum()))
+    return float(np.nanmean(found)) if not np.isnan(found).all() else np.nan
+
+
+def cross_validate(
+    pairs: Pairs, members: list[Pairs], patient: str, folds: int, names: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of volumes (scan × structure) and of scans, each from the fold that held it out."""
+    units = units_of(pairs, patient)
+    volumes, scans = [], []
+    with show_progress() as progress:
+        for number, part in enumerate(make_folds(pairs.names, folds, patient), start=1):
+            out = set(part)
+            inside = [i for i in range(len(pairs)) if i not in out]
+            fit_part = replace(pairs, pairs=tuple(pairs.pairs[i] for i in inside))
+            calibrator = fit_calibrator(fit_part)
+            assurance = fit_assurance(
+                fit_part, names, calibrator=calibrator, coverage=COVERAGE, patient=patient
+            )
+            fitted = [read_labeled(pair, calibrator) for pair in fit_part]
+            held = [read_labeled(pairs.pairs[i], calibrator) for i in part]
+            _, rows, case_rows = measure(assurance, held, units[part])
+            table = pd.DataFrame(rows)
+            for s, fit in enumerate(assurance.structures):
+                low, high = quantile_regression(fitted, units[inside], held, s)
+                own = table.index[table["structure"] == fit.name]
+                true = table.loc[own, "true_ml"].to_numpy()
+                table.loc[own, "chosen_covered"] = table.loc[own, "covered"]
+                table.loc[own, "chosen_width"] = table.loc[own, "upper"] - table.loc[own, "lower"]
+                table.loc[own, "quantile regression_covered"] = (
+                    (low <= true) & (true <= high)
+                ).astype(float)
+                table.loc[own, "quantile regression_width"] = high - low
+                table.loc[own, "method"] = fit.method
+                for row, case, i in zip(own, held, part, strict=True):
+                    for key, value in mask_rows(
+                        case, s, fit.rho, pairs.pairs[i], calibrator
+                    ).items():
+                        table.loc[row, key] = value
+            volumes.append(table)
+            cases = pd.DataFrame(case_rows)
+            if members:
+                by_name = [{pair.name: pair for pair in one} for one in members]
+                cases["pairwise"] = [
+                    pairwise_dice([one[name] for one in by_name], pairs.num_classes)
+                    for name in cases["case"]
+                ]
+            scans.append(cases)
+            progress("folds", number, folds)
+    volume_table, scan_table = pd.concat(volumes), pd.concat(scans)
+    of = dict(zip(scan_table["case"], scan_table["patient"], strict=True))
+    return volume_table.assign(patient=volume_table["case"].map(of)), scan_table
+
+
+def estimate(values: pd.Series, units: pd.Series) -> list[float]:
+    return [float(v) for v in mean_interval(values.to_numpy(float), units.to_numpy(str))]
+
+
+def summarize_network(volumes: pd.DataFrame, scans: pd.DataFrame) -> dict[str, Any]:
+    """Means with 95 % intervals over patients."""
+    out: dict[str, Any] = {
+        "scans": len(scans),
+        "patients": int(scans["patient"].nunique()),
+        "structures": {},
+    }
+    for name, table in volumes.groupby("structure", sort=False):
+        units = table["patient"]
+        thirds = np.array_split(np.argsort(table["difficulty"].to_numpy(), kind="stable"), 3)
+        out["structures"][name] = {
+            "intervals": {
+                kind: {
+                    "coverage": estimate(table[f"{kind}_covered"], units),
+                    "width_ml": estimate(table[f"{kind}_width"], units),
+                }
+                for kind in KINDS
+            },
+            "chosen": table["method"].value_counts().to_dict(),
+            "coverage_by_third": [float(table["chosen_covered"].iloc[t].mean()) for t in thirds],
+            "masks": {
+                key.removeprefix("mask "): estimate(table[key], units)
+                for key in table if key.startswith("mask ")
+            },
+            "empty_where_absent": {
+                key.removeprefix("empty "): float(table[key].mean())
+                for key in table if key.startswith("empty ") and table[key].notna().any()
+            },
+        }  # fmt: skip
+    known = scans.dropna(subset=["expected_dice", "dice"])
+    error = known["expected_dice"] - known["dice"]
+    out["expected_dice"] = {
+        "absolute_error": estimate(error.abs(), known["patient"]),
+        "bias": estimate(error, known["patient"]),
+        "correlation": float(known["expected_dice"].corr(known["dice"])),
+    }
+    scores = {
+        "expected Dice": "expected_dice",
+        "mean confidence": "confidence",
+        "pairwise Dice": "pairwise",
+        "best": "dice",
+    }
+    out["aurc"] = {
+        title: risk_coverage(known[key].fillna(0), 1 - known["dice"]).aurc
+        for title, key in scores.items() if key in known
+    }  # fmt: skip
+    return out
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    print(f"\n## {name}: {found['scans']} scans of {found['patients']} patients\n")
+    print("| structure | interval | coverage | width, ml |\n|---|---|---:|---:|")
+    for structure, one in found["structures"].items():
+        for kind, values in one["intervals"].items():
+            mean, low, high = values["coverage"]
+            width = values["width_ml"][0]
+            print(f"| {structure} | {kind} | {mean:.3f} [{low:.3f}, {high:.3f}] | {width:.3g} |")
+        print(f"| {structure} | by difficulty | {one['coverage_by_third']} | {one['chosen']} |")
+        masks = ", ".join(f"{key} {value[0]:.4f}" for key, value in one["masks"].items())
+        print(f"\nDice of masks of {structure}: {masks}")
+        print(f"empty where it is absent: {one['empty_where_absent']}\n")
+    print("expected Dice:", found["expected_dice"], "\nAURC:", found["aurc"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("networks", nargs="+", metavar="NAME=PROBS")
+    parser.add_argument("--labels", type=Path, required=True)
+    parser.add_argument(
+        "--patient", required=True, help="regular expression of the patient in a case name"
+    )
+    parser.add_argument("--members", type=Path, nargs="*", default=[])
+    parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--out", default="assurance_cpu.json")
+    args = parser.parse_args()
+    results = {}
+    members = [find_pairs(folder, args.labels) for folder in args.members]
+    for text in args.networks:
+        name, _, folder = text.partition("=")
+        pairs = find_pairs(Path(folder), args.labels)
+        names = list(class_names(pairs.folder, pairs.num_classes, None))
+        results[name] = summarize_network(
+            *cross_validate(pairs, members, args.patient, args.folds, names)
+        )
+        show(name, results[name])
+    write_results(
+        RESULTS / args.out, {"environment": environment(), "folds": args.folds, "results": results}
+    )
+
+
+if __name__ == "__main__":
+    main()
