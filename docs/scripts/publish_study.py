@@ -37,9 +37,7 @@ def publish(study: Path, out: Path, metrics: list[str]) -> None:
     table = read_cases_table(study / "cases.csv")
     if metrics:
         table = table[table["metric"].isin(metrics)]
-    text = table.to_csv(
-        index=False, float_format="%.6g", lineterminator="\n", na_rep=""
-    )
+    text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n", na_rep="")
     (out / "cases.csv.xz").write_bytes(lzma.compress(text.encode()))
     (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
     about = json.dumps(_study_file(study), ensure_ascii=False, separators=(",", ":"))

@@ -1,6 +1,7 @@
 """Every format: the same voxels, the same place, and one clear line about damaged files."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import nibabel as nib
@@ -11,6 +12,7 @@ from PIL import Image
 
 from helpers.image_files import PLAIN, WITH_GEOMETRY, to_itk, write_as, write_dicom
 from helpers.trees import blob, oblique, run_cli, save, scan
+from segcal.core import guarded
 from segcal.core.errors import PathError
 from segcal.data import (
     FolderSource,
@@ -173,8 +175,6 @@ def test_other_invalid_files(tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     for form, module, extra in (("nrrd", "SimpleITK", "dicom"), ("h5", "h5py", "h5")):
         path = write_as(form, tmp_path / "v", volume(), AFFINE, "image")
         with monkeypatch.context() as without:
@@ -277,7 +277,7 @@ def test_nrrd_headers_that_crash_itk(tmp_path: Path, line: str) -> None:
     sitk.WriteImage(sitk.GetImageFromArray(np.ones((3, 4, 5), np.uint8)), str(path))
     content = path.read_bytes()
     path.write_bytes(content.replace(b"\nencoding", f"\n{line}\nencoding".encode(), 1))
-    with pytest.raises(PathError, match=r"a\.nrrd: has an invalid header"):
+    with pytest.raises(PathError, match=r"a\.nrrd: is truncated or damaged"):
         read_header(path)
     note = b"\nnote:=" + b"a" * 5000 + b"\nencoding"
     path.write_bytes(content.replace(b"\nencoding", note, 1))
@@ -288,8 +288,8 @@ def test_sizes_of_nrrd_beyond_32_bits_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.nrrd"
     sitk.WriteImage(sitk.GetImageFromArray(np.ones((3, 4, 5), np.uint8)), str(path))
     path.write_bytes(path.read_bytes().replace(b"sizes: 5 4 3", b"sizes: 4294967297 1 1"))
-    with pytest.raises(PathError, match=r"a\.nrrd: has an invalid header"):
-        read_header(path)
+    with pytest.raises(PathError, match=r"a\.nrrd: is truncated or damaged"):
+        read_image(path)
 
 
 def test_an_empty_volume_is_refused(tmp_path: Path) -> None:
@@ -300,11 +300,77 @@ def test_an_empty_volume_is_refused(tmp_path: Path) -> None:
         read_header(path)
 
 
-@pytest.mark.parametrize("line", ["NDims = -1", "NDims = 99", "ElementDataFile = LIST"])
+@pytest.mark.parametrize(
+    "line", ["NDims = -1", "NDims = 0", "NDims = 99", "ElementDataFile = LIST"]
+)
 def test_metaimage_headers_on_which_itk_crashes(tmp_path: Path, line: str) -> None:
     sitk.WriteImage(to_itk(blob((4, 5, 6), (1,), np.uint8), np.eye(4)), str(tmp_path / "a.mhd"))
     path, key = tmp_path / "a.mhd", line.split(" ")[0]
     kept = [text for text in path.read_text().splitlines() if not text.startswith(key)]
     path.write_text("\n".join([line, *kept] if key == "NDims" else [*kept, line]) + "\n")
-    with pytest.raises(PathError, match=r"a\.mhd: has an invalid header"):
+    with pytest.raises(PathError, match=r"a\.mhd: (is truncated|has its voxels in a list)"):
         read_image(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux only")
+def test_dicom_on_which_itk_loses_gigabytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invalid type of the title of the program: GDCM takes what follows for its length."""
+    monkeypatch.setattr(guarded, "_CHILDREN", {})
+    folder = write_dicom(tmp_path / "a", volume(), AFFINE)
+    path = sorted(folder.iterdir())[-1]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\x02\x00\x16\x00AE", b"\x02\x00\x16\x00QE"))
+    assert message(folder) == f"{path}: is truncated or damaged; download or export the file again"
+    assert message(path) == message(folder)
+    (child,) = guarded._CHILDREN.values()
+    assert child._process is not None
+    status = Path(f"/proc/{child._process.pid}/status").read_text()
+    peak_kib = int(status.partition("VmHWM:")[2].split()[0])
+    assert peak_kib < 2**19
+    path.write_bytes(content)
+    np.testing.assert_array_equal(read_image(folder)[0][0], volume())
+
+
+def test_damaged_compressed_metaimage(tmp_path: Path) -> None:
+    path = tmp_path / "a.mha"
+    sitk.WriteImage(to_itk(volume(), AFFINE), str(path), useCompression=True)
+    np.testing.assert_array_equal(read_image(path)[0][0], volume())
+    content = path.read_bytes()
+    start = content.index(b"LOCAL\n") + 6
+    for place in (start, start + 40, len(content) - 1):
+        damaged = bytearray(content)
+        damaged[place] ^= 255
+        path.write_bytes(damaged)
+        assert "is truncated or damaged" in message(path)
+
+
+def test_only_itk_formats_start_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded, "_CHILDREN", {})
+    for form in ("nii.gz", *PLAIN):
+        read_image(write_as(form, tmp_path / "v", volume(np.uint8), AFFINE, "image"))
+    assert guarded._CHILDREN == {}
+
+
+def test_relative_paths_follow_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate(("a", "b")):
+        write_as("nrrd", tmp_path / name / "v", volume() + number, AFFINE, "image")
+        write_dicom(tmp_path / name / "d", volume() + number, AFFINE)
+        monkeypatch.chdir(tmp_path / name)
+        for path in ("v.nrrd", "d"):
+            np.testing.assert_array_equal(read_image(Path(path))[0][0], volume() + number)
+
+
+def test_a_crash_in_a_worker_process_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = write_set(tmp_path / "s", "mhd", "mhd")
+    path = source / "images" / "case1.mhd"
+    path.write_text(path.read_text().replace("NDims = 3", "NDims = -1"))
+    command = ("prepare", "folder", "--source", source, "--out", tmp_path / "out", "--workers", 2)
+    assert run_cli(monkeypatch, *command) == 2
+    lines = [line for line in capfd.readouterr().err.splitlines() if "damaged" in line]
+    assert lines == [f"segcal: {path}: is truncated or damaged; download or export the file again"]

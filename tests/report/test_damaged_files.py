@@ -150,3 +150,12 @@ def test_an_unknown_table(rows: Path) -> None:
     change(rows.parent, tables=["mein"])
     with pytest.raises(ValueError, match=r"study.json: .*`tables.0`"):
         read_study(rows.parent)
+
+
+def test_a_dataset_without_case_metrics(rows: Path) -> None:
+    lines = [line.split(",") for line in rows.read_text().splitlines()]
+    dataset, metric = lines[0].index("dataset"), lines[0].index("metric")
+    own = next(line for line in lines[1:] if line[metric] == "ece")
+    own[dataset], own[metric] = "other", "nll"
+    rows.write_text("".join(",".join(line) + "\n" for line in lines))
+    assert Context(read_study(rows.parent)).worst_cases("other", "a") == []
