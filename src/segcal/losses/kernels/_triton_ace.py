@@ -2,9 +2,9 @@
 
 A probability in bin b, at r of its width, has the position u = b + r/32. So u − j clamped to [0, 1]
 is 1 if the probability is in a bin above j, r/32 if it is in bin j, and 0 below. The sum over the
-16 pixels of a thread has the number of pixels above j as integer part, and 1/32 of the summed r as
-fraction: two additions per bin yield both, at the full rate of a GPU, without indexing memory. They
-are then added up as integers, whose sum does not depend on the order, so the atomic additions are
+pixels of a thread, at most 16, has the number of pixels above j as integer part, and 1/32 of the
+summed r as fraction: two additions per bin yield both, at the full rate of a GPU, without indexing
+memory. They are then added up as integers, whose sum does not depend on the order, so the atomic additions are
 deterministic. How often each bin holds the true class is counted once per pixel.
 
 The classes are processed one after the other, and read three times: twice from the cache.
@@ -27,7 +27,7 @@ from segcal.losses.kernels._triton import (
     _nibbles,
 )
 
-SHARE = tl.constexpr(1 / 32)  # of r in u: 16 of them are below 1
+SHARE = tl.constexpr(1 / 32)  # of r in u: those of 16 pixels are below 1
 FRACTION = tl.constexpr(23)  # bits of the fraction of a sum of 16
 WHOLE = tl.constexpr(1 << 23)
 STEPS = tl.constexpr(1 << 18)  # of the sums of r: 2^FRACTION · SHARE

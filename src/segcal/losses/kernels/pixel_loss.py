@@ -42,7 +42,7 @@ BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
 # The bins of ACE: pixels of a thread, the most bins of all classes, and the least number of places
 # to which programs add their sums at the same time.
-BINNED_PIXELS, MAX_ALL_BINS, ACE_PLACES = 16, 2048, 64
+BINNED_PIXELS, MAX_ALL_BINS, ACE_PLACES = 8, 2048, 64
 BINNED_WARPS = 1  # a single warp adds up without barriers
 NORMS = 8  # as in _triton
 # The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
@@ -56,7 +56,7 @@ LEFT_OUT = 14  # as in _triton
 # H200, with hardly any spills.
 VALUE_REGISTERS = {16: 128}
 GRADIENT_REGISTERS = {4: 64, 16: 128}
-BINS_REGISTERS = dict.fromkeys((2, 4, 8, 16, 32, 64), 128)  # spills only outside of the loop
+BINS_REGISTERS = dict.fromkeys((2, 4, 8, 16, 32, 64), 80)
 
 
 class Plan(NamedTuple):
