@@ -4,8 +4,8 @@ A probability in bin b, at r of its width, has the position u = b + r/32. So u â
 is 1 if the probability is in a bin above j, r/32 if it is in bin j, and 0 below. The sum over the
 pixels of a thread, at most 16, has the number of pixels above j as integer part, and 1/32 of the
 summed r as fraction: two additions per bin yield both, at the full rate of a GPU, without indexing
-memory. They are then added up as integers, whose sum does not depend on the order, so the atomic additions are
-deterministic. How often each bin holds the true class is counted once per pixel.
+memory. They are then added up as integers, whose sum does not depend on the order, so the atomic
+additions are deterministic. How often each bin holds the true class is counted once per pixel.
 
 The classes are processed one after the other, and read three times: twice from the cache.
 """
