@@ -1,15 +1,19 @@
-"""Calibrators of segcal, netcal and Fiducio on the same predictions, cross-validated. One run:
+"""Calibrators of segcal, netcal and Fiducio on the same predictions.
 
-python benchmarks/bench_calibrators.py --probs PROBS --labels LABELS --network "what predicted them"
+    python benchmarks/bench_calibrators.py --probs PROBS --labels LABELS --network "what it is"
+    python benchmarks/bench_calibrators.py --probs TEST --fit-probs VALIDATION --labels LABELS
 
-Every case is calibrated by fits that did not see its patient. Prints a table (means over cases) and
-writes benchmarks/results/calibrators_cpu.json. Packages that are not installed are left out.
+Every case is calibrated by fits that did not see its patient: by cross-validation, or with
+`--fit-probs` by fits on other cases. Prints a table (means over cases) and writes its values.
+Packages that are not installed are left out.
 """
 
 import argparse
+import json
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -22,33 +26,63 @@ from _common import RESULTS, environment, write_results
 from rich.console import Console
 from rich.table import Table
 
-from segcal.evaluation.posthoc_fit import region_mask
+from segcal.evaluation.posthoc_choice import AUTO
+from segcal.evaluation.posthoc_fit import fit_pairs, region_mask
 from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
 from segcal.posthoc import HeldOut, make_calibrator
-from segcal.predictions import IGNORED, LoadedCase, find_pairs
-from segcal.stats import make_folds, mean_interval
+from segcal.predictions import IGNORED, LoadedCase, Pairs, find_pairs
+from segcal.stats import make_folds, mean_interval, patients_of
 
 warnings.filterwarnings("ignore")
 METRICS = ("nll", "brier", "ece")
 # A fit returns what maps a case to its calibrated probabilities (K, *S).
 Transform = Callable[[LoadedCase], np.ndarray]
-Fit = Callable[[list[LoadedCase], int], Transform]
 
 
-def no_calibrator(cases: list[LoadedCase], voxels: int) -> Transform:
+@dataclass
+class FitData:
+    """The cases to fit on, and the largest number of their voxels."""
+
+    pairs: Pairs
+    cases: list[LoadedCase]
+    voxels: int
+    patient: str | None
+
+    def select(self, chosen: list[int]) -> "FitData":
+        pairs = replace(self.pairs, pairs=tuple(self.pairs.pairs[i] for i in chosen))
+        return replace(self, pairs=pairs, cases=[self.cases[i] for i in chosen])
+
+
+Fit = Callable[[FitData], Transform]
+
+
+def no_calibrator(data: FitData) -> Transform:
     return lambda case: case.values
 
 
-def fit_segcal(
-    name: str, options: dict[str, Any], cases: list[LoadedCase], voxels: int
-) -> Transform:
-    held_out = [HeldOut(c.values, c.target, c.target >= 0, c.spacing_mm) for c in cases]
-    fitted = make_calibrator(name, **options).fit(held_out, from_probs=True, max_voxels=voxels)
+def fit_segcal(name: str, options: dict[str, Any], data: FitData) -> Transform:
+    cases = [HeldOut(c.values, c.target, c.target >= 0, c.spacing_mm) for c in data.cases]
+    fitted = make_calibrator(name, **options)
+    fitted.fit(cases, from_probs=True, max_voxels=data.voxels)
     return lambda case: fitted.transform(case.values, from_probs=True, spacing_mm=case.spacing_mm)
 
 
-def draw(cases: list[LoadedCase], voxels: int) -> tuple[np.ndarray, np.ndarray]:
+def fit_auto(data: FitData) -> Transform:
+    """What `segcal calibrate` does by default, with its own cross-validation inside."""
+    found = fit_pairs(
+        data.pairs, AUTO, from_probs=True, patient=data.patient, max_voxels=data.voxels
+    )
+    assert found.choice is not None
+    print("auto:", found.choice.method, flush=True)
+    calibrator = found.calibrator
+    return lambda case: calibrator.transform(
+        case.values, from_probs=True, spacing_mm=case.spacing_mm
+    )
+
+
+def draw(data: FitData) -> tuple[np.ndarray, np.ndarray]:
     """Voxels (n, K) and labels (n,), drawn evenly from all cases."""
+    cases, voxels = data.cases, data.voxels
     rng = np.random.default_rng(0)
     counted = [c.target.ravel() >= 0 for c in cases]
     share = min(1.0, voxels / sum(int(each.sum()) for each in counted))
@@ -70,19 +104,19 @@ def by_voxel(transform: Callable[[np.ndarray], Any]) -> Transform:
     return apply
 
 
-def fit_netcal(module: str, name: str, cases: list[LoadedCase], voxels: int) -> Transform:
+def fit_netcal(module: str, name: str, data: FitData) -> Transform:
     import importlib
 
     kind = getattr(importlib.import_module(f"netcal.{module}"), name)
     fitted = kind()
-    fitted.fit(*draw(cases, voxels))
+    fitted.fit(*draw(data))
     return by_voxel(fitted.transform)
 
 
-def fit_fiducio(name: str, cases: list[LoadedCase], voxels: int) -> Transform:
+def fit_fiducio(name: str, data: FitData) -> Transform:
     import fiducio
 
-    probs, labels = map(torch.from_numpy, draw(cases, voxels))
+    probs, labels = map(torch.from_numpy, draw(data))
     fitted = getattr(fiducio, name)(optimizer="lbfgs", input_type="probs")
     fitted.fit(probs.float(), labels)
     return by_voxel(lambda rows: fitted.transform(torch.from_numpy(rows).float()).detach().numpy())
@@ -90,10 +124,10 @@ def fit_fiducio(name: str, cases: list[LoadedCase], voxels: int) -> Transform:
 
 def methods() -> dict[str, Fit]:
     keep = {"keep_argmax": True}
-    out: dict[str, Fit] = {"none": no_calibrator}
+    out: dict[str, Fit] = {"none": no_calibrator, "segcal auto": fit_auto}
     for name, options in (
-        ("temperature", {}), ("distance", {}), ("class_affine", {}), ("vector", keep),
-        ("dirichlet", keep), ("vector", {}), ("dirichlet", {}),
+        ("temperature", {}), ("distance", {}), ("mixture", {}), ("class_affine", {}),
+        ("vector", keep), ("dirichlet", keep), ("vector", {}), ("dirichlet", {}),
     ):  # fmt: skip
         kept = " (keep_argmax)" if options else ""
         out[f"segcal {name}{kept}"] = partial(fit_segcal, name, options)
@@ -124,41 +158,73 @@ def judge(case: LoadedCase, probs: np.ndarray, masks: dict[str, np.ndarray]) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--probs", type=Path, required=True)
-    parser.add_argument("--labels", type=Path, required=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--probs", type=Path, required=True, help="the cases to judge")
+    parser.add_argument("--fit-probs", type=Path, help="the cases to fit on, none of them in PROBS")
+    parser.add_argument("--labels", type=Path, required=True, help="of all of them")
     parser.add_argument("--network", default="", help="what predicted them, for the results")
+    parser.add_argument("--patient", help="a regular expression, as in segcal calibrate")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--voxels", type=int, default=300_000, help="to fit on")
+    parser.add_argument("--only", default="", help="methods whose names contain it; others stay")
+    parser.add_argument("--out", type=Path, default=RESULTS / "calibrators_cpu.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    pairs = find_pairs(options.probs, options.labels)
-    cases = [pair.load() for pair in pairs]
-    folds = make_folds(pairs.names, options.folds)
+    judged = read(options, options.probs)
+    count = len(judged.cases)
+    if options.fit_probs is None:
+        folds = make_folds(judged.pairs.names, options.folds, options.patient)
+        fits = [judged.select([i for i in range(count) if i not in fold]) for fold in folds]
+    else:
+        folds, fits = [list(range(count))], [read(options, options.fit_probs)]
+    chosen = {name: fit for name, fit in methods().items() if options.only in name}
+    results = {}
+    if options.only and options.out.is_file():
+        results = json.loads(options.out.read_text())["results"]
+    results |= compare(judged, folds, fits, chosen)
+    show(results)
+    found = {name: version(name) for name in ("netcal", "fiducio") if find_spec(name)}
+    payload = {
+        "environment": environment(), "packages": found, "network": options.network,
+        "cases": count, "fitted_on": "folds" if options.fit_probs is None else len(fits[0].cases),
+        "folds": len(folds), "voxels": options.voxels, "results": results,
+    }  # fmt: skip
+    write_results(options.out, payload)
+
+
+def read(options: argparse.Namespace, folder: Path) -> FitData:
+    pairs = find_pairs(folder, options.labels)
+    return FitData(pairs, [pair.load() for pair in pairs], options.voxels, options.patient)
+
+
+def compare(
+    judged: FitData, folds: list[list[int]], fits: list[FitData], chosen: dict[str, Fit]
+) -> dict[str, Any]:
+    """Means of each method over cases, with intervals over patients."""
+    cases = judged.cases
+    names = judged.pairs.names
+    units = None if judged.patient is None else list(patients_of(names, judged.patient).values())
     masks = [{region: region_mask(case, region) for region in REGIONS} for case in cases]
     results: dict[str, dict[str, Any]] = {}
-    for name, fit in methods().items():
+    for name, fit in chosen.items():
         rows: list[dict[str, float]] = [{} for _ in cases]
         fit_s = apply_s = 0.0
-        for fold in folds:
+        for fold, data in zip(folds, fits, strict=True):
             start = time.process_time()
-            transform = fit([c for i, c in enumerate(cases) if i not in fold], options.voxels)
+            transform = fit(data)
             fit_s += time.process_time() - start
             for i in fold:
                 start = time.process_time()
                 probs = transform(cases[i])
                 apply_s += time.process_time() - start
                 rows[i] = judge(cases[i], probs, masks[i])
-        means = {key: mean_interval([row[key] for row in rows]) for key in rows[0]}
+        means = {key: mean_interval([row[key] for row in rows], units) for key in rows[0]}
         results[name] = {key: dict(found._asdict()) for key, found in means.items()}
         results[name] |= {"fit_s": fit_s / len(folds), "apply_s": apply_s / len(cases)}
-    show(results)
-    found = {name: version(name) for name in ("netcal", "fiducio") if find_spec(name)}
-    payload = {
-        "environment": environment(), "packages": found, "network": options.network,
-        "cases": len(cases), "folds": len(folds), "voxels": options.voxels, "results": results,
-    }  # fmt: skip
-    write_results(RESULTS / "calibrators_cpu.json", payload)
+        print(name, f"{fit_s:.1f} s", flush=True)
+    return results
 
 
 def show(results: dict[str, dict[str, Any]]) -> None:

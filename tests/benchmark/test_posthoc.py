@@ -19,6 +19,7 @@ from segcal.benchmark.tasks import Task, run_task
 from segcal.config import ConfigError
 from segcal.data import open_dataset
 from segcal.evaluation import evaluate_run, predict_case, read_evaluation
+from segcal.evaluation.posthoc_choice import CANDIDATES
 from segcal.models import load_model
 from segcal.posthoc import load_calibrator
 from segcal.report import Context
@@ -83,7 +84,7 @@ def test_auto_chooses_a_calibrator_for_each_run(tmp_path: Path) -> None:
     assert found.info.calibrator is not None
     assert found.info.method == "ce_dice+auto"
     assert found.info.calibrator["params"] == fitted.params()
-    assert fitted.about["auto"]["chosen"] in ("temperature", "distance", "class_affine", "none")
+    assert fitted.about["auto"]["chosen"] in (*CANDIDATES, "none")
     assert is_done(task, folder)
 
 

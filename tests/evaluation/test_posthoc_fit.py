@@ -87,7 +87,7 @@ def test_auto_chooses_by_cross_validated_nll(
     about = json.loads(file.read_text())["about"]["auto"]
     assert about["chosen"] == chosen
     relative = about["relative_nll"]
-    assert set(relative) == {"temperature", "distance", "class_affine", "dirichlet"}
+    assert set(relative) == {"temperature", "mixture", "class_affine", "dirichlet"}
     if chosen == "none":
         assert min(relative.values()) > 0.97
         assert load_calibrator(file).params() == {"temperature": 1.0}

@@ -33,8 +33,8 @@ Heads = Annotated[
 Method = Annotated[
     str,
     typer.Option(
-        help="temperature, distance, class_affine, vector, dirichlet, matrix, inverse, auto (the "
-        "best by cross-validation, or none), or package.module:Class of your own."
+        help="temperature, distance, mixture, class_affine, vector, dirichlet, matrix, inverse, "
+        "auto (the best by cross-validation, or none), or package.module:Class of your own."
     ),
 ]
 Region = Annotated[str, typer.Option(help="Voxels to fit on: all, predicted_boundary, …")]

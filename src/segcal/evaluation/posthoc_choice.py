@@ -16,7 +16,7 @@ NONE = "none"
 # The methods that `auto` compares, with their options. All keep the label of every voxel.
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "temperature": {},
-    "distance": {},
+    "mixture": {},
     "class_affine": {},
     "dirichlet": {"keep_argmax": True},
 }
@@ -50,7 +50,9 @@ class Choice:
             yield f"{name:<13}{numbers}{score:>10.3f}{interval}"
         reason = "has the smallest relative NLL (mean of both regions, held-out cases)"
         if self.method == NONE:
-            reason = "no method lowers the relative NLL with a 95 % interval below 1"
+            reason = "no method lowers the relative NLL of held-out cases"
+        elif self.changes[self.method].direction != "better":
+            reason += ", but the 95 % interval of the change includes 0"
         yield f"chosen: {self.method}; {reason}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,14 +65,11 @@ class Choice:
 
 
 def choose(nll: Mapping[str, NDArray[np.float64]], units: Sequence[str] | None) -> Choice:
-    """The method with the smallest relative NLL, if it is better than none.
+    """The method with the smallest relative NLL, if it is smaller than without a method.
 
     Args:
         nll: of "none" and each method, (cases, regions of `JUDGED`).
         units: patient of each case; None: each case is one.
-
-    With six patients or more, "better" means that the 95 % interval of the change is below 0;
-    with fewer it means a smaller mean.
     """
     plain = _mean(nll[NONE], axis=0)
     relative = {name: _mean(values / plain, axis=1).tolist() for name, values in nll.items()}
@@ -80,9 +79,7 @@ def choose(nll: Mapping[str, NDArray[np.float64]], units: Sequence[str] | None) 
         if name != NONE
     }
     best = min(changes, key=lambda name: changes[name].difference)
-    change = changes[best]
-    few = change.direction == "too few" and change.difference < 0
-    method = best if few or change.direction == "better" else NONE
+    method = best if changes[best].difference < 0 else NONE
     means = {name: tuple(_mean(v, axis=0).tolist()) for name, v in nll.items()}
     return Choice(method, means, changes)
 

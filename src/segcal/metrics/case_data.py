@@ -13,6 +13,7 @@ from segcal.core.blocks import BLOCK_VALUES, iter_blocks
 from segcal.metrics._binning import Tables, add_tables
 from segcal.metrics._chunks import in_memory_order, iter_chunks, permute, top_label
 from segcal.metrics._geometry import LabelMap, Mask
+from segcal.metrics._half_counts import count_half
 from segcal.metrics._validate import Inspector
 from segcal.metrics.calibration import CalibrationBins
 from segcal.metrics.ensemble import pair_tables
@@ -124,26 +125,34 @@ class CaseData:
         a region adds up the codes that contain it.
         """
         num_classes, regions = self.num_classes, self.options.regions
-        codes = 1 << len(regions)
-        sizes, tables = (num_classes, self.options.num_bins), Tables()
+        sizes = (num_classes, self.options.num_bins)
         statistics = {name: VoxelStatistics.empty(*sizes) for name in regions}
         counter, levels = VoxelStatistics.empty(*sizes), ConfidenceLevels(num_classes)
-        half = str(self.probs.dtype) in ("float16", "torch.float16")
-        voxels: _HalfVoxels | _SortedVoxels = _HalfVoxels(codes) if half else _SortedVoxels()
-        for chunk in iter_chunks(
-            self.probs, self.target, num_classes, group=self.region_bits, label=self.labels,
-            ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
-        ):  # fmt: skip
-            tables = add_tables(tables, counter.tally(chunk, codes))
-            levels.add(levels.tally(chunk))
-            top, label = chunk.top
-            voxels.add(to_numpy(top), to_numpy(label == chunk.target), to_numpy(chunk.group))
-        for bit, found in enumerate(statistics.values() if tables else ()):
-            for group in range(codes):
-                if group >> bit & 1:
-                    found.add(tables, group)
+        codes, tables = tuple(range(1 << len(regions))), Tables()
+        on_gpu = getattr(self.probs, "is_cuda", False)
+        if not on_gpu and str(self.probs.dtype) in ("float16", "torch.float16"):
+            probs = to_numpy(self.probs, widen_half=False)
+            found = count_half(probs, self.target, self.labels, self.region_bits, self.ignore_index)
+            codes, tables = found.codes, found.tables(self.options.num_bins, counter.scores.clip)
+            levels.add(found.level_tables())
+            by_confidence: Any = found.by_confidence()
+        else:
+            voxels = _SortedVoxels()
+            for chunk in iter_chunks(
+                self.probs, self.target, num_classes, group=self.region_bits, label=self.labels,
+                ignore_index=self.ignore_index, batched=False, seen=Inspector(num_classes),
+            ):  # fmt: skip
+                tables = add_tables(tables, counter.tally(chunk, len(codes)))
+                levels.add(levels.tally(chunk))
+                top, label = chunk.top
+                voxels.add(to_numpy(top), to_numpy(label == chunk.target), to_numpy(chunk.group))
+            by_confidence = voxels.by_confidence()
+        for bit, each in enumerate(statistics.values() if tables else ()):
+            for group, code in enumerate(codes):
+                if code >> bit & 1:
+                    each.add(tables, group)
         mass = tables["class_confidence"].sum(axis=(0, 2)) if tables else np.zeros(num_classes)
-        return RegionCounts(statistics, levels, mass, *voxels.by_confidence())
+        return RegionCounts(statistics, levels, mass, *by_confidence)
 
     @cached_property
     def true_bins(self) -> CalibrationBins:
@@ -216,40 +225,6 @@ class _SortedVoxels:
         packed["zero"] = 0
         packed.view("<u8").sort()
         return packed["confidence"], packed["correct"], packed["bits"], None
-
-
-class _HalfVoxels:
-    """The same for half precision, which has few values: voxels are counted, not kept."""
-
-    def __init__(self, codes: int) -> None:
-        self.codes = codes
-        # 0x3c00 are the bits of 1.0; rounding may exceed it a little.
-        self.table = np.zeros((0x3C01 + 8) * codes * 2, np.int64)
-        self.waiting: list[npt.NDArray[np.int32]] = []
-
-    def add(
-        self, confidence: npt.NDArray[Any], correct: npt.NDArray[Any], bits: npt.NDArray[Any]
-    ) -> None:
-        key = confidence.astype(np.float16).view(np.uint16).astype(np.int32)
-        key *= self.codes
-        key += bits.astype(np.int32)
-        key *= 2
-        key += correct
-        self.waiting.append(key)
-        if len(self.waiting) * len(key) > 1 << 20:
-            self.count()
-
-    def count(self) -> None:
-        if self.waiting:
-            self.table += np.bincount(np.concatenate(self.waiting), minlength=len(self.table))
-            self.waiting.clear()
-
-    def by_confidence(self) -> _Sorted:
-        self.count()
-        found = np.flatnonzero(self.table)
-        half = (found // (2 * self.codes)).astype(np.uint16).view(np.float16)
-        bits = (found // 2 % self.codes).astype(np.uint8)
-        return half.astype(np.float32), found % 2 == 1, bits, self.table[found]
 
 
 @dataclass(frozen=True)
@@ -331,5 +306,7 @@ def predicted_labels(probs: Array) -> npt.NDArray[Any]:
     order = in_memory_order(array)
     labels, array = permute(out, order), permute(array, order)
     for block in iter_blocks(labels.shape, max(BLOCK_VALUES // len(array), 1)):
-        labels[block] = top_label(to_numpy(array[(slice(None), *block)]))[1]
+        values = array[(slice(None), *block)]
+        bits = values.view(np.uint16)  # of positive numbers, they sort like the numbers
+        labels[block] = top_label(bits if bits.max() < 0x8000 else to_numpy(values))[1]
     return out

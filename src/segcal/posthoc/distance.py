@@ -117,13 +117,13 @@ class DistanceScaling(LinearCalibrator):
         """Fit with each scale, and keep the best."""
         assert self.report is not None
         voxels = self._with_band(voxels)
-        best = math.inf, self._scale
+        best = math.inf, self._scale, self._theta, self.report
         for scale in self.scales_mm:
             self._scale = scale
             super().estimate(voxels)
-            best = min(best, (self.report.nll_after, scale))
-        self._scale = best[1]
-        super().estimate(voxels)
+            if self.report.nll_after < best[0]:
+                best = self.report.nll_after, scale, self._theta, replace(self.report)
+        _, self._scale, self._theta, self.report = best
         self.report.nll_after = math.nan  # not that of all voxels
 
     def _with_band(self, voxels: Voxels) -> Voxels:
@@ -149,17 +149,28 @@ class DistanceScaling(LinearCalibrator):
 
     def _split(self, theta: Floats, rows: Floats) -> tuple[Floats, Ints, Floats, Floats]:
         """Logits (K, n), predicted class, closeness exp(−d/δ) and 1/T of each voxel."""
-        k = len(theta) // 2
+        k = len(rows) - 1
         logits, close = rows[:k], np.exp(-rows[k] / self._scale)
         label = logits.argmax(0)
-        return logits, label, close, np.exp(-theta[:k][label] - theta[k:][label] * close)
+        return logits, label, close, np.exp(-theta[:k][label] - theta[k : 2 * k][label] * close)
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
         logits, _, _, inverse = self._split(theta, rows)
         return logits * inverse
 
     def _block(self, theta: Floats, rows: Floats, labels: Ints, weights: Floats) -> Derivatives:
-        """Each voxel has one log-temperature u, and its NLL two derivatives in u."""
+        label, close, nll, first, second = self._scaled_nll(theta, rows, labels)
+        value = float(weights @ nll)
+        first, second = weights * first, weights * second
+        cross = second * close
+        return value, *sums_by_class(
+            label, len(rows) - 1, [first, first * close], [[second, cross], [cross, cross * close]]
+        )
+
+    def _scaled_nll(
+        self, theta: Floats, rows: Floats, labels: Ints
+    ) -> tuple[Ints, Floats, Floats, Floats, Floats]:
+        """Predicted class, closeness, NLL, and its two derivatives in log T, of each voxel."""
         logits, label, close, inverse = self._split(theta, rows)
         shifted = logits - logits.max(0)
         e = np.exp(inverse * shifted)
@@ -168,18 +179,9 @@ class DistanceScaling(LinearCalibrator):
         mean = e.sum(0) / total
         variance = np.einsum("kn,kn->n", e, shifted) / total - mean**2
         own = shifted[labels, np.arange(len(labels))]
-        value = float(weights @ (np.log(total) - inverse * own))
         slope = inverse * (own - mean)
-        first, second = weights * slope, weights * (inverse**2 * variance - slope)
-        k = len(theta) // 2
-        gradient = np.concatenate([np.bincount(label, first * f, k) for f in (1, close)])
-        hessian = np.zeros((2 * k, 2 * k))
-        each = np.arange(k)
-        cross = np.bincount(label, second * close, k)
-        hessian[each, each] = np.bincount(label, second, k)
-        hessian[each, k + each] = hessian[k + each, each] = cross
-        hessian[k + each, k + each] = np.bincount(label, second * close**2, k)
-        return value, gradient, hessian
+        nll = np.log(total) - inverse * own
+        return label, close, nll, slope, inverse**2 * variance - slope
 
     def params(self) -> dict[str, Any]:
         k = self.check_fitted()
@@ -190,3 +192,20 @@ class DistanceScaling(LinearCalibrator):
         shape = (self.check_fitted(),)
         self._scale = check_number("scale_mm", params.get("scale_mm"), low=0, open_low=True)
         self._theta = np.concatenate([finite_array(n, params.get(n), shape) for n in "ab"])
+
+
+def sums_by_class(
+    label: Ints, num_classes: int, first: Sequence[Floats], second: Sequence[Sequence[Floats]]
+) -> tuple[Floats, Floats]:
+    """Gradient and Hessian of parameters that every class has of its own.
+
+    `first` has the derivative of each voxel in each kind of parameter, `second` those in two kinds.
+    The parameters are ordered by kind, then by class.
+    """
+    k, each = num_classes, np.arange(num_classes)
+    gradient = np.concatenate([np.bincount(label, values, k) for values in first])
+    hessian = np.zeros((len(gradient), len(gradient)))
+    for i, row in enumerate(second):
+        for j, values in enumerate(row):
+            hessian[i * k + each, j * k + each] = np.bincount(label, values, k)
+    return gradient, hessian
