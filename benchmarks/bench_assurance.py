@@ -1,20 +1,24 @@
 """`segcal assure` beside simpler ways, cross-validated over patients, on saved predictions.
 
-python benchmarks/bench_assurance.py --labels DIR --patient '(patient\\d+)' NAME=PROBS …
-                                     [--members PROBS …] [--folds 5] [--out assurance_cpu.json]
+python benchmarks/bench_assurance.py --labels DIR --patient '(patient\\d+)' NAME=PROBS[,PROBS…] …
+                                     [--readers DIR] [--folds 5] [--out assurance_cpu.json]
 
 For each fold of patients everything is fitted on the other folds: the temperature, the intervals,
 the correlation ρ. Compared are, of the held-out scans:
 volumes: the interval that `fit` chooses, all kinds that it chooses from, and conformalized quantile
   regression of the volume on expected volume, argmax volume and doubt (scikit-learn);
-Dice of a scan: expected Dice and mean confidence, and with `--members` (the same scans predicted by
-  other networks) their mean pairwise Dice, as predictors of the true Dice;
+Dice of a scan: expected Dice and mean confidence as predictors of the true Dice; and of a method
+  with several networks (NAME=PROBS,PROBS,…: the same scans, other seeds) their mean pairwise Dice;
 masks: argmax, {p ≥ t} with the largest expected Dice, and RankSEG's mask (if installed): their Dice
-  where the structure exists, and how often they are empty where it does not.
-Writes results/OUT and prints Markdown tables.
+  where the structure exists, how often they are empty where it does not, and the Dice of all scans,
+  which is 1 where both are empty;
+readers: with `--readers` (a folder of label maps per reader), how often the chosen interval
+  contains the volume of a reader.
+Writes results/OUT, keeping the results of other names, and prints Markdown tables.
 """
 
 import argparse
+import json
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -37,6 +41,7 @@ from segcal.assurance.histogram import EDGES
 from segcal.assurance.intervals import METHODS
 from segcal.assurance.summary import CaseSummary, read_labeled, units_of
 from segcal.core.progress import show_progress
+from segcal.data import read_labels
 from segcal.predictions import Pair, Pairs, class_names, find_pairs
 from segcal.stats import make_folds, mean_interval
 
@@ -84,14 +89,17 @@ def dice(size: float, hits: float, truth: float) -> float:
 def mask_rows(
     case: CaseSummary, s: int, rho: float, pair: Pair, calibrator: Any
 ) -> dict[str, float]:
-    """Of several masks of one structure: Dice where it exists; otherwise whether they are empty."""
+    """Of several masks of one structure: Dice, 1 if both are empty; Dice where the structure
+    exists; otherwise whether they are empty.
+    """
     size, hits = case.above(s)
     truth = case.true_volume(s)
     found = {"argmax": (case.hard_volume(s), case.overlap[s])}
     for name, correlation in (("dice-optimal", rho), ("dice-optimal, independent", 0.0)):
         threshold, _ = dice_optimal_threshold(case.histogram(s), correlation)
         b = int(np.searchsorted(EDGES, threshold))
-        found[name] = (0, 0) if np.isinf(threshold) else (size[b], hits[b])
+        found[f"{name}, never empty"] = (0, 0) if np.isinf(threshold) else (size[b], hits[b])
+        found[name] = found[f"{name}, never empty"] if case.hard_volume(s) else (0, 0)
     if rankdice_ba is not None:
         loaded = pair.load()
         probs = calibrator.transform(loaded.values.reshape(len(loaded.values), -1), from_probs=True)
@@ -102,6 +110,7 @@ def mask_rows(
         key: value
         for name, (n, overlap) in found.items()
         for key, value in (
+            (f"all {name}", dice(n, overlap, truth) if n + truth else 1.0),
             (f"mask {name}", dice(n, overlap, truth) if truth else np.nan),
             (f"empty {name}", np.nan if truth else float(n == 0)),
         )
@@ -123,8 +132,20 @@ def pairwise_dice(pairs: list[Pair], classes: int) -> float:
     return float(np.nanmean(found)) if not np.isnan(found).all() else np.nan
 
 
+def read_share(readers: list[Path], case: CaseSummary, s: int, low: float, high: float) -> float:
+    """Share of the readers whose volume is in the interval."""
+    maps = [read_labels(path)[0] for path in readers if path.name.startswith(f"{case.name}.")]
+    volumes = [case.voxel_ml * np.count_nonzero(one == s + 1) for one in maps]
+    return float(np.mean([low <= volume <= high for volume in volumes])) if volumes else np.nan
+
+
 def cross_validate(
-    pairs: Pairs, members: list[Pairs], patient: str, folds: int, names: list[str]
+    pairs: Pairs,
+    members: list[Pairs],
+    readers: list[Path],
+    patient: str,
+    folds: int,
+    names: list[str],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of volumes (scan × structure) and of scans, each from the fold that held it out."""
     units = units_of(pairs, patient)
@@ -154,13 +175,16 @@ def cross_validate(
                 table.loc[own, "quantile regression_width"] = high - low
                 table.loc[own, "method"] = fit.method
                 for row, case, i in zip(own, held, part, strict=True):
+                    table.loc[row, "expected_ml"] = case.voxel_ml * case.histogram(s).expected
+                    ends = table.loc[row, "lower"], table.loc[row, "upper"]
+                    table.loc[row, "readers"] = read_share(readers, case, s, *ends)
                     for key, value in mask_rows(
                         case, s, fit.rho, pairs.pairs[i], calibrator
                     ).items():
                         table.loc[row, key] = value
             volumes.append(table)
             cases = pd.DataFrame(case_rows)
-            if members:
+            if len(members) > 1:
                 by_name = [{pair.name: pair for pair in one} for one in members]
                 cases["pairwise"] = [
                     pairwise_dice([one[name] for one in by_name], pairs.num_classes)
@@ -186,20 +210,32 @@ def summarize_network(volumes: pd.DataFrame, scans: pd.DataFrame) -> dict[str, A
     }
     for name, table in volumes.groupby("structure", sort=False):
         units = table["patient"]
-        thirds = np.array_split(np.argsort(table["difficulty"].to_numpy(), kind="stable"), 3)
+        thirds, sizes = (
+            np.array_split(np.argsort(table[key].to_numpy(), kind="stable"), 3)
+            for key in ("difficulty", "expected_ml")
+        )
         out["structures"][name] = {
             "intervals": {
                 kind: {
                     "coverage": estimate(table[f"{kind}_covered"], units),
                     "width_ml": estimate(table[f"{kind}_width"], units),
+                    "median_width_ml": float(table[f"{kind}_width"].median()),
+                    "coverage_by_volume": [
+                        float(table[f"{kind}_covered"].iloc[third].mean()) for third in sizes
+                    ],
                 }
                 for kind in KINDS
             },
             "chosen": table["method"].value_counts().to_dict(),
             "coverage_by_third": [float(table["chosen_covered"].iloc[t].mean()) for t in thirds],
+            "readers_covered": estimate(table["readers"], units),
             "masks": {
                 key.removeprefix("mask "): estimate(table[key], units)
                 for key in table if key.startswith("mask ")
+            },
+            "masks_all_scans": {
+                key.removeprefix("all "): estimate(table[key], units)
+                for key in table if key.startswith("all ")
             },
             "empty_where_absent": {
                 key.removeprefix("empty "): float(table[key].mean())
@@ -228,15 +264,21 @@ def summarize_network(volumes: pd.DataFrame, scans: pd.DataFrame) -> dict[str, A
 
 def show(name: str, found: dict[str, Any]) -> None:
     print(f"\n## {name}: {found['scans']} scans of {found['patients']} patients\n")
-    print("| structure | interval | coverage | width, ml |\n|---|---|---:|---:|")
+    print("| structure | interval | coverage | by volume | mean, median width, ml |")
+    print("|---|---|---:|---:|---:|")
     for structure, one in found["structures"].items():
         for kind, values in one["intervals"].items():
             mean, low, high = values["coverage"]
-            width = values["width_ml"][0]
-            print(f"| {structure} | {kind} | {mean:.3f} [{low:.3f}, {high:.3f}] | {width:.3g} |")
+            by_volume = ", ".join(f"{share:.2f}" for share in values["coverage_by_volume"])
+            width = f"{values['width_ml'][0]:.3g}, {values['median_width_ml']:.3g}"
+            spread = f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+            print(f"| {structure} | {kind} | {spread} | {by_volume} | {width} |")
         print(f"| {structure} | by difficulty | {one['coverage_by_third']} | {one['chosen']} |")
         masks = ", ".join(f"{key} {value[0]:.4f}" for key, value in one["masks"].items())
-        print(f"\nDice of masks of {structure}: {masks}")
+        print(f"\nreaders in the chosen interval: {one['readers_covered']}")
+        print(f"Dice of masks of {structure}: {masks}")
+        masks = ", ".join(f"{key} {value[0]:.4f}" for key, value in one["masks_all_scans"].items())
+        print(f"of all scans, both empty = 1: {masks}")
         print(f"empty where it is absent: {one['empty_where_absent']}\n")
     print("expected Dice:", found["expected_dice"], "\nAURC:", found["aurc"])
 
@@ -245,28 +287,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("networks", nargs="+", metavar="NAME=PROBS")
+    parser.add_argument("methods", nargs="+", metavar="NAME=PROBS[,PROBS…]")
     parser.add_argument("--labels", type=Path, required=True)
     parser.add_argument(
         "--patient", required=True, help="regular expression of the patient in a case name"
     )
-    parser.add_argument("--members", type=Path, nargs="*", default=[])
+    parser.add_argument("--readers", type=Path)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--out", default="assurance_cpu.json")
     args = parser.parse_args()
-    results = {}
-    members = [find_pairs(folder, args.labels) for folder in args.members]
-    for text in args.networks:
-        name, _, folder = text.partition("=")
-        pairs = find_pairs(Path(folder), args.labels)
-        names = list(class_names(pairs.folder, pairs.num_classes, None))
-        results[name] = summarize_network(
-            *cross_validate(pairs, members, args.patient, args.folds, names)
-        )
-        show(name, results[name])
-    write_results(
-        RESULTS / args.out, {"environment": environment(), "folds": args.folds, "results": results}
-    )
+    out = RESULTS / args.out
+    results = json.loads(out.read_text())["results"] if out.is_file() else {}
+    readers = [] if args.readers is None else sorted(args.readers.glob("*/*.nii*"))
+    for text in args.methods:
+        method, _, folders = text.partition("=")
+        members = [find_pairs(Path(folder), args.labels) for folder in folders.split(",")]
+        for number, pairs in enumerate(members):
+            names = list(class_names(pairs.folder, pairs.num_classes, None))
+            found = cross_validate(pairs, members, readers, args.patient, args.folds, names)
+            name = f"{method}_{number}"
+            results[name] = summarize_network(*found) | {"networks": len(members)}
+            show(name, results[name])
+    write_results(out, {"environment": environment(), "folds": args.folds, "results": results})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The fused losses on a GPU, compared with torch, torch.compile and MONAI: time and extra memory.
 
-python benchmarks/bench_kernels.py [--repeats N] [--seconds S]
+python benchmarks/bench_kernels.py [--repeats N] [--seconds S] [--only NAME ...]
 
 Every time is that of one step: forward and backward. The floor is the time to read logits and
 labels once and to write the gradient once, at the copy bandwidth measured in the same run.
@@ -41,6 +41,8 @@ LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
     "nacl + proper dice": ("nacl", {}),
     "ce + squared dice": ("ce", {}),
     "ce + proper dice over batch": ("ce", {}),
+    "ml1_ace": ("ml1_ace", {}),
+    "ce_dice_ace": ("ce_dice_ace", {}),
     "svls": ("svls", {}),
     "nacl, gaussian": ("nacl", {"prior": "gaussian"}),
     "mbls": ("mbls", {}),
@@ -151,7 +153,9 @@ def candidates(shape: tuple[int, ...]) -> dict[str, Candidate]:
     found = {REFERENCE: Candidate(F.cross_entropy), MONAI: Candidate(monai_loss(shape))}
     found["segcal nacl, torch"] = Candidate(NACLLoss(fused=False))
     found["segcal ce, torch"] = Candidate(CrossEntropyLoss(fused=False))
-    found["segcal ce + linear dice, torch"] = Candidate(own_loss("ce + linear dice", fused=False))
+    for name in ("ce + linear dice", "ce_dice_ace"):
+        if name in LOSSES:
+            found[f"segcal {name}, torch"] = Candidate(own_loss(name, fused=False))
     found |= {name: Candidate(loss) for name, loss in dice_references().items()}
     for name in LOSSES:
         if shape in SMALL[:1] and name not in ("nacl", "ce", "ce + linear dice"):
@@ -269,7 +273,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=80.0, help="no more compiling after this")
+    parser.add_argument("--only", nargs="+", choices=list(LOSSES), help="losses to measure")
+    parser.add_argument("--out", default="kernels_cuda.json", help="name in results/")
     args = parser.parse_args()
+    for name in set(LOSSES) - set(args.only or LOSSES):
+        del LOSSES[name]
     # All losses share one `forward`, and each is compiled for each size.
     torch._dynamo.config.cache_size_limit = 256
     start = time.monotonic()
@@ -288,7 +296,7 @@ def main() -> None:
             "copy_bandwidth": bandwidth,
             "results": results,
         }
-        write_results(RESULTS / "kernels_cuda.json", payload)
+        write_results(RESULTS / args.out, payload)
     for shape in sizes:
         print("\n" + table(shape, results["x".join(map(str, shape))]))
     print(f"\n{time.monotonic() - start:.0f} s")

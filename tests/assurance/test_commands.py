@@ -70,9 +70,9 @@ def test_fit_holds_what_it_promises(file: Path, data: Path) -> None:
     assert found.referral.accepted <= 40
     for structure in found.structures:
         assert 0.01 < structure.rho < 0.4
-        assert structure.intervals["share"].bias == pytest.approx(1, abs=0.15)  # calibrated
+        assert structure.intervals["share"].slopes[1] == pytest.approx(1, abs=0.15)  # calibrated
         used = structure.intervals[structure.method]
-        assert used.width_ml == min(one.width_ml for one in structure.intervals.values())
+        assert used.score_ml == min(one.score_ml for one in structure.intervals.values())
         assert 0.8 <= used.coverage <= 1
         assert structure.outer < structure.threshold < structure.inner
         best = max(structure.operating_points, key=lambda point: point.dice.mean)
@@ -310,6 +310,26 @@ def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) ->
     assert "intensity" in found["p020_0"]["reason"]
     assert "shape" in found["p020_1"]["reason"]
     assert found["p020_0"]["status"] == "refer"
+
+
+def test_masks_and_page_of_a_scan_without_a_structure(
+    file: Path, data: Path, tmp_path: Path
+) -> None:
+    probs = np.asarray(nib.load(data / "test" / "probs" / "p020_0.nii.gz").dataobj).T
+    faint = np.concatenate([1 - 0.45 * (1 - probs[:1]), 0.45 * probs[1:]]).astype(np.float32)
+    (tmp_path / "probs").mkdir()
+    write_nifti(tmp_path / "probs" / "faint.nii.gz", faint)
+    out = tmp_path / "out"
+    segcal("apply", file, "--probs", tmp_path / "probs", "--out", out, "--masks", "dice,outer")
+    found = {
+        name: np.asarray(nib.load(out / "masks" / f"faint_{name}.nii.gz").dataobj)
+        for name in ("dice", "outer_class-1")
+    }
+    assert not found["dice"].any()  # no voxel is more likely inside than outside
+    assert found["outer_class-1"].any()
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "no mask" in page
+    assert "is below" in page
 
 
 def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:

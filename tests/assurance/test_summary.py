@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import QuantileRegressor
 
 from helpers.assurance_phantoms import RHO, phantom
 from segcal.assurance import (
@@ -13,7 +14,7 @@ from segcal.assurance import (
     summarize,
 )
 from segcal.assurance.histogram import BINS, EDGES
-from segcal.assurance.intervals import plain_interval, volume_bias
+from segcal.assurance.intervals import Band, plain_interval, volume_slopes
 from segcal.posthoc import TemperatureScaling
 
 
@@ -62,27 +63,50 @@ def test_half_precision_slices_and_a_calibrator() -> None:
 
 
 def test_intervals_by_hand() -> None:
+    band = Band(10.0, 8.0, 14.0, 1.0, 2.0)
+    assert band.scaled((0.5, 1.1, 2.0)).widened(2.0) == (11.0, 2.0, 32.0)
+    assert band.widened(-9.0) == (10.0, 10.0, 10.0)
+    assert band.widened(9.0).low == 0.0
+    assert [band.factor(v) for v in (7.0, 8.0, 10.0, 15.0)] == [1.0, 0.0, -2.0, 0.5]
     interval = Interval(10.0, 8.0, 14.0)
-    assert interval.scaled(0.5).widened(2.0) == (5.0, 3.0, 9.0)
-    assert interval.widened(9.0).low == 0.0
-    assert (interval.score(7.0), interval.score(12.0)) == (1.5, 0.5)
     assert [interval.contains(v) for v in (7.9, 8.0, 14.1)] == [False, True, False]
-    cases = [interval] * 6
-    assert volume_bias(cases, [11, 12, 9, 0, 12, 15]) == 1.2  # the absent one does not count
-    assert volume_bias(cases[:4], [11, 12, 9, 15]) == 1.0
-    # Three scans of one patient count once: the median of five patients.
-    again = [*cases, interval, interval]
-    volumes, patients = [11, 12, 9, 8, 13, 15, 15, 15], [*"abcdeeee"]
-    assert volume_bias(again, volumes, patients) == 1.1
-    assert volume_bias(again, volumes) > 1.1
+    scores = [interval.score(v, 0.9) for v in (7.0, 9.0, 15.0)]
+    np.testing.assert_allclose(scores, [26, 6, 26])
     case = summarize(*phantom(3))
     share, hard, constant = (
-        plain_interval(case, 0, kind, 0.1, 0.9) for kind in ("share", "hard", "constant")
+        plain_interval(case, 0, kind, 0.1, 0.9).widened(1) for kind in ("share", "hard", "constant")
     )
     expected = case.voxel_ml * case.histogram(0).expected
     np.testing.assert_allclose(share, (expected, 0, 2 * expected), atol=1e-12)
     assert hard.center == case.voxel_ml * case.hard_volume(0)
-    np.testing.assert_allclose(constant, (expected, expected - 1, expected + 1))
+    np.testing.assert_allclose(constant, (expected, 0, expected + 1))
+
+
+def test_slopes_by_hand() -> None:
+    def middle(volumes: list[float], patients: list[str] | None = None) -> float:
+        low, center, high = volume_slopes("share", [10.0] * len(volumes), volumes, 0.9, patients)
+        assert low == center == high
+        return center
+
+    assert middle([11, 12, 9, 0, 12, 15]) == 1.2  # the absent one does not count
+    assert middle([11, 12, 9, 15]) == 1.0
+    # Three scans of one patient count once: the median of five patients.
+    volumes, patients = [11, 12, 9, 8, 13, 15, 15, 15], [*"abcdeeee"]
+    assert middle(volumes, patients) == 1.1
+    assert middle(volumes) > 1.1
+
+
+def test_slopes_are_quantile_regression_through_the_origin() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.lognormal(0, 1, 200)
+    y = np.where(rng.random(200) < 0.3, 0.0, x * rng.lognormal(0, 0.3, 200))
+    found = volume_slopes("quantile", x, y, 0.8)
+    for level, slope in zip((0.1, 0.5, 0.9), found, strict=True):
+        model = QuantileRegressor(quantile=level, alpha=0.0, fit_intercept=False, solver="highs")
+        assert slope == pytest.approx(model.fit(x[:, None], y).coef_[0], abs=1e-6)
+    assert found[0] == 0.0  # absent in 30 %
+    twice = volume_slopes("quantile", [*x, *x], [*y, *y], 0.8, [*map(str, range(200))] * 2)
+    assert twice == found
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +133,7 @@ def test_fitted_coverage_of_phantoms(phantoms: list[CaseSummary]) -> None:
     rho = fit_rho([c.histogram(0) for c in fit], [c.true_volume(0) for c in fit])
     assert rho == pytest.approx(RHO, rel=0.4)
     scores = [
-        plain_interval(c, 0, "factor", rho, 0.9).score(c.voxel_ml * c.true_volume(0)) for c in fit
+        plain_interval(c, 0, "factor", rho, 0.9).factor(c.voxel_ml * c.true_volume(0)) for c in fit
     ]
     factor = conformal_quantile(scores, 0.9)
     assert factor == pytest.approx(1, abs=0.25)  # the model is right, so there is little to correct

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from segcal.core.arrays import check_array, is_tensor, to_numpy
+from segcal.core.arrays import check_array, is_tensor, most_probable, to_numpy
 
 
 @pytest.mark.parametrize("widen", [True, False])
@@ -35,3 +35,9 @@ def test_every_half_precision_number_is_widened_exactly() -> None:
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, half.astype(np.float32))
         np.testing.assert_array_equal(np.signbit(found), np.signbit(half))
+
+
+def test_most_probable_is_argmax() -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.integers(0, 4, (5, 6, 7)).astype(np.float32)  # with many ties
+    np.testing.assert_array_equal(most_probable(probs), probs.argmax(0))

@@ -71,15 +71,29 @@ def test_one_run_per_fold(folds: Path, data: Path) -> None:
     assert not set(held) & set(splits.test)
 
 
+TOGETHER = ("--jobs", 2, "--launcher")
+
+
+@pytest.mark.parametrize(
+    "together",
+    [(), (*TOGETHER, "local"), pytest.param((*TOGETHER, "ray"), marks=pytest.mark.slow)],
+    ids=["one after the other", "together", "on Ray"],
+)
 def test_resume_continues_where_folds_are_missing(
-    folds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: tuple[object, ...]
 ) -> None:
     """Also without --data: folds that were not started have the settings of the others."""
+    if "ray" in together:
+        pytest.importorskip("ray")
+        together = (*together, "--address", "local")
     copied = tmp_path / "cv"
     shutil.copytree(folds, copied)
     shutil.rmtree(copied / "fold3")
     before = (copied / "fold0" / "last.pt").stat().st_mtime_ns
-    assert run_cli(monkeypatch, "train", "--out", copied, "--folds", "all", "--resume") == 0
+    assert (
+        run_cli(monkeypatch, "train", "--out", copied, "--folds", "0,3", "--resume", *together) == 0
+    )
+    assert not together or "val dsc" in (copied / "fold3.log").read_text()
     assert (copied / "fold0" / "last.pt").stat().st_mtime_ns == before
     assert epochs_done(copied / "fold0") == 8
     for k in (0, 3):
@@ -102,6 +116,8 @@ def test_invalid_folds(
         expected = "expected all, or numbers from 0 separated by commas"
         assert line == f"segcal: --folds {wrong}: {expected}; {data} has 5 folds"
     assert not (tmp_path / "new").exists()
+    line = error("--jobs", 2, "--out", tmp_path / "new")
+    assert line.endswith("need --folds; one training on several GPUs: torchrun")
     (tmp_path / "some" / "fold2").mkdir(parents=True)
     line = error("--folds", "0,2", "--out", tmp_path / "some")
     assert line.endswith("fold2: exists already; continue it with --resume")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from segcal.assurance.factor import dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
 from segcal.assurance.summary import CaseSummary, calibrated, summarize
+from segcal.core.arrays import most_probable
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import atomic_path, remove_drafts
@@ -86,9 +88,9 @@ def judge(assurance: Assurance, case: CaseSummary, plane: Plane | None = None) -
     status: Status = "accept"
     reason = ""
     if outside:
-        status, reason = "refer", f"out of scope ({outside})"
+        status, reason = "refer", f"unlike the scans of the fit ({outside})"
     elif rule is None:
-        status, reason = "no rule", "the fit supports no referral rule"
+        status = "no rule"
     elif np.isnan(dice.mean):
         status, reason = "refer", "no structure is predicted"
     elif dice.mean < rule.limit:
@@ -200,11 +202,7 @@ def _apply_case(
             name=scan.name,
         )  # fmt: skip
     limits = _thresholds(assurance, case)
-    maps = {
-        suffix: np.zeros(values.shape[1:], np.uint8)
-        for kind in masks
-        for suffix in _suffixes(kind, assurance)
-    }
+    maps: dict[str, list[Bytes]] = defaultdict(list)
     # Squares, so that many small probabilities do not outweigh the structure.
     inside = values.max(0) if assurance.heads else 1 - values[0].astype(np.float32)
     shown = int(np.argmax([(plane.astype(np.float64) ** 2).sum() for plane in inside]))
@@ -215,13 +213,17 @@ def _apply_case(
             separate = kind in _PAIR or assurance.heads
             found = _above(part, limits[kind]) if separate else [_labels(part, limits[kind])]
             for suffix, mask in zip(_suffixes(kind, assurance), found, strict=True):
-                maps[suffix][z] = mask
+                # Masks of single structures as bits: there may be dozens.
+                maps[suffix].append(np.packbits(mask, 1) if separate else mask.astype(np.uint8))
         if z == shown:
             best = _labels(part, limits["dice"], assurance.heads).astype(np.uint8)
             picture = _plane(part, None if image is None else image[0, z], best, limits, spacing)
-    for suffix, mask in maps.items():
+    for suffix, planes in maps.items():
         (out / "masks").mkdir(exist_ok=True)
         path = out / "masks" / f"{scan.name}_{suffix}.nii.gz"
+        mask = np.stack(planes)
+        if suffix not in MASKS:
+            mask = np.unpackbits(mask, 2, values.shape[-1])
         write_nifti(path, mask, _grid(scan.header, mask.shape))
     return judge(assurance, case, picture)
 
@@ -253,8 +255,10 @@ def _thresholds(assurance: Assurance, case: CaseSummary) -> dict[str, list[float
     return {
         # Of heads, the masks {p > 0.5}.
         "argmax": [float(np.nextafter(np.float32(0.5), np.float32(1)))] * len(assurance.heads),
+        # Empty where the argmax mask is: then the structure is more likely absent than present.
         "dice": [
-            dice_optimal_threshold(case.histogram(s), fit.rho)[0] for s, fit in enumerate(fits)
+            dice_optimal_threshold(case.histogram(s), fit.rho)[0] if case.hard_volume(s) else np.inf
+            for s, fit in enumerate(fits)
         ],
         "threshold": [fit.threshold for fit in fits],
         "inner": [np.inf if fit.inner is None else fit.inner for fit in fits],
@@ -279,9 +283,9 @@ def _labels(
         order = [names.index(name) for name in region_labels(heads)]
         return paint(_above(part, thresholds), {head: head + 1 for head in order})
     if not thresholds:
-        return np.asarray(part.argmax(0))
+        return most_probable(part)
     allowed = np.where(_above(part, thresholds), part[1:], 0)
-    return np.asarray(np.where(allowed.max(0) > 0, allowed.argmax(0) + 1, 0))
+    return np.where(allowed.max(0) > 0, most_probable(allowed) + 1, 0)
 
 
 def _grid(header: Header | None, shape: tuple[int, ...]) -> Grid:

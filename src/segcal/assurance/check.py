@@ -188,13 +188,13 @@ def _volume_row(assurance: Assurance, case: CaseSummary, s: int) -> dict[str, fl
         "true_ml": true, "median": center, "lower": low, "upper": high,
         "pit": volume_pit(hist, fit.rho, true, ml),
         "expected_dice": assurance.structure_dice(case, s), "dice": case.dice(s),
-        "difficulty": plain.width / max(ml * hist.expected, ml),
+        "difficulty": plain.widened(1).width / max(ml * hist.expected, ml),
     }  # fmt: skip
     intervals: dict[str, Interval] = {name: assurance.interval(case, s, name) for name in METHODS}
     for name, rho in {"factor": fit.rho, **_UNFITTED}.items():
         out[f"{name}_crps"] = crps(volume_quantiles(hist, rho, CRPS_LEVELS, ml), true)
         if name in _UNFITTED:
-            intervals[name] = plain_interval(case, s, "factor", rho, assurance.coverage)
+            intervals[name] = plain_interval(case, s, "factor", rho, assurance.coverage).widened(1)
     for name, own in intervals.items():
         out[f"{name}_covered"] = np.nan if np.isnan(own.center) else float(own.contains(true))
         out[f"{name}_width"] = own.width

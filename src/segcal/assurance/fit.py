@@ -22,7 +22,7 @@ from segcal.assurance.conformal import (
 )
 from segcal.assurance.factor import best_rho, crps_curve, expected_dice
 from segcal.assurance.histogram import EDGES, Floats, Ints, bin_index
-from segcal.assurance.intervals import METHODS, Method, plain_interval, volume_bias
+from segcal.assurance.intervals import METHODS, Method, Slopes, plain_interval, volume_slopes
 from segcal.assurance.model import (
     Assurance,
     FittedCase,
@@ -207,37 +207,43 @@ class _Structure:
     coverage: float
 
     def fit_interval(self, method: Method) -> IntervalFit | None:
-        """Bias and conformal factor, and their cross-validated coverage and width."""
-        # The bias is that of the mean: the median of a skewed distribution is far below it.
-        kinds: tuple[Method, Method] = (method, "hard" if method == "hard" else "share")
-        raw, centers = (
-            [
-                plain_interval(case, self.s, kind, rho, self.coverage)
-                for case, rho in zip(self.cases, self.rhos, strict=True)
-            ]
-            for kind in kinds
+        """Slopes and conformal factor, and the cross-validated coverage, width and score."""
+        pairs = list(zip(self.cases, self.rhos, strict=True))
+        raw = [plain_interval(case, self.s, method, rho, self.coverage) for case, rho in pairs]
+        # Slopes are those of the mean: the median of a skewed distribution is far below it.
+        base: Method = "hard" if method == "hard" else "share"
+        centers = np.array(
+            [plain_interval(case, self.s, base, rho, self.coverage).center for case, rho in pairs]
         )
         volumes = np.array([case.voxel_ml * case.true_volume(self.s) for case in self.cases])
+
+        def slopes(some: Ints) -> Slopes:
+            own = centers[some], volumes[some]
+            return volume_slopes(method, *own, self.coverage, self.units[some])
+
         plain = list(raw)
         for part, others in self.folds:
-            bias = volume_bias([centers[i] for i in others], volumes[others], self.units[others])
+            found = slopes(others)
             for i in part:
-                plain[i] = raw[i].scaled(bias)
-        scores = np.array([p.score(v) for p, v in zip(plain, volumes, strict=True)])
-        factor = conformal_quantile(scores, self.coverage, self.units)
+                plain[i] = raw[i].scaled(found)
+        factors = np.array([p.factor(v) for p, v in zip(plain, volumes, strict=True)])
+        factor = conformal_quantile(factors, self.coverage, self.units)
         if not np.isfinite(factor):
             return None
-        covered, widths = np.zeros(len(plain)), np.zeros(len(plain))
+        covered, widths, scores = np.zeros((3, len(plain)))
         for part, others in self.folds:
-            own = conformal_quantile(scores[others], self.coverage, self.units[others])
+            own = conformal_quantile(factors[others], self.coverage, self.units[others])
             own = own if np.isfinite(own) else factor  # too few scans to leave some out
             for i in part:
                 interval = plain[i].widened(own)
                 covered[i], widths[i] = interval.contains(volumes[i]), interval.width
+                scores[i] = interval.score(volumes[i], self.coverage)
+        coverage, width, score = (
+            mean_interval(values, self.units).mean for values in (covered, widths, scores)
+        )
         return IntervalFit(
-            bias=volume_bias(centers, volumes, self.units), factor=factor,
-            coverage=mean_interval(covered, self.units).mean,
-            width_ml=mean_interval(widths, self.units).mean,
+            slopes=slopes(np.arange(len(plain))), factor=factor, coverage=coverage, width_ml=width,
+            score_ml=score,
         )  # fmt: skip
 
 
@@ -271,7 +277,7 @@ def _fit_structure(
     best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
     return StructureFit(
         name=name, rho=rho,
-        method=min(intervals, key=lambda m: intervals[m].width_ml, default="factor"),
+        method=min(intervals, key=lambda m: intervals[m].score_ml, default="factor"),
         intervals=intervals, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
     )  # fmt: skip

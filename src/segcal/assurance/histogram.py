@@ -24,10 +24,12 @@ BINS = 2 * (_HALF + 1)
 def bin_index(probs: NDArray[Any]) -> NDArray[np.int32]:
     """The bin of each probability; larger probabilities have the same or a larger index."""
     probs = probs.astype(np.float32, copy=False)
-    high = probs > 0.5
-    index = np.where(high, 1 - probs, probs).view(np.int32) >> _SHIFT
-    index = np.maximum(index - _FIRST, 0)
-    return np.asarray(np.where(high, BINS - 1 - index, index))
+    index: NDArray[np.int32] = np.minimum(probs, 1 - probs).view(np.int32)
+    index >>= _SHIFT
+    index -= _FIRST
+    np.maximum(index, 0, out=index)
+    np.subtract(BINS - 1, index, out=index, where=probs > 0.5)
+    return index
 
 
 def _lower_edges() -> Floats:

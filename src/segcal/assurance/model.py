@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from segcal.assurance.conformal import Referral
 from segcal.assurance.factor import expected_dice
-from segcal.assurance.intervals import Interval, Method, plain_interval
+from segcal.assurance.intervals import Interval, Method, Slopes, plain_interval
 from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_model
 from segcal.core.files import make_parent, write_text
@@ -38,14 +38,15 @@ class OperatingPoint(Part):
 
 
 class IntervalFit(Part):
-    """A kind of volume interval: correction of its center, conformal factor of its width, and
-    cross-validated coverage and width in ml.
+    """A kind of volume interval: corrections of its low end, center and high end, conformal factor
+    of its width, and cross-validated coverage, width and interval score in ml.
     """
 
-    bias: float
+    slopes: Slopes
     factor: float
     coverage: float
     width_ml: float
+    score_ml: float
 
 
 class StructureFit(Part):
@@ -53,7 +54,8 @@ class StructureFit(Part):
 
     Attributes:
         rho: correlation of the one-factor model.
-        method: the kind of volume interval that is used, the narrowest of `intervals`.
+        method: the kind of volume interval that is used: of `intervals`, the one with the smallest
+            interval score.
         outer, inner: thresholds of the conformal masks.
         threshold: that of the largest mean Dice, one of `operating_points`.
     """
@@ -134,7 +136,7 @@ class Assurance(Part):
             return Interval(np.nan, np.nan, np.nan)
         plain = plain_interval(case, s, method, structure.rho, self.coverage)
         fitted = structure.intervals[method]
-        return plain.scaled(fitted.bias).widened(fitted.factor)
+        return plain.scaled(fitted.slopes).widened(fitted.factor)
 
     def dice(self, case: CaseSummary) -> Estimate:
         """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
@@ -155,7 +157,13 @@ class Assurance(Part):
         worst = max(found, key=lambda key: found[key] / limit[group_of(key)])
         if found[worst] <= limit[group_of(worst)]:
             return ""
-        return f"{worst} is {features[worst]:.3g}, in the fit about {center[worst]:.3g}"
+        name, value, usual = worst, features[worst], center[worst]
+        for scale, original in (("log ", np.exp), ("asinh ", np.sinh)):
+            if scale in name:
+                name, value, usual = name.replace(scale, ""), original(value), original(usual)
+        for number, structure in reversed(list(enumerate(self.structures, start=1))):
+            name = name.replace(f"class {number}", structure.name)
+        return f"{name} is {value:.3g}, in the fit about {usual:.3g}"
 
 
 def nanmean(values: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.assurance.histogram import BINS, Floats, Ints, ProbHistogram, bin_index
+from segcal.core.arrays import most_probable, to_numpy
 from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
 from segcal.core.files import file_sha256
 from segcal.core.heads import Heads, inside_labels
@@ -82,6 +83,7 @@ def calibrated(
     if calibrator is not None:
         values = calibrator.transform(values, from_probs=True)
     else:
+        values = to_numpy(values)
         reader.check(values)
     return values.astype(np.float32, copy=False)
 
@@ -148,7 +150,7 @@ def _count(
         index = bin_index(block[1:]) + rows
         count += np.bincount(index.reshape(-1), minlength=size)
         sums += np.bincount(index.reshape(-1), block[1:].reshape(-1), size)
-        winner = block.argmax(0)
+        winner = most_probable(block)
         chosen = np.flatnonzero(winner)
         own = index[winner[chosen] - 1, chosen]
         inside += np.bincount(own, minlength=size)
@@ -172,14 +174,14 @@ def _features(
     for s in range(len(summary.count)):
         hist = summary.histogram(s)
         volume = summary.voxel_ml * max(hist.expected, 1.0)
-        out[f"shape: log volume of class {s + 1}"] = float(np.log(volume))
+        out[f"shape: log volume in ml of class {s + 1}"] = float(np.log(volume))
         if hist.expected >= 1:
             doubt = hist.count @ (hist.prob * (1 - hist.prob)) / hist.expected
-            out[f"confidence: doubt of class {s + 1}"] = float(doubt)
+            out[f"confidence: doubtful share of class {s + 1}"] = float(doubt)
     extent = np.array((1,) * (3 - len(shape)) + shape) * spacing
     for axis, length, step in zip("zyx", extent, spacing, strict=True):
-        out[f"shape: log extent {axis}"] = float(np.log(length))
-        out[f"shape: log spacing {axis}"] = float(np.log(step))
+        out[f"shape: log extent in mm along {axis}"] = float(np.log(length))
+        out[f"shape: log spacing in mm along {axis}"] = float(np.log(step))
     return out
 
 

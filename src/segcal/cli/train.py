@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +56,9 @@ def train(
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML; do not train.")
     ] = False,
+    jobs: Annotated[int, typer.Option(help="Folds that are trained at the same time.", min=1)] = 1,
+    launcher: opt.Launcher = "local",
+    address: opt.Address = None,
 ) -> None:
     """Train a network by a recipe that adapts to the data, or with your settings."""
     from segcal.config import make_config, to_yaml
@@ -68,6 +74,11 @@ def train(
 
     if out is None and not print_config:
         raise ValueError("--out is required: the folder of the run")
+    workers = opt.workers(jobs, launcher, address, "auto")
+    if folds is None and (jobs > 1 or launcher == "ray"):
+        raise ValueError(
+            "--jobs and --launcher need --folds; one training on several GPUs: torchrun"
+        )
     if nnunet_raw is not None:
         if data is not None:
             raise ValueError("give either --data or --nnunet-raw")
@@ -119,14 +130,43 @@ def train(
     for _, settings in runs if method is not None else ():
         _check_posthoc(settings)
     try:
-        for folder, settings in runs:
-            run(settings, folder, resume=resume)
+        if jobs > 1 or launcher == "ray":
+            _train_together(out, runs, resume, workers)
+        else:
+            for folder, settings in runs:
+                run(settings, folder, resume=resume)
     except TrainingError as error:
         opt.warn(str(error))
         raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error
     close_process_group()
     if method is not None and is_first_process():
         _calibrate(out, method, runs[0][1].device)
+
+
+def _train_together(
+    out: Path, runs: Sequence[tuple[Path | None, TrainConfig]], resume: bool, workers: int
+) -> None:
+    """Train folds at the same time; their lines go to files beside their folders."""
+    from segcal.core.jobs import run_jobs
+
+    out.mkdir(parents=True, exist_ok=True)
+    tasks = {f.name: partial(_train_fold, settings, f, resume) for f, settings in runs if f}
+    typer.echo(f"{len(tasks)} folds, {workers} at the same time; progress: {out}/fold*.log")
+    with closing(run_jobs(tasks, workers)) as finished:
+        for name, result in finished:
+            if isinstance(result, PathError):
+                raise result
+            typer.echo(f"{out / name}: {result}")
+
+
+def _train_fold(settings: TrainConfig, folder: Path, resume: bool) -> str:
+    """Train in a process of its own; returns what was reached."""
+    from segcal.training import train as run
+
+    log = folder.with_name(f"{folder.name}.log")
+    with log.open("a", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+        result = run(settings, folder, resume=resume)
+    return f"{result.epochs} epochs, validation DSC of best.pt {result.best_dsc:.4f}"
 
 
 def _check_posthoc(settings: TrainConfig) -> None:

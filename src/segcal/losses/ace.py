@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from segcal.core.checks import check_choice, check_int, check_number
-from segcal.losses.base import SegmentationLoss, WeightedSum
+from segcal.losses.base import Fused, SegmentationLoss, WeightedSum
 from segcal.losses.cross_entropy import CrossEntropyLoss
 from segcal.losses.dice import DiceLoss
 from segcal.losses.pixels import IGNORE_INDEX, Activation, Pixels, Reduction
@@ -36,6 +36,7 @@ class ACELoss(SegmentationLoss):
         ignore_index: pixels with this label are left out.
         reduction: "mean" or "sum" over the images, or "none": one value per image, (B, 1, 1) or
             (B, 1, 1, 1).
+        fused: see `SegmentationLoss`; the kernels know hard bins, with softmax.
         activation: see `SegmentationLoss`; with "sigmoid" the inside of each head is a class.
 
     Example:
@@ -51,9 +52,12 @@ class ACELoss(SegmentationLoss):
         *,
         ignore_index: int = IGNORE_INDEX,
         reduction: Reduction = "mean",
+        fused: Fused = "auto",
         activation: Activation = "softmax",
     ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction, activation=activation)
+        super().__init__(
+            ignore_index=ignore_index, reduction=reduction, fused=fused, activation=activation
+        )
         self.num_bins = check_int("num_bins", num_bins, low=1)
         check_choice("binning", binning, get_args(Binning))
         self.binning = binning
@@ -97,7 +101,8 @@ class CEDiceACELoss(WeightedSum):
     Args:
         ace_weight: weight of the calibration error; the others have weight 1/3.
         num_bins, binning: see `ACELoss`.
-        ignore_index, activation: see `SegmentationLoss`.
+        ignore_index, fused, activation: see `SegmentationLoss`. On CUDA all three parts with hard
+            bins run in the same kernels.
 
     Example:
         >>> logits = torch.randn(2, 4, 32, 32, requires_grad=True)
@@ -111,12 +116,15 @@ class CEDiceACELoss(WeightedSum):
         binning: Binning = "hard",
         *,
         ignore_index: int = IGNORE_INDEX,
+        fused: Fused = "auto",
         activation: Activation = "softmax",
     ) -> None:
         super().__init__(
-            CrossEntropyLoss(ignore_index=ignore_index, activation=activation),
+            CrossEntropyLoss(ignore_index=ignore_index, fused=fused, activation=activation),
             DiceLoss("squared", ignore_index=ignore_index, activation=activation),
-            ACELoss(num_bins, binning, ignore_index=ignore_index, activation=activation),
+            ACELoss(
+                num_bins, binning, ignore_index=ignore_index, fused=fused, activation=activation
+            ),
             weights=[1 / 3, 1 / 3, check_number("ace_weight", ace_weight, low=0)],
         )
         self.ignore_index = ignore_index

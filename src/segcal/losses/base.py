@@ -203,7 +203,8 @@ class WeightedSum(nn.Module):
     The parts in `terms` carry the weights. A loss that has no named parts appears under the name
     of its class. Where two losses share a name, and for the parts of a sum inside the sum, the
     position of the loss is put in front (`0.ce`, `1.ce`). On CUDA, a loss that the fused kernels
-    support and a `DiceLoss` after it run in the same kernels.
+    support and a `DiceLoss` after it run in the same kernels, and so do `CrossEntropyLoss`,
+    `DiceLoss` and `ACELoss` in this order.
 
     Args:
         losses: any modules that map (logits, target) to a scalar: segcal's, torch's, MONAI's, sums.
@@ -254,8 +255,8 @@ class WeightedSum(nn.Module):
     def _run_kernels(
         self, logits: Tensor, target: Tensor, *, split: bool
     ) -> dict[str, Tensor] | None:
-        """As of a `SegmentationLoss`, if this is such a loss and Dice."""
-        fused = getattr(self.losses[0], "fused", False) if len(self.losses) == 2 else False
+        """As of a `SegmentationLoss`, if this is such a loss with Dice or ACE."""
+        fused = getattr(self.losses[0], "fused", False) if len(self.losses) in (2, 3) else False
         if fused is False or (fused == "auto" and not getattr(logits, "is_cuda", False)):
             return None
         from segcal.losses import kernels

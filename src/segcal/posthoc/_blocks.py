@@ -123,12 +123,17 @@ class BlockReader:
         else:
             _check_probs(block, low, high)
 
-    def rows(self, block: npt.NDArray[Any], extra: Floats | None = None) -> Floats:
-        """A checked block (K, n) as float64 in this reader's space, and its features below it."""
+    def rows(
+        self, block: npt.NDArray[Any], extra: Floats | None = None, *, half: bool = False
+    ) -> Floats:
+        """A checked block (K, n) as float64 in this reader's space, and its features below it.
+
+        `half`: the values come from a float16 array, whose zeros may be larger numbers.
+        """
         values = block.astype(np.float64, order="C")  # faster sums over classes
         if self.from_probs:
-            clip = CLIP_HALF if block.dtype.itemsize < 4 else CLIP
-            values = np.log(np.maximum(values, clip))
+            clip = CLIP_HALF if half or block.dtype.itemsize < 4 else CLIP
+            np.log(np.maximum(values, clip, out=values), out=values)
         elif self.space == "log_probs":
             values = log_softmax(values)
         return values if extra is None else np.concatenate([values, extra])
@@ -197,11 +202,12 @@ def map_blocks(
     reader.num_classes = len(logits)
     features = reader.features_of(logits, spacing_mm)
     for where in _blocks_of(logits):
-        block = take_block(logits, where, logits.ndim - 1)
+        block = to_numpy(take_block(logits, where, logits.ndim - 1))  # float16 is slow
         reader.check(block)
         index = (slice(None), *where)
         extra = None if features is None else take_block(features, where, logits.ndim - 1)
-        out[index] = function(reader.rows(block, extra), block).reshape(out[index].shape)
+        rows = reader.rows(block, extra, half=logits.dtype.itemsize < 4)
+        out[index] = function(rows, block).reshape(out[index].shape)
     reader.finish()
     return out
 
@@ -218,8 +224,10 @@ def log_softmax(values: Floats) -> Floats:
 
 def softmax(values: Floats) -> Floats:
     """Over the first axis."""
-    e = np.exp(values - values.max(0))
-    return np.asarray(e / e.sum(0))
+    e = np.asarray(values - values.max(0))
+    np.exp(e, out=e)
+    e /= e.sum(0)
+    return e
 
 
 def _check_probs(values: npt.NDArray[Any], low: float, high: float) -> None:

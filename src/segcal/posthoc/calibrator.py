@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array, check_array, is_tensor, to_numpy
+from segcal.core.arrays import Array, check_array, is_tensor, most_probable, to_numpy
 from segcal.core.heads import two_classes
 from segcal.posthoc._blocks import (
     BlockReader,
@@ -333,7 +333,7 @@ def _keep_labels(probs: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
 
     It is raised by the smallest step of the dtype. Ties are read as the smaller class.
     """
-    before, after = source.argmax(0), probs.argmax(0)
+    before, after = most_probable(source), most_probable(probs)
     moved = np.flatnonzero(before != after)
     if len(moved):
         top = probs[after[moved], moved]

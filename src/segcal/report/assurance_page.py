@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from segcal.assurance import Assurance, CaseResult, CheckResult, Plane
+from segcal.assurance import Assurance, CaseResult, CheckResult, Measure, Plane
 from segcal.core.arrays import window_of
 from segcal.core.files import write_text
 from segcal.report.page import fill_template
@@ -23,6 +23,17 @@ from segcal.report.pictures import (
 from segcal.report.text import count
 
 _MOST_PICTURES = 200
+_KINDS = {
+    "quantile": "quantiles of true / expected volume, ± ml",
+    "factor": "one-factor model",
+    "share": "expected volume ± share",
+    "constant": "expected volume ± ml",
+    "hard": "argmax volume ± share",
+    "independent": "independent voxels, not fitted",
+    "nested": "nested outlines, not fitted",
+}
+_INTERVAL_COLUMNS = ("coverage", "width ml", "CRPS ml")
+_NO_RULE = " No rule: the fit has too few patients to accept scans without review."
 _SIDE = 320  # pixels of the longer side of a picture
 
 
@@ -31,17 +42,19 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
     status = [r.status for r in results]
     patients = len({case.patient for case in assurance.cases})
     facts = [
-        count(len(results), "scan"), f"{status.count('accept')} accepted",
-        f"{status.count('refer')} referred",
-        f"{sum(not r.in_scope for r in results)} out of scope",
+        count(len(results), "scan"),
+        *([] if assurance.referral is None else [f"{status.count('accept')} accepted"]),
+        f"{status.count('refer')} referred, "
+        f"{sum(not r.in_scope for r in results)} of them unlike the scans of the fit",
         f"{assurance.coverage:.0%} intervals",
         f"fitted on {count(len(assurance.cases), 'scan')} of {count(patients, 'patient')}",
     ]  # fmt: skip
     table = {
-        "title": "Cohort", "note": "The most doubtful scans first. Volumes in ml. "
-        "Expected Dice is that of the argmax mask.",
-        "head": ["scan", "status", "expected Dice", *(s.name for s in assurance.structures),
-                 "reason"],
+        "title": "Cohort", "note": "The most doubtful scans first. Volumes are medians with their "
+        "intervals. Expected Dice is that of the argmax mask."
+        + _NO_RULE * (assurance.referral is None),
+        "head": ["scan", "status", "expected Dice",
+                 *(f"{s.name}, ml" for s in assurance.structures), "reason"],
         "rows": [
             [r.case, r.status, _dice_text(r),
              *(_volume_text(s.interval, s.ml) for s in r.structures), r.reason]
@@ -59,7 +72,7 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
 
 def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> Path:
     """Write index.html of `segcal assure check`: promises, and all measures."""
-    tables = [{
+    tables: list[dict[str, Any]] = [{
         "title": "Promises",
         "note": "A promise is broken if the interval excludes it. All intervals of this table hold "
         "together with 95 %.",
@@ -71,14 +84,19 @@ def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> 
             for p in result.promises
         ],
     }]  # fmt: skip
+    used = {fit.name: fit.method for fit in assurance.structures}
     for structure in dict.fromkeys(m.structure for m in result.measures):
+        own = [m for m in result.measures if m.structure == structure]
+        title = "All structures" if structure == "all" else structure
+        if structure in used:
+            tables.append(_interval_table(title, own, used[structure]))
+            title += ": other measures"
         tables.append({
-            "title": "All structures" if structure == "all" else structure, "note": "",
-            "head": ["measure", "method", "value", "95 % interval"],
+            "title": title, "note": "", "head": ["measure", "method", "value", "95 % interval"],
             "rows": [
-                [m.what, m.method, _number(m.value), _span(m.low, m.high)]
-                for m in result.measures
-                if m.structure == structure
+                [m.what, _KINDS.get(m.method, m.method), _number(m.value), _span(m.low, m.high)]
+                for m in own
+                if m.what not in _INTERVAL_COLUMNS
             ],
         })  # fmt: skip
     facts = [
@@ -86,6 +104,21 @@ def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> 
         f"{len(result.broken)} of {count(len(result.promises), 'promise')} broken",
     ]  # fmt: skip
     return _write(out, "check", "Do the promises hold?", facts, assurance, tables, [])
+
+
+def _interval_table(title: str, measures: Sequence[Measure], used: str) -> dict[str, Any]:
+    """A row per kind of volume interval; the one that `apply` uses is marked."""
+    found = {(m.method, m.what): m for m in measures}
+    rows = []
+    for kind, name in _KINDS.items():
+        cells = (found.get((kind, what)) for what in _INTERVAL_COLUMNS)
+        texts = [f"{_number(m.value)} ({_span(m.low, m.high)})" if m else "–" for m in cells]
+        rows.append([f"{name} (used)" if kind == used else name, *texts])
+    note = "Values with 95 % intervals. The fit chose the kind that is used."
+    return {
+        "title": f"{title}: volume intervals", "note": note,
+        "head": ["kind of interval", *_INTERVAL_COLUMNS], "rows": rows,
+    }  # fmt: skip
 
 
 def _write(
@@ -105,6 +138,8 @@ def _number(value: float) -> str:
     """Three digits or more."""
     if np.isnan(value):
         return "–"
+    if value == 0:
+        return "0"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
@@ -114,6 +149,8 @@ def _span(low: float, high: float) -> str:
 
 def _dice_text(result: CaseResult) -> str:
     mean, low, high = result.dice
+    if not any(one.ml for one in result.structures):
+        return "no mask"
     return _number(mean) if np.isnan(low) else f"{mean:.3f} ({low:.2f} to {high:.2f})"
 
 

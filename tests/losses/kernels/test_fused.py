@@ -290,7 +290,9 @@ def test_a_label_out_of_range_gives_nan(monkeypatch: pytest.MonkeyPatch) -> None
         (NACLLoss(fused=True), torch.randn(1, 3, 4, 8)[..., ::2], "neither contiguous nor"),
         (NACLLoss(fused=True, patch_size=13), torch.randn(1, 3, 4, 4), "more than 125 pixels"),
         (CEDiceLoss(fused=True, reduction="none"), torch.randn(1, 3, 4, 4), "no value per pixel"),
-        (ACELoss(), torch.randn(1, 3, 4, 4), "no kernel for this loss"),
+        (ACELoss(binning="soft"), torch.randn(1, 3, 4, 4), "no kernel for this loss"),
+        (ACELoss(), torch.randn(1, 100, 4, 4), "100 classes with 20 bins are too many"),
+        (ACELoss(reduction="none"), torch.randn(1, 3, 4, 4), "no value per pixel"),
     ],
 )
 def test_where_the_kernels_do_not_apply(
@@ -379,7 +381,8 @@ UNSUPPORTED: list[SegmentationLoss] = [
     OwnReduction(),
     OwnDice(),
     DiceLoss(),
-    ACELoss(),
+    ACELoss(binning="soft"),
+    ACELoss(64),
 ]
 
 
@@ -388,6 +391,8 @@ def test_which_losses_are_supported() -> None:
         assert kernels.supports(make_loss(name))
     assert kernels.supports(Renamed())
     for sum_ in (WeightedSum(NACLLoss(), DiceLoss("proper")), WeightedSum(ECPLoss(), DiceLoss())):
+        assert kernels.supports(sum_)
+    for sum_ in (WeightedSum(CrossEntropyLoss(), ACELoss()), make_loss("ce_dice_ace")):
         assert kernels.supports(sum_)
     for loss in (
         *UNSUPPORTED,
@@ -400,6 +405,10 @@ def test_which_losses_are_supported() -> None:
         WeightedSum(NACLLoss(), DiceLoss(reduction="sum")),
         WeightedSum(OwnPenalty(), DiceLoss()),
         CEDiceLoss(activation="sigmoid"),
+        ACELoss(activation="sigmoid"),
+        WeightedSum(NACLLoss(), ACELoss()),
+        WeightedSum(CrossEntropyLoss(), ACELoss(), DiceLoss()),
+        WeightedSum(CrossEntropyLoss(), DiceLoss(), ACELoss(ignore_index=1)),
     ):
         assert not kernels.supports(loss)
 
@@ -421,7 +430,11 @@ def test_other_losses_and_priors_run_in_torch(loss: SegmentationLoss) -> None:
 
 @pytest.mark.parametrize(
     "loss",
-    [*map(make_loss, FUSED), Renamed(), WeightedSum(NACLLoss(), DiceLoss())],
+    [
+        *map(make_loss, [*FUSED, "ml1_ace", "ce_dice_ace"]),
+        Renamed(),
+        WeightedSum(NACLLoss(), DiceLoss()),
+    ],
     ids=lambda loss: type(loss).__name__,
 )
 def test_everything_but_the_launch_is_traced_in_one_graph(
@@ -444,7 +457,7 @@ needs_gpu = pytest.mark.skipif(not CUDA, reason="needs a GPU")
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", [*FUSED, "ml1_ace", "ce_dice_ace"])
 def test_compile_autocast_and_graphs(name: str) -> None:
     torch.compiler.reset()  # one code object is compiled for a limited number of losses
     torch.manual_seed(0)

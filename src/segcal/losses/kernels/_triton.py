@@ -15,6 +15,9 @@ Dice needs two sums per class and image: x = sy and z = s + y (linear), or x = (
 z = s² + y (squared), s² + s (proper). They are taken along the strip, added up by `dice_kernel`,
 and turned into the two coefficients of the gradient, which the second pass reads.
 
+If BINS, the gradient includes that of the average calibration error, whose sums are those of
+`_triton_ace`: a coefficient for each bin of a class in an image, and its weight.
+
 The two kernels begin with the same code. In a function that both call, Triton distributed the
 classes of a pixel over several threads (measured: a tenth more instructions, and barriers).
 """
@@ -32,6 +35,7 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 PTX = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1" and torch.version.cuda is not None)
 
 # The formula, the prior and the border, as compile-time constants.
+NONE = tl.constexpr(-1)  # no loss per pixel
 CE, FOCAL, LS, SVLS, ECP, MBLS, NACL = (tl.constexpr(code) for code in range(7))
 MEAN, GAUSSIAN, MAX, MIN, MEDIAN, MODE = (tl.constexpr(code) for code in range(6))
 LINEAR, SQUARED, PROPER = (tl.constexpr(code) for code in range(1, 4))  # 0 is no Dice
@@ -84,9 +88,9 @@ def _inverse(x):
 
 
 @triton.jit
-def _nibbles(scratch):
-    """The address of the packed labels in `scratch`, in bytes."""
-    return (scratch + NORMS + 4 * tl.num_programs(0)).to(tl.pointer_type(tl.uint8))
+def _nibbles(scratch, programs):
+    """The address of the packed labels in `scratch`, behind the sums of `programs`, in bytes."""
+    return (scratch + NORMS + 4 * programs).to(tl.pointer_type(tl.uint8))
 
 
 @triton.jit
@@ -509,6 +513,12 @@ def _load_logits(at, here, ks, K: tl.constexpr):
 
 
 @triton.jit
+def _bin(probs, BINS: tl.constexpr):
+    """The bin of each probability; 0 if it is NaN."""
+    return tl.minimum(tl.maximum((probs * BINS).to(tl.int32), 0), BINS - 1)
+
+
+@triton.jit
 def _pixel_sums(values, VECTOR: tl.constexpr):
     """(BLOCK_K, BLOCK) → (BLOCK_K, BLOCK // VECTOR): sums over the pixels of one thread."""
     if VECTOR == 1:
@@ -591,7 +601,7 @@ def value_kernel(
             low, high = tl.split(tl.reshape(code, [BLOCK // 2, 2]))
             byte = (low | high << 4).to(tl.uint8)
             # Computed in each row: an address kept along the strip would take registers.
-            at_byte = _nibbles(scratch) + _first_of_two(place >> 1)
+            at_byte = _nibbles(scratch, tl.num_programs(0)) + _first_of_two(place >> 1)
             tl.store(at_byte, byte, mask=_first_of_two(here))
 
         top = tl.max(l, 0)
@@ -761,15 +771,18 @@ def dice_kernel(
 
 @triton.jit
 def finish_kernel(
-    scratch, first, second, third, dice, programs, rows, pixel_weight, dice_weight,
+    scratch, first, second, third, fourth, dice, ace,
+    programs, rows, ace_rows, pixel_weight, dice_weight, ace_weight,
     AVERAGE: tl.constexpr, PENALIZED: tl.constexpr, WEIGHTED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK: tl.constexpr, DICE: tl.constexpr, K: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_BINS: tl.constexpr, ACE_CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Add the sums of the programs in a fixed order; store what the gradient is multiplied by.
 
-    `first` is the cross-entropy part, `second` the penalty and `third` Dice, of `rows` images (or
-    1, over the batch); or `first` is their sum unless SPLIT.
+    `first` is the cross-entropy part, `second` the penalty, `third` Dice, of `rows` images (or
+    1, over the batch), and `fourth` the calibration error of `ace_rows` images (if BLOCK_BINS); or
+    `first` is their sum unless SPLIT.
     """
     index = tl.arange(0, BLOCK)
     here = index < programs
@@ -808,15 +821,40 @@ def finish_kernel(
             per_row = per_row / tl.maximum(tl.sum(images), 1.0)
         overlap = tl.sum(rest) * per_row
         tl.store(scratch + 2, per_row.to(tl.float32))
+    gap = ce * 0.0  # NaN if a logit or label is invalid
+    if BLOCK_BINS:
+        ks = tl.arange(0, BLOCK_K)[None, :]
+        errors = tl.zeros([BLOCK_ROWS], tl.float64)
+        filled = tl.zeros([BLOCK_ROWS], tl.float64)
+        for chunk in range(ACE_CHUNKS):
+            row = chunk * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)[:, None]
+            at = ace + ace_rows * (K * BLOCK_BINS) + row * K + ks
+            exists = (row < ace_rows) & (ks < K)
+            present = tl.load(at + ace_rows * K, mask=exists, other=0.0)
+            share = 1.0 / tl.maximum(tl.sum(present, 1), 1.0)
+            error = tl.sum(tl.load(at, mask=exists, other=0.0).to(tl.float64), 1)
+            errors += error * share
+            filled += tl.max(present, 1)
+            tl.store(at + ace_rows * K, present * share[:, None], mask=exists)
+        per_image = tl.cast(ace_weight, tl.float32).to(tl.float64)
+        if AVERAGE:
+            per_image = per_image / tl.maximum(tl.sum(filled), 1.0)
+        gap += tl.sum(errors) * per_image
+        tl.store(scratch + 3, per_image.to(tl.float32))
     if SPLIT:
         tl.store(first, ce.to(tl.float32))
         tl.store(second, penalty.to(tl.float32))
         if DICE:
             tl.store(third, overlap.to(tl.float32))
-    elif DICE:
-        tl.store(first, (ce + penalty + overlap).to(tl.float32))
+        if BLOCK_BINS:
+            tl.store(fourth, gap.to(tl.float32))
     else:
-        tl.store(first, (ce + penalty).to(tl.float32))
+        value = ce + penalty
+        if DICE:
+            value += overlap
+        if BLOCK_BINS:
+            value += gap
+        tl.store(first, value.to(tl.float32))
     tl.store(scratch, per_weight.to(tl.float32))
     tl.store(scratch + 1, per_count.to(tl.float32))
 
@@ -824,8 +862,8 @@ def finish_kernel(
 @triton.jit(do_not_specialize=["W"])
 def gradient_kernel(
     logits, labels, weights, grad, ce_grad, penalty_grad, scratch,
-    dice_grad, dice,
-    B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale,
+    dice_grad, dice, ace_grad, ace,
+    B, D, H, W, stride_b, stride_k, stride_s, ignore_index, parameter, scale, programs,
     K: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
     KIND: tl.constexpr, WEIGHTED: tl.constexpr, SOFTMAX: tl.constexpr, SQUARE: tl.constexpr,
     MAPS: tl.constexpr, SPLIT: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr,
@@ -835,14 +873,16 @@ def gradient_kernel(
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
     DICE: tl.constexpr, BATCH: tl.constexpr, SPANS: tl.constexpr,
+    BINS: tl.constexpr, BLOCK_BINS: tl.constexpr, ONE_IMAGE: tl.constexpr,
 ):  # fmt: skip
     """The gradient of every logit; all intermediate values are computed again.
 
-    Only the sums were kept and, if PACKED, half a byte for each pixel: its label, in `scratch`.
+    Only the sums were kept, of `programs` programs, and, if PACKED, half a byte for each pixel: its
+    label, in `scratch`.
     `labels` is not read then, and `ignore_index` is LEFT_OUT.
     """
     if PACKED:
-        labels = _nibbles(scratch)
+        labels = _nibbles(scratch, programs)
     runs = tl.cdiv(H, RUN)
     column = (tl.program_id(0) // runs) * BLOCK
     y0 = (tl.program_id(0) % runs) * RUN
@@ -872,6 +912,17 @@ def gradient_kernel(
         on_x = tl.load(coefficient, mask=present, other=0.0) * all_dice
         if DICE != PROPER:
             on_z = tl.load(coefficient + rows * K, mask=present, other=0.0) * all_dice
+    if BINS:
+        # The coefficients of the bins of each class are read for every pixel, from the cache.
+        if ONE_IMAGE:
+            ace_row = (column // (D * W)) * K + ks[:, None]
+            present = real
+        else:
+            ace_row = image[None, :] * K + ks[:, None]
+            present = real & exists[None, :]
+        on_gap = tl.load(ace + B * K * (BLOCK_BINS + 1) + ace_row, mask=present, other=0.0)
+        on_gap = on_gap * (tl.load(ace_grad) * tl.load(scratch + 3))
+        coefficients = ace + ace_row * BLOCK_BINS
     if SLOTS > 0 or PACKED:
         group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
         gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
@@ -959,6 +1010,8 @@ def gradient_kernel(
             q = tl.where(real, q, 0.0)
             g = e * (_inverse(total) * tl.sum(q, 0))[None, :] - q
             g = g * (q_scale[None, :] * to_ce[None, :])
+        elif KIND == NONE:
+            g = tl.where(invalid, float("nan"), 0.0)[None, :] + probs * 0.0
         else:
             g = probs - tl.where(own, 1.0, 0.0)
             if KIND == FOCAL:
@@ -996,6 +1049,10 @@ def gradient_kernel(
                 pull = probs * (pull - tl.sum(probs * pull, 0)[None, :])
             g += pull * to_penalty[None, :]
 
+        if BINS:
+            bin = _bin(probs, BINS)
+            valued = real & here[None, :]
+            to_probs = on_gap * tl.load(coefficients + bin, mask=valued, other=0.0)
         if DICE:
             truth = tl.where(own, 1.0, 0.0)
             if DICE == LINEAR:
@@ -1004,7 +1061,9 @@ def gradient_kernel(
                 pull = on_x * (probs - truth) + on_z * probs
             else:
                 pull = on_x * (probs - truth)
-            g += probs * (pull - tl.sum(probs * pull, 0)[None, :])
+            to_probs = pull + to_probs if BINS else pull
+        if DICE or BINS:
+            g += probs * (to_probs - tl.sum(probs * to_probs, 0)[None, :])
 
         g = tl.where(counted[None, :], g, 0.0)
         tl.store(grad + at, g.to(grad.dtype.element_ty), mask=real & here[None, :])

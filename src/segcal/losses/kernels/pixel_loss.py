@@ -13,7 +13,7 @@ from torch import Tensor
 from segcal.core.checks import check_labels, per_axis
 from segcal.losses.base import WeightedSum
 from segcal.losses.kernels.launch import INTERPRETED, Work, launch
-from segcal.losses.kernels.recipes import HAS_TRITON, Recipe, recipe_of
+from segcal.losses.kernels.recipes import HAS_TRITON, ACETerm, Recipe, recipe_of
 from segcal.losses.pixels import check_shapes, fit_weights
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from segcal.losses.priors import Prior
 
 NVIDIA = torch.version.hip is None
-KINDS = {"ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
+KINDS = {"none": -1, "ce": 0, "focal": 1, "ls": 2, "svls": 3, "ecp": 4, "mbls": 5, "nacl": 6}
 PRIORS = {"mean": 0, "gaussian": 1, "max": 2, "min": 3, "median": 4, "mode": 5}
 FORMS = {"linear": 1, "squared": 2, "proper": 3}  # 0 is no Dice
 BORDERS = {"replicate": 0, "background": 1, "valid": 2}
@@ -40,6 +40,10 @@ DICE_CHUNK = 1024
 # The interpreter runs one program after the other.
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
+# The bins of ACE: pixels of a thread, the most bins of all classes, and the least number of places
+# to which programs add their sums at the same time.
+BINNED_PIXELS, MAX_ALL_BINS, ACE_PLACES = 8, 2048, 64
+BINNED_WARPS = 1  # a single warp adds up without barriers
 NORMS = 8  # as in _triton
 # The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
 # Two of the 16 codes are not classes. The nibbles take half a byte per pixel: at most a twentieth
@@ -52,6 +56,7 @@ LEFT_OUT = 14  # as in _triton
 # H200, with hardly any spills.
 VALUE_REGISTERS = {16: 128}
 GRADIENT_REGISTERS = {4: 64, 16: 128}
+BINS_REGISTERS = dict.fromkeys((2, 4, 8, 16, 32, 64), 80)
 
 
 class Plan(NamedTuple):
@@ -67,6 +72,9 @@ class Plan(NamedTuple):
     gradient: Work
     dice: Work | None  # adds up the sums of each class in each image
     dice_size: int  # float32 values: coefficients of the gradient, and the sums of the programs
+    ace: Work | None = None  # turns the sums of bins into errors
+    ace_size: int = 0  # float32 values: coefficients of the gradient, errors and their weights
+    sums_size: int = 0  # int64 values: the sums of the bins
 
 
 _PLANS: dict[tuple[Any, ...], Plan] = {}
@@ -100,8 +108,11 @@ def run(
     if plan is None:  # otherwise input of this shape and type was checked before
         labels = check_shapes(logits, target)
         reason = why_not(logits, labels, recipe, loss.ignore_index)
-        if reason is None and recipe is not None and recipe.dice and loss.reduction == "none":
-            reason = "Dice has no value per pixel (reduction 'none')"
+        if reason is None and recipe is not None and (recipe.dice or recipe.ace):
+            if loss.reduction == "none":
+                reason = "Dice and ACE have no value per pixel (reduction 'none')"
+            elif recipe.ace and weights is not None:
+                reason = "ACE is not fused with class weights"
         if recipe is None or reason is not None:
             if loss.fused is True and strict:
                 raise ValueError(f"Expected `fused=True` to be possible, but {reason}.")
@@ -119,9 +130,13 @@ def run(
     parts = _PixelLoss.apply(logits, target.contiguous(), weights, plan)  # type: ignore[no-untyped-call]
     if not split:
         return {recipe.terms[0]: parts}
+    if recipe.kind == "none":
+        return {"ace": parts[-1]}
     # A loss with one term has no penalty.
     terms = dict(zip(recipe.terms, parts[:2], strict=False))
-    return terms | {"dice": parts[2]} if recipe.dice else terms
+    if recipe.dice:
+        terms["dice"] = parts[2]
+    return terms | {"ace": parts[-1]} if recipe.ace else terms
 
 
 def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index: int) -> str | None:
@@ -143,6 +158,8 @@ def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index:
         return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
     if _layout(logits) is None:
         return "the logits are neither contiguous nor channels_last"
+    if recipe.ace and math.prod(_bin_blocks(logits.shape[1], recipe.ace)) > MAX_ALL_BINS:
+        return f"{logits.shape[1]} classes with {recipe.ace.num_bins} bins are too many"
     patch = _patch(recipe.prior, logits.ndim - 2)
     if math.prod(patch) > MAX_PATCH:
         return f"the patch {patch} has more than {MAX_PATCH} pixels"
@@ -159,28 +176,37 @@ class _PixelLoss(torch.autograd.Function):
         second = torch.empty_like(first) if plan.split else first
         scratch = logits.new_empty(plan.scratch, dtype=torch.float32) if plan.scratch else first
         weights = logits if class_weights is None else class_weights
-        third = dice = first
+        third = fourth = dice = ace = first
+        value: tuple[Tensor, ...] = (logits, labels, weights, first, second, scratch, dice)
         jobs: list[tuple[Work, Sequence[Tensor]]] = []
         if plan.dice is not None:
             third = torch.empty_like(first) if plan.split else first
             dice = logits.new_empty(plan.dice_size, dtype=torch.float32)
+            value = (*value[:-1], dice)
             jobs = [(plan.dice, (dice,))]
+        if plan.ace is not None:
+            fourth = torch.empty_like(first) if plan.split else first
+            ace = logits.new_empty(plan.ace_size, dtype=torch.float32)
+            sums = logits.new_zeros(plan.sums_size, dtype=torch.int64)
+            value = (logits, labels, scratch, dice, sums)
+            jobs.append((plan.ace, (sums, ace)))
         if not plan.maps:
-            jobs.append((plan.finish, (scratch, first, second, third, dice)))
-        launch((plan.value, (logits, labels, weights, first, second, scratch, dice)), *jobs)
+            jobs.append((plan.finish, (scratch, first, second, third, fourth, dice, ace)))
+        launch((plan.value, value), *jobs)
         left = scratch if plan.scratch else None
-        kept = None if plan.dice is None else dice
-        ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left, kept)
+        kept = (None if plan.dice is None else dice, None if plan.ace is None else ace)
+        ctx.save_for_backward(logits, None if plan.packed else labels, class_weights, left, *kept)
         ctx.plan = plan
         if not plan.split:
             return first
-        return (first, second) if plan.dice is None else (first, second, third)
+        parts = (first, second) if plan.dice is None else (first, second, third)
+        return parts if plan.ace is None else (*parts, fourth)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True: a second derivative is requested
             raise RuntimeError("The fused losses cannot be differentiated twice; set fused=False.")
-        logits, labels, class_weights, scratch, dice = ctx.saved_tensors
+        logits, labels, class_weights, scratch, dice, ace = ctx.saved_tensors
         plan: Plan = ctx.plan
         to_ce = grads[0].contiguous()
         to_penalty = grads[1].contiguous() if plan.split else to_ce
@@ -188,8 +214,10 @@ class _PixelLoss(torch.autograd.Function):
         weights = logits if class_weights is None else class_weights
         left = logits if scratch is None else scratch
         labels = left if labels is None else labels  # `scratch` contains the labels
-        overlap = (to_ce, left) if dice is None else (grads[-1].contiguous(), dice)
-        tensors = (logits, labels, weights, grad, to_ce, to_penalty, left, *overlap)
+        to_dice = grads[2].contiguous() if plan.split and dice is not None else to_ce
+        to_ace = grads[-1].contiguous() if plan.split and ace is not None else to_ce
+        by_image = (to_dice, left if dice is None else dice, to_ace, left if ace is None else ace)
+        tensors = (logits, labels, weights, grad, to_ce, to_penalty, left, *by_image)
         launch((plan.gradient, tensors))
         return grad, None, None, None
 
@@ -198,7 +226,7 @@ def make_plan(
     loss: SegmentationLoss, recipe: Recipe, logits: Tensor, labels: Tensor, *, split: bool
 ) -> Plan:
     """How to divide the work, and all arguments of the kernels but the tensors."""
-    from segcal.losses.kernels import _triton
+    from segcal.losses.kernels import _triton, _triton_ace
 
     ignore_index, weighted = loss.ignore_index, loss.class_weights is not None
     batch, classes, *space = logits.shape
@@ -247,51 +275,108 @@ def make_plan(
         "SPANS": 1 if term is None else min(spans, batch),
     }  # fmt: skip
     constants |= forms
+    binned: dict[str, Any] = {}
+    chunks = images = 0
+    if recipe.ace is not None:
+        binned, chunks = _binning(recipe.ace, batch, classes, pixels)
+        binned |= {
+            "CE": kind == KINDS["ce"], "DICE": forms["DICE"], "BATCH": over_batch,
+            "ROWS": contiguous, "PACKED": packed,
+        }  # fmt: skip
+        images = batch
+    summed = batch * chunks or programs  # those that leave sums
+    with_bins = {
+        "BINS": binned.get("BINS", 0), "BLOCK_BINS": binned.get("BLOCK_BINS", 0),
+        "ONE_IMAGE": not binned or (depth * width) % block == 0,
+    }  # fmt: skip
     finish = {
         "AVERAGE": average, "PENALIZED": kind >= KINDS["ecp"], "WEIGHTED": weighted, "SPLIT": split,
-        "BLOCK": _power_of_two(programs), "DICE": forms["DICE"], "K": classes, "BLOCK_K": block_k,
+        "BLOCK": _power_of_two(summed), "DICE": forms["DICE"], "K": classes, "BLOCK_K": block_k,
         "BLOCK_ROWS": DICE_CHUNK // block_k, "CHUNKS": -(-rows // (DICE_CHUNK // block_k)),
+        "BLOCK_BINS": with_bins["BLOCK_BINS"], "ACE_CHUNKS": -(-images // (DICE_CHUNK // block_k)),
         "num_warps": SUM_WARPS,
     }  # fmt: skip
     recent = _triton.VERSION >= (3, 4)  # earlier compiled kernels did not take all arguments
     # The limits were chosen for these.
     suited = (
-        packed and constants["SLOTS"] and constants["RZ"] if term is None else recipe.prior is None
+        packed and constants["SLOTS"] and constants["RZ"]
+        if term is None
+        else recipe.prior is None and recipe.ace is None
     )
 
     def work(kernel: Any, count: int, numbers: Any, constants: Any, limits: dict[int, int]) -> Work:
-        limited = block_k in limits and suited and recent and NVIDIA
+        limited = block_k in limits and (suited or limits is BINS_REGISTERS) and recent and NVIDIA
         hints = {"maxnreg": limits[block_k]} if limited else {}
         return Work(kernel, count, numbers, constants, hints, {} if recent else None)
 
     before = (*sizes, ignore_index, recipe.parameter, scale)
-    after = (*sizes, LEFT_OUT if packed else ignore_index, recipe.parameter, scale)
-    dice = None
+    after = (*sizes, LEFT_OUT if packed else ignore_index, recipe.parameter, scale, summed)
+    dice = ace = None
+    value = work(_triton.value_kernel, programs, before, constants, VALUE_REGISTERS)
+    if recipe.ace is not None:
+        numbers = (batch, pixels, chunks, classes * pixels, *strides, ignore_index)
+        value = work(_triton_ace.bins_kernel, summed, numbers, binned, BINS_REGISTERS)
+        few = {name: binned[name] for name in ("K", "BINS", "BLOCK_BINS", "SLOTS")}
+        ace = work(_triton_ace.ace_kernel, batch * classes, (batch,), few | {"num_warps": 1}, {})
     if term is not None:
-        runs = -(-height // run)
-        # An image begins and ends inside a block.
-        longest = programs if over_batch else (depth * width // block + 2) * runs
+        # Programs, or strips, of a column of blocks; an image begins and ends inside a block.
+        runs, columns, wide = -(-height // run), depth * width, block
+        if recipe.ace is not None:
+            runs, columns, wide = 1, chunks, 1
+        longest = summed if over_batch else (columns // wide + 2) * runs
         per_class = {
-            **forms, "K": classes, "BLOCK": block,
+            **forms, "K": classes, "BLOCK": wide,
             "CHUNK": DICE_CHUNK, "CHUNKS": -(-longest // DICE_CHUNK), "num_warps": WARPS,
         }  # fmt: skip
-        numbers = (programs, runs, rows, depth * width, term.smooth)
-        dice = work(_triton.dice_kernel, rows * classes, numbers, per_class, {})
-    shares = (recipe.weight, 0.0 if term is None else term.weight)
+        if recipe.ace is not None:
+            per_class["SPANS"] = 1
+        counts = (summed, runs, rows, columns, term.smooth)
+        dice = work(_triton.dice_kernel, rows * classes, counts, per_class, {})
+    others = (0.0 if part is None else part.weight for part in (term, recipe.ace))
+    weighting = (recipe.weight, *others)
     # Norms and sums, then (from a multiple of 16 bytes on) the nibbles; one more byte is read.
-    scratch = 0 if maps and not packed else NORMS + 4 * programs
+    scratch = 0 if maps and not packed else NORMS + 4 * summed
     return Plan(
         layout,
         maps=maps,
         split=split,
         packed=packed,
         scratch=scratch + batch * pixels // 8 + 1 if packed else scratch,
-        value=work(_triton.value_kernel, programs, before, constants, VALUE_REGISTERS),
-        finish=work(_triton.finish_kernel, 1, (programs, rows, *shares), finish, {}),
-        gradient=work(_triton.gradient_kernel, programs, after, constants, GRADIENT_REGISTERS),
+        value=value,
+        finish=work(_triton.finish_kernel, 1, (summed, rows, images, *weighting), finish, {}),
+        gradient=work(
+            _triton.gradient_kernel, programs, after, constants | with_bins, GRADIENT_REGISTERS
+        ),
         dice=dice,
-        dice_size=2 * classes * (2 * rows + programs * forms["SPANS"]),
+        dice_size=2 * classes * (2 * rows + summed * (1 if ace else forms["SPANS"])),
+        ace=ace,
+        ace_size=images * classes * (with_bins["BLOCK_BINS"] + 2),
+        sums_size=images * binned.get("SLOTS", 0) * (classes * 3 * with_bins["BLOCK_BINS"] + 1),
     )
+
+
+def _bin_blocks(classes: int, term: ACETerm) -> tuple[int, int]:
+    """The numbers of classes and of bins, one of them to spare, as powers of two."""
+    return _power_of_two(classes), _power_of_two(term.num_bins + 1)
+
+
+def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict[str, Any], int]:
+    """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
+    chunk = BINNED_PIXELS * 32 * BINNED_WARPS
+    chunks = -(-pixels // chunk)
+    slots = 1
+    while slots * batch < ACE_PLACES and 2 * slots <= chunks:
+        slots *= 2
+    bins = term.num_bins
+    parts = [1 << bit for bit in reversed(range(bins.bit_length())) if bins >> bit & 1]
+    block_k, block_bins = _bin_blocks(classes, term)
+    constants = {
+        "K": classes, "BLOCK_K": block_k, "BINS": bins, "BLOCK_BINS": block_bins,
+        "PARTS": tuple(parts), "STARTS": tuple(sum(parts[:n]) for n in range(len(parts))),
+        "SLOTS": slots, "HEIGHT": BINNED_PIXELS, "WIDTH": 32 * BINNED_WARPS,
+        "EVEN": pixels % chunk == 0, "num_warps": BINNED_WARPS,
+    }  # fmt: skip
+    return constants, chunks
 
 
 def _patch(prior: Prior | None, axes: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from segcal.losses.ace import ACELoss
 from segcal.losses.base import PenalizedLoss, WeightedSum
 from segcal.losses.cross_entropy import CrossEntropyLoss, ECPLoss, FocalLoss
 from segcal.losses.dice import CEDiceLoss, DiceLoss
@@ -17,6 +18,7 @@ from segcal.losses.priors import Prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 
 HAS_TRITON = find_spec("triton") is not None
+MAX_BINS = 63  # all bins of a class stay in the registers of a thread
 # A subclass that overrides one of these computes something else than the kernel of its base class.
 _FORMULA = ("terms", "reduced_terms", "pixel_terms", "pixel_penalty", "reduce_classes")
 
@@ -27,6 +29,13 @@ class DiceTerm(NamedTuple):
     form: str
     over: str
     smooth: float
+    weight: float
+
+
+class ACETerm(NamedTuple):
+    """The options of an `ACELoss` with hard bins, alone or in a sum, and its weight."""
+
+    num_bins: int
     weight: float
 
 
@@ -41,16 +50,18 @@ class Recipe(NamedTuple):
     prior: Prior | None = None
     square: bool = False  # whether the penalty is quadratic
     softmax: bool = False  # whether the penalty is on the softmax instead of the logits
-    weight: float = 1.0  # of the pixel loss in a sum with Dice
+    weight: float = 1.0  # of the pixel loss in a sum with Dice or ACE
     dice: DiceTerm | None = None
+    ace: ACETerm | None = None
 
 
 def supports(loss: nn.Module) -> bool:
     """Whether the fused kernels can compute this loss on CUDA.
 
     They support segcal's own losses per pixel, with segcal's own priors, also with Dice:
-    `CEDiceLoss` and `WeightedSum(loss, DiceLoss(...))`. Your own subclasses are supported as long
-    as they keep the formula. Other losses run in torch.
+    `CEDiceLoss` and `WeightedSum(loss, DiceLoss(...))`; and `ACELoss` with hard bins, alone or
+    after cross-entropy (and Dice), as in `CEDiceACELoss`. Your own subclasses are supported as
+    long as they keep the formula. Other losses run in torch.
 
     Example:
         >>> supports(nn.CrossEntropyLoss())
@@ -62,7 +73,7 @@ def supports(loss: nn.Module) -> bool:
 def recipe_of(loss: nn.Module) -> Recipe | None:
     """The recipe for this loss with its current settings, or None if there is no kernel for it."""
     if isinstance(loss, WeightedSum):
-        return _sum_with_dice(loss)
+        return _sum(loss)
     kind = type(loss)
     base = next((parent for parent in kind.__mro__ if parent in _RECIPES), None)
     if base is None:
@@ -72,28 +83,43 @@ def recipe_of(loss: nn.Module) -> Recipe | None:
             if getattr(kind, name, None) is not getattr(base, name, None):
                 return None
     recipe = _RECIPES[base](loss)
+    if recipe is None:
+        return None
     own_prior = recipe.prior is not None and type(recipe.prior) is not Prior
-    # Sigmoid heads reach the kernels as two classes, of which Dice counts one.
-    heads_with_dice = recipe.dice is not None and getattr(loss, "activation", "") == "sigmoid"
+    # Sigmoid heads reach the kernels as two classes, of which Dice and ACE count one.
+    by_image = recipe.dice is not None or recipe.ace is not None
+    heads_by_image = by_image and getattr(loss, "activation", "") == "sigmoid"
     by_stratum = getattr(loss, "strata", None) is not None
-    return None if own_prior or heads_with_dice or by_stratum else recipe
+    return None if own_prior or heads_by_image or by_stratum else recipe
 
 
-def _sum_with_dice(loss: WeightedSum) -> Recipe | None:
-    """The recipe for a pixel loss and Dice over the same pixels."""
-    if len(loss.losses) != 2 or type(loss.losses[1]) is not DiceLoss:
-        return None
-    (weight, dice_weight), pixel = loss.weights, loss.losses[0]
-    dice: Any = loss.losses[1]
+def _sum(loss: WeightedSum) -> Recipe | None:
+    """The recipe for a pixel loss, then Dice or ACE or both, over the same pixels."""
+    pixel, *others = loss.losses
     recipe = recipe_of(pixel)
-    if recipe is None or recipe.dice is not None or "dice" in recipe.terms:
+    names = ("ignore_index", "reduction", "activation")
+    if recipe is None or recipe.dice or recipe.ace or "dice" in recipe.terms or not others:
         return None
-    if any(getattr(pixel, name) != getattr(dice, name) for name in ("ignore_index", "reduction")):
+    if pixel.activation == "sigmoid":
         return None
-    if "sigmoid" in (pixel.activation, dice.activation):
+    recipe = recipe._replace(weight=loss.weights[0])
+    for other, weight in zip(others, loss.weights[1:], strict=True):
+        part: Any = other
+        if type(part) is DiceLoss and not recipe.dice and not recipe.ace:
+            recipe = recipe._replace(dice=DiceTerm(part.form, part.over, part.smooth, weight))
+        elif type(part) is ACELoss and not recipe.ace and recipe.kind == "ce" and _ace(part):
+            recipe = recipe._replace(ace=ACETerm(part.num_bins, weight))
+        else:
+            return None
+        if any(getattr(pixel, name) != getattr(part, name) for name in names):
+            return None
+    return recipe
+
+
+def _ace(loss: ACELoss) -> Recipe | None:
+    if loss.binning == "soft" or loss.num_bins > MAX_BINS:
         return None
-    term = DiceTerm(dice.form, dice.over, dice.smooth, dice_weight)
-    return recipe._replace(weight=weight, dice=term)
+    return Recipe("none", ("ace",), ace=ACETerm(loss.num_bins, 1.0))
 
 
 def _ce_dice(loss: CEDiceLoss) -> Recipe:
@@ -115,7 +141,8 @@ def _nacl(loss: NACLLoss) -> Recipe:
     return _penalized("nacl", loss, prior=loss.prior, square=square, softmax=softmax)
 
 
-_RECIPES: dict[type[nn.Module], Callable[[Any], Recipe]] = {
+_RECIPES: dict[type[nn.Module], Callable[[Any], Recipe | None]] = {
+    ACELoss: _ace,
     CrossEntropyLoss: lambda loss: Recipe("ce", ("ce",)),
     CEDiceLoss: _ce_dice,
     FocalLoss: lambda loss: Recipe("focal" if loss.gamma else "ce", ("focal",), loss.gamma),
