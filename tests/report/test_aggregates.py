@@ -154,6 +154,7 @@ def test_confidence_and_truth_tables(context: Context, rows: pd.DataFrame) -> No
     assert truth.rows[2].cells[0].number.mean == pytest.approx(
         by_hand(rows, "phantom", "nacl", "truth_ece", "all")[0]
     )
+    assert all(cell.after.startswith("[") for row in truth.rows for cell in row.cells)
     assert truth_table(context, context.study.datasets["acdc"]) is None
 
 

@@ -42,6 +42,7 @@ def test_numbers_of_methods_and_readers(tmp_path: Path) -> None:
     assert (human["1"], human["2"]) == (0.6, 0.7)
     assert (human["Brier"], human["volume error"]) == (0.01, 0.25)
     assert [row.cells[1].mark for row in table.rows] == ["best", "", ""]
+    assert all(cell.after.startswith("[") for cell in table.rows[0].cells[:4])
     # Another region: the readers' Brier score is of all voxels and is not shown.
     other = reader_table(context, context.datasets[0], "union")
     assert other is not None

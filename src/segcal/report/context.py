@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from segcal.metrics import find_metric
 from segcal.report.aggregates import Aggregates
 from segcal.report.blocks import Block, Group
 from segcal.report.curves import CaseBins, Curve, Floats, add_bins, curve, read_bins
@@ -18,7 +19,7 @@ from segcal.report.rankings import (
     compare_over_seeds,
     compute_rankings,
 )
-from segcal.report.table_model import Cell, Row, Table
+from segcal.report.table_model import Cell, Row, Table, interval_text
 from segcal.study import Dataset, Study
 
 # With more networks the page compares them and describes none.
@@ -158,6 +159,15 @@ class Context:
     ) -> tuple[Row, ...]:
         """A row of a table for each method, with the cells that `cells` returns for it."""
         return tuple(Row(m, self.title(m), tuple(cells(m))) for m in methods)
+
+    def cell(
+        self, dataset: str, method: str, metric: str, region: str, *label: str, digits: int = 3
+    ) -> Cell:
+        """The mean of a metric over all labels, or for one, with its interval over patients."""
+        key = (dataset, method, metric, region, *label)
+        signed = find_metric(metric).better == "zero"
+        after = interval_text(self.aggregates.interval(*key), digits, signed)
+        return Cell(self.aggregates.overall(*key), after=after, signed=signed)
 
     def by_region(self, make: Callable[[str], Table | None]) -> list[Block]:
         """A table for each region; the page shows that of the selected region."""

@@ -7,11 +7,9 @@ from segcal.report.blocks import Section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
 from segcal.report.table_model import (
-    Cell,
     Column,
     Row,
     Table,
-    interval_text,
     mark_best,
     metric_column,
 )
@@ -52,7 +50,7 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
         return None
     rows = context.rows(
         context.methods_of(name),
-        lambda m: (_cell(context, name, m, *key, columns[key].digits) for key in columns),
+        lambda m: (context.cell(name, m, *key, digits=columns[key].digits) for key in columns),
     )
     table = Table(
         f"classes_{name}", f"Classes of {dataset.title}", tuple(columns.values()), rows,
@@ -74,9 +72,9 @@ def organ_table(context: Context, dataset: Dataset, region: str) -> Table | None
             method,
             f"{context.title(method)}, {organ}",
             tuple(
-                _cell(
-                    context, name, method, c.key, region,
-                    organ if c.key in by_name else numbers.get(organ, organ), c.digits,
+                context.cell(
+                    name, method, c.key, region,
+                    organ if c.key in by_name else numbers.get(organ, organ), digits=c.digits,
                 )
                 for c in columns
             ),
@@ -92,12 +90,3 @@ def organ_table(context: Context, dataset: Dataset, region: str) -> Table | None
         head="Class",
     )  # fmt: skip
     return with_notes(table, context)
-
-
-def _cell(
-    context: Context, dataset: str, method: str, metric: str, region: str, label: str, digits: int
-) -> Cell:
-    key = (dataset, method, metric, region, label)
-    signed = find_metric(metric).better == "zero"
-    after = interval_text(context.aggregates.interval(*key), digits, signed)
-    return Cell(context.aggregates.overall(*key), after=after, signed=signed)

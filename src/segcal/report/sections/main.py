@@ -13,7 +13,6 @@ from segcal.report.table_model import (
     Cell,
     Column,
     Table,
-    interval_text,
     mark_best,
     metric_column,
 )
@@ -80,10 +79,8 @@ def _cell(context: Context, column: Column, method: str, region: str, ranked: bo
         published = context.published.value(study.methods[method], dataset, metric, region)
     if ranked and rankings and (find_metric(metric).whole_image or region == rankings.region):
         value = rankings.ranked_value(column.dataset, method, metric)
-    number = context.aggregates.overall(column.dataset, method, metric, region)
-    found = context.aggregates.interval(column.dataset, method, metric, region)
-    after = interval_text(found, column.digits)
-    return Cell(number, published=published, ranked=value, after=after)
+    cell = context.cell(column.dataset, method, metric, region, digits=column.digits)
+    return replace(cell, published=published, ranked=value)
 
 
 def _runs_note(context: Context, method: str) -> str:

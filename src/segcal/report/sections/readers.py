@@ -6,7 +6,15 @@ from functools import partial
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.sections.main import with_notes
-from segcal.report.table_model import Cell, Column, Row, Table, mark_best, metric_column
+from segcal.report.table_model import (
+    INTERVAL_NOTE,
+    Cell,
+    Column,
+    Row,
+    Table,
+    mark_best,
+    metric_column,
+)
 from segcal.study import Dataset
 
 # Up to this many readers, the DSC with each of them has a column of its own.
@@ -57,12 +65,13 @@ def reader_table(context: Context, dataset: Dataset, region: str) -> Table | Non
         columns[metric, "all"] = metric_column(metric, group="distribution", dataset=name)
     methods = context.methods_of(name)
     rows = context.rows(
-        methods, lambda m: (Cell(aggregates.overall(name, m, *key)) for key in columns)
+        methods,
+        lambda m: (context.cell(name, m, *key, digits=c.digits) for key, c in columns.items()),
     )
     caption = (
         "Volume error: |Σp − volume of a reader|. Energy distance (1 − IoU) and volume CRPS are of "
         "16 masks p > u at even levels u. Readers: DSC with the majority of the others, Brier "
-        "score and volume error with the mean of the others. Means over cases."
+        f"score and volume error with the mean of the others. Means over cases. {INTERVAL_NOTE}"
     )
     title = f"Several readers: {dataset.title}"
     table = Table(f"readers_{name}", title, tuple(columns.values()), rows, caption, region=region)

@@ -4,7 +4,7 @@ from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.reliability import draw_reliability
 from segcal.report.sections.main import grid_note
-from segcal.report.table_model import Cell, Table, mark_best, metric_column
+from segcal.report.table_model import INTERVAL_NOTE, Table, mark_best, metric_column
 from segcal.study import Dataset
 
 
@@ -41,11 +41,11 @@ def truth_table(context: Context, dataset: Dataset) -> Table | None:
         columns["ece", region] = column
     rows = context.rows(
         context.methods_of(name),
-        lambda m: (Cell(aggregates.overall(name, m, *key)) for key in columns),
+        lambda m: (context.cell(name, m, *key, digits=c.digits) for key, c in columns.items()),
     )
     caption = (
         f"True probabilities p* of {dataset.title} are known for all voxels. For comparison, the "
-        f"ECE against the labels in each region. {grid_note(context)}"
+        f"ECE against the labels in each region. {INTERVAL_NOTE} {grid_note(context)}"
     )
     title = f"Against the true probabilities: {dataset.title}"
     table = Table(f"truth_{name}", title, tuple(columns.values()), rows, caption, region="all")
