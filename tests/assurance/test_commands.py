@@ -357,6 +357,11 @@ def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
     assert patients.referral is None
 
 
+def test_masks_are_nested_whatever_the_risk(data: Path, tmp_path: Path) -> None:
+    for structure in fit(data / "fit", tmp_path / "a.json", "--risk", 0.6).structures:
+        assert structure.outer <= structure.threshold <= structure.inner
+
+
 def test_options_change_the_result(file: Path, data: Path, tmp_path: Path) -> None:
     base = load_assurance(file).structures[0]
     other = fit(data / "fit", tmp_path / "a.json", "--coverage", 0.8, "--risk", 0.2,

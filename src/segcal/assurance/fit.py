@@ -261,20 +261,22 @@ def _fit_structure(
     true = hits[:, 0]
     present = true > 0
     owners = units[present]
+    points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
+    best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
+    # Outer masks contain the best mask, and inner masks are part of it, however good it is.
+    lower, upper = best.threshold >= EDGES, best.threshold <= EDGES
     outer, inner, need = None, None, cases_needed(1 - risk)
     if len(set(owners)) < need:
         has = f"needs {need} patients with the structure, but there are {len(set(owners))}"
         refused.append(f"{name}: masks with a risk of at most {risk:g}: {has}")
     else:
         missed = 1 - hits[present] / true[present, None]
-        outer = first_controlled(EDGES[::-1], missed[:, ::-1], risk, owners)
-        wrong = 1 - hits / np.maximum(size, 1)
-        inner = first_controlled(EDGES, np.where(size > 0, wrong, 0), risk, units)
+        outer = first_controlled(EDGES[lower][::-1], missed[:, lower][:, ::-1], risk, owners)
+        wrong = np.where(size > 0, 1 - hits / np.maximum(size, 1), 0)
+        inner = first_controlled(EDGES[upper], wrong[:, upper], risk, units)
         if np.isnan(inner):
             inner = None
             refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
-    points = [operating_point(EDGES[b], size[:, b], hits[:, b], true, units) for b in _THRESHOLDS]
-    best = max(points, key=lambda point: np.nan_to_num(point.dice.mean))
     return StructureFit(
         name=name, rho=rho,
         method=min(intervals, key=lambda m: intervals[m].score_ml, default="factor"),
