@@ -30,9 +30,10 @@ demo: $(STAMP)
 	$(BIN)/segcal demo --out $(DEMO)
 
 # The published study: nine methods with five seeds and the variants of NACL on ACDC, and nine methods
-# with three seeds on Hippocampus if it is given. Running it again resumes it.
-#   make study ACDC=path/to/ACDC/training [HIPPOCAMPUS=path/to/Task04_Hippocampus] [STUDY=folder]
-#     [JOBS=n] [OPTIONS='--set train.epochs=1']
+# with three seeds on Hippocampus if it is given; with LIDC also the losses with the default recipe,
+# and those in 3-D with Hippocampus and BraTS. Running it again resumes it.
+#   make study ACDC=path/to/ACDC/training [HIPPOCAMPUS=path/to/Task04_Hippocampus] [LIDC=path]
+#     [BRATS=path/to/FLAIR] [STUDY=folder] [JOBS=n] [OPTIONS='--set train.epochs=1']
 BENCHMARK = $(BIN)/segcal benchmark --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
 study: $(STAMP)
 	@test -d '$(ACDC)' || { echo 'make study ACDC=path/to/ACDC/training'; exit 2; }
@@ -43,6 +44,15 @@ study: $(STAMP)
 ifneq ($(HIPPOCAMPUS),)
 	$(BIN)/segcal prepare msd --source '$(HIPPOCAMPUS)' --out $(STUDY)/hippocampus_data --dtype uint8 --classes anterior,posterior
 	$(BENCHMARK) examples/hippocampus_study.yaml --out $(STUDY)/hippocampus --data hippocampus=$(STUDY)/hippocampus_data
+endif
+ifneq ($(LIDC),)
+	$(BIN)/segcal prepare folder --source '$(LIDC)' --out $(STUDY)/lidc_data --dtype uint8 --patient '(.+)_n' --classes nodule
+	$(BENCHMARK) examples/evidence.yaml --out $(STUDY)/evidence --data acdc=$(STUDY)/data --data lidc=$(STUDY)/lidc_data
+endif
+ifneq ($(and $(HIPPOCAMPUS),$(BRATS)),)
+	$(BIN)/segcal prepare msd --source '$(HIPPOCAMPUS)' --out $(STUDY)/hippocampus_volumes --dtype uint8 --recipe native --classes anterior,posterior
+	$(BIN)/segcal prepare folder --source '$(BRATS)' --out $(STUDY)/brats_data --dtype uint8 --recipe native --classes tumor
+	$(BENCHMARK) examples/evidence_volumes.yaml --out $(STUDY)/volumes --data hippocampus=$(STUDY)/hippocampus_volumes --data brats=$(STUDY)/brats_data
 endif
 
 lint: $(STAMP)
