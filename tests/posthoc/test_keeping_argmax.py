@@ -163,6 +163,8 @@ def test_mixture_without_errors_is_distance() -> None:
     assert plain.report is not None
     assert abs(found.report.nll_after - plain.report.nll_after) < 1e-3
     found.set_params({**found.params(), **plain.params(), "c": [-40.0] * 3, "e": [0.0] * 3})
+    with pytest.raises(ValueError, match="largest on the diagonal"):
+        found.set_params({**found.params(), "errors": np.roll(found.params()["errors"], 1, 0)})
     logits = cases[0].logits
     np.testing.assert_allclose(
         found.transform(logits, spacing_mm=SPACING), plain.transform(logits, spacing_mm=SPACING)

@@ -104,6 +104,17 @@ def test_terms_and_their_gradients_are_those_of_torch() -> None:
             torch.testing.assert_close(fused_part, plain_part, rtol=1e-4, atol=1e-6)
 
 
+def test_class_weights_fall_back() -> None:
+    logits, target = torch.randn(1, 3, 4, 4).to(DEVICE), torch.zeros(1, 4, 4).long().to(DEVICE)
+
+    def loss(fused: Any) -> WeightedSum:
+        weighted = CrossEntropyLoss(class_weights=[1.0, 2.0, 3.0], fused=fused)
+        return WeightedSum(weighted, ACELoss(fused=fused)).to(DEVICE)
+
+    found, expected = loss(True)(logits, target), loss(False)(logits, target)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_perfect_and_invalid_input() -> None:
     target = torch.randint(3, (2, 6, 8))
     logits = 200 * torch.nn.functional.one_hot(target, 3).movedim(-1, 1).float()
