@@ -6,18 +6,25 @@ tables as Markdown, the paired tests as CSV, and the figures that need more than
 the results page shows. `segcal report docs/results/NAME --out DIR` writes the report again.
 
 python docs/scripts/publish_study.py STUDY NAME [METRIC …]   # rows of these metrics only
+python docs/scripts/publish_study.py --add STUDY NAME        # runs that docs/results/NAME lacks
+
+With --add, runs that are already published stay as they are, whatever STUDY says of them; the
+tables are written again, and figures that need more than the rows stay those of the earlier runs.
 """
 
 import json
 import lzma
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
-from segcal.study import read_cases_table
+from segcal.report import write_report
+from segcal.study import read_cases_table, read_study
 
 RESULTS = Path(__file__).parents[1] / "results"
 FIGURES = ("reliability_*.png", "seeds_*.png", "training_*.png")
@@ -29,26 +36,75 @@ def publish(study: Path, out: Path, metrics: list[str]) -> None:
     if not (study / "report" / "index.html").is_file():
         raise SystemExit(f"{study}: has no report; run `segcal report {study}` first")
     shutil.rmtree(out, ignore_errors=True)
-    for kind, patterns in (("tables", TABLES), ("figures", FIGURES)):
-        (out / kind).mkdir(parents=True)
-        for pattern in patterns:
-            for path in sorted((study / "report" / kind).glob(pattern)):
-                shutil.copy(path, out / kind)
+    _copy_report(study / "report", out)
     table = read_cases_table(study / "cases.csv")
     if metrics:
         table = table[table["metric"].isin(metrics)]
+    _write_rows(table, out)
+    (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
+    _write_json(_study_file(study), out)
+
+
+def _copy_report(report: Path, out: Path) -> None:
+    for kind, patterns in (("tables", TABLES), ("figures", FIGURES)):
+        (out / kind).mkdir(parents=True, exist_ok=True)
+        for pattern in patterns:
+            for path in sorted((report / kind).glob(pattern)):
+                shutil.copy(path, out / kind)
+
+
+def _write_rows(table: pd.DataFrame, out: Path) -> None:
     text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n", na_rep="")
     (out / "cases.csv.xz").write_bytes(lzma.compress(text.encode()))
-    (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
-    about = json.dumps(_study_file(study), ensure_ascii=False, separators=(",", ":"))
+
+
+def _write_json(content: dict[str, Any], out: Path) -> None:
+    about = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     (out / "study.json").write_text(about + "\n", encoding="utf-8")
+
+
+def add(study: Path, out: Path) -> None:
+    """Add the runs of a study that `out` does not have, and write its tables again."""
+    old = json.loads((out / "study.json").read_text(encoding="utf-8"))
+    new = _study_file(study)
+    known = {run["run"] for run in old["runs"]}
+    runs = [run for run in new["runs"] if run["run"] not in known and run["state"] == "done"]
+    fingerprints = {one["name"]: one["fingerprint"] for one in (*old["datasets"], *new["datasets"])}
+    if any(one["fingerprint"] != fingerprints[one["name"]] for one in old["datasets"]):
+        raise SystemExit(f"{study}: was trained on other data than {out}")
+    if not runs:
+        raise SystemExit(f"{study}: {out} has all its runs")
+    for key in ("methods", "datasets"):
+        names = {one["name"] for one in old[key]}
+        old[key] += [one for one in new[key] if one["name"] not in names]
+    order = {method["name"]: place for place, method in enumerate(old["methods"])}
+    old["runs"] = sorted(
+        [*old["runs"], *runs], key=lambda r: (r["dataset"], order[r["method"]], r["seed"])
+    )
+    trained = sum(run["training"] is not None for run in runs)
+    old["environment"]["trained"].append({**new["environment"]["trained"][0], "runs": trained})
+    rows, added = read_cases_table(out / "cases.csv.xz"), read_cases_table(study / "cases.csv")
+    added = added[added["run"].isin([run["run"] for run in runs])]
+    added = added[added["metric"].isin(rows["metric"].unique())]
+    _write_rows(pd.concat([rows.astype(object), added.astype(object)]), out)
+    _write_json(old, out)
+    plan = yaml.safe_load((out / "plan.yaml").read_text(encoding="utf-8"))
+    plan["seeds"] = sorted({run["seed"] for run in old["runs"]})
+    (out / "plan.yaml").write_text(_dump(plan), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        report = write_report(read_study(out), out=Path(folder) / "report").parent
+        _copy_report(report, out)
 
 
 def _without_paths(plan: Path) -> str:
     content = yaml.safe_load(plan.read_text(encoding="utf-8"))
     for dataset in content["datasets"].values():
         dataset.pop("path", None)
-    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return _dump(content)
+
+
+def _dump(plan: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(plan, sort_keys=False, allow_unicode=True))
 
 
 def _study_file(study: Path) -> dict[str, Any]:
@@ -68,6 +124,10 @@ def _study_file(study: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3 or not sys.argv[2].isidentifier():
+    words = [word for word in sys.argv[1:] if word != "--add"]
+    if len(words) < 2 or not words[1].isidentifier():
         raise SystemExit(__doc__)
-    publish(Path(sys.argv[1]), RESULTS / sys.argv[2], sys.argv[3:])
+    if "--add" in sys.argv:
+        add(Path(words[0]), RESULTS / words[1])
+    else:
+        publish(Path(words[0]), RESULTS / words[1], words[2:])
