@@ -5,8 +5,10 @@ python benchmarks/bench_assurance.py --labels DIR --patient '(patient\\d+)' NAME
 
 For each fold of patients everything is fitted on the other folds: the temperature, the intervals,
 the correlation ρ. Compared are, of the held-out scans:
-volumes: the interval that `fit` chooses, all kinds that it chooses from, and conformalized quantile
-  regression of the volume on expected volume, argmax volume and doubt (scikit-learn);
+volumes: the interval that `fit` chooses, all kinds that it chooses from, conformalized quantile
+  regression of the volume on expected volume, argmax volume and doubt (scikit-learn), and of a
+  method with several networks the mean of their expected volumes ± a conformal multiple of their
+  standard deviation;
 Dice of a scan: expected Dice and mean confidence as predictors of the true Dice; and of a method
   with several networks (NAME=PROBS,PROBS,…: the same scans, other seeds) their mean pairwise Dice;
 masks: argmax, {p ≥ t} with the largest expected Dice, and RankSEG's mask (if installed): their Dice
@@ -42,7 +44,7 @@ from segcal.assurance.intervals import METHODS
 from segcal.assurance.summary import CaseSummary, read_labeled, units_of
 from segcal.core.progress import show_progress
 from segcal.data import read_labels
-from segcal.predictions import Pair, Pairs, class_names, find_pairs
+from segcal.predictions import IGNORED, Pair, Pairs, class_names, find_pairs
 from segcal.stats import make_folds, mean_interval
 
 try:
@@ -51,7 +53,7 @@ try:
 except ImportError:
     rankdice_ba = None
 COVERAGE = 0.9
-KINDS = ("chosen", *METHODS, "quantile regression", "independent", "nested")
+KINDS = ("chosen", *METHODS, "quantile regression", "ensemble", "independent", "nested")
 
 
 def features(case: CaseSummary, s: int) -> list[float]:
@@ -80,6 +82,36 @@ def quantile_regression(
     wider = conformal_quantile(scores, COVERAGE, units[~part])
     new = np.array([features(c, s) for c in held_out]) / scale
     return np.maximum(low.predict(new) - wider, 0), np.maximum(high.predict(new) + wider, 0)
+
+
+def member_volumes(members: list[Pairs], s: int) -> dict[str, list[float]]:
+    """Case → expected volume of structure `s` by each network, in ml, not calibrated."""
+    found: dict[str, list[float]] = {}
+    for pairs in members:
+        for pair in pairs:
+            case = pair.load()
+            ml = float(np.prod(case.spacing_mm)) / 1000
+            counted = case.target != IGNORED
+            volume = ml * float(case.values[s + 1][counted].sum(dtype=np.float64))
+            found.setdefault(pair.name, []).append(volume)
+    return found
+
+
+def ensemble_interval(
+    fit: np.ndarray, truth: np.ndarray, units: np.ndarray, new: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper volumes of `new` (scans, networks): mean ± a multiple of the standard
+    deviation, which is chosen on the scans `fit`. A standard deviation is at least 1 % of the mean.
+    """
+
+    def center_and_spread(volumes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        center = volumes.mean(axis=1)
+        return center, np.maximum(volumes.std(axis=1, ddof=1), 0.01 * center + 1e-9)
+
+    center, spread = center_and_spread(fit)
+    factor = conformal_quantile(np.abs(truth - center) / spread, COVERAGE, units)
+    center, spread = center_and_spread(new)
+    return np.maximum(center - factor * spread, 0), center + factor * spread
 
 
 def dice(size: float, hits: float, truth: float) -> float:
@@ -150,6 +182,7 @@ def cross_validate(
     """Rows of volumes (scan × structure) and of scans, each from the fold that held it out."""
     units = units_of(pairs, patient)
     volumes, scans = [], []
+    drawn = [member_volumes(members, s) for s in range(len(names) - 1)] if len(members) > 1 else []
     with show_progress() as progress:
         for number, part in enumerate(make_folds(pairs.names, folds, patient), start=1):
             out = set(part)
@@ -173,6 +206,15 @@ def cross_validate(
                     (low <= true) & (true <= high)
                 ).astype(float)
                 table.loc[own, "quantile regression_width"] = high - low
+                if drawn:
+                    inside_ml, new_ml = (
+                        np.array([drawn[s][case.name] for case in some]) for some in (fitted, held)
+                    )
+                    known = np.array([c.voxel_ml * c.true_volume(s) for c in fitted])
+                    low, high = ensemble_interval(inside_ml, known, units[inside], new_ml)
+                    within = (low <= true) & (true <= high)
+                    table.loc[own, "ensemble_covered"] = within.astype(float)
+                    table.loc[own, "ensemble_width"] = high - low
                 table.loc[own, "method"] = fit.method
                 for row, case, i in zip(own, held, part, strict=True):
                     table.loc[row, "expected_ml"] = case.voxel_ml * case.histogram(s).expected
@@ -225,6 +267,7 @@ def summarize_network(volumes: pd.DataFrame, scans: pd.DataFrame) -> dict[str, A
                     ],
                 }
                 for kind in KINDS
+                if f"{kind}_covered" in table
             },
             "chosen": table["method"].value_counts().to_dict(),
             "coverage_by_third": [float(table["chosen_covered"].iloc[t].mean()) for t in thirds],
