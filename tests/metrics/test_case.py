@@ -154,6 +154,20 @@ def test_a_case_needs_little_memory_beside_its_probabilities() -> None:
     assert peak < 48 * target.size
 
 
+def test_a_case_in_half_precision_needs_ten_bytes_per_voxel() -> None:
+    import tracemalloc
+
+    z, y, x = np.ogrid[:160, :160, :192]
+    radius = np.sqrt((z - 80) ** 2 + (y - 80) ** 2 + (x - 96) ** 2)
+    inside = 1 / (1 + np.exp((radius - 40) / 3))
+    probs, target = np.stack([1 - inside, inside]).astype(np.float16), radius < 42
+    tracemalloc.start()
+    evaluate_case(probs, target.astype(np.int16), 1.0, case="c")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * target.size  # an integer of 8 bytes per voxel would exceed it
+
+
 def test_a_second_softmax_is_warned_of_once_at_the_line_of_the_caller() -> None:
     probs, target = make_case()
     twice = np.exp(probs) / np.exp(probs).sum(0)

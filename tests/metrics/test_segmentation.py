@@ -13,6 +13,7 @@ from scipy.spatial.distance import cdist
 
 from helpers.metric_samples import ellipsoid
 from segcal.metrics import _nn_distance, all_surface_distances, confusion, dsc, surface_distances
+from segcal.metrics.surface import SurfaceDistances
 
 EMPTY = np.zeros((6, 8), dtype=bool)
 
@@ -186,6 +187,35 @@ def test_distances_agree_with_brute_force(seed: int, axes: int, dense: bool) -> 
     assert scaled.nsd(3 * 1.5) == pytest.approx(d.nsd(1.5))
     # Swapping the masks swaps the directions.
     assert surface_distances(b, a, spacing).assd() == pytest.approx(d.assd())
+
+
+@pytest.mark.parametrize("percentile", [0.0, 37.3, 95.0, 100.0])
+@pytest.mark.parametrize("size", [1, 2, 20, 333])
+def test_percentiles_are_those_of_numpy(size: int, percentile: float) -> None:
+    rng = np.random.default_rng(size)
+    one, other = rng.random(size), rng.random(2 * size)
+    distances = SurfaceDistances(one, other, 1.0)
+    both = np.percentile(np.concatenate([one, other]), percentile)
+    assert distances.hausdorff(percentile) == pytest.approx(both, abs=1e-12)
+    larger = max(np.percentile(one, percentile), np.percentile(other, percentile))
+    assert distances.hausdorff(percentile, "max") == pytest.approx(larger, abs=1e-12)
+
+
+def test_boxes_of_few_and_of_many_classes_agree() -> None:
+    """Boxes of few classes in a large map come from a pass for each."""
+    rng = np.random.default_rng(0)
+    target = np.zeros((60, 60, 60), np.uint8)
+    for k in (1, 2, 3):
+        low = rng.integers(0, 30, 3)
+        target[tuple(slice(a, a + 25) for a in low)] = k
+    target[0, 0, 0] = target[-1, -1, -1] = 3  # the cropped map is large
+    labels = np.roll(target, 2, axis=1)
+    few, many = (all_surface_distances(labels, target, n) for n in (5, 9))
+    assert few["4"].undefined
+    for name in ("1", "2", "3"):
+        assert few[name].to_target.size > 1000
+        np.testing.assert_array_equal(few[name].to_target, many[name].to_target)
+        np.testing.assert_array_equal(few[name].to_labels, many[name].to_labels)
 
 
 @settings(max_examples=40, deadline=None)

@@ -114,6 +114,19 @@ def test_class_counts_and_labels_must_match(tmp_path: Path) -> None:
     assert (loaded.target == IGNORED).sum() == 3
 
 
+@pytest.mark.parametrize(("label", "dtype"), [(300, np.int16), (40_000, np.int32)])
+def test_large_labels_are_kept(tmp_path: Path, label: int, dtype: type) -> None:
+    folder = write_predictions(tmp_path / "probs", "npy", 1)
+    target = blobs(0)[1].astype(np.int32)
+    target[target == 2] = label
+    write_nifti(tmp_path / "labels" / "case_000.nii.gz", target)
+    heads = {"a": (1,), "b": (label,), "c": (1, label)}
+    (pair,) = find_pairs(folder, tmp_path / "labels", heads=heads)
+    loaded = pair.load()
+    assert loaded.target.dtype == dtype
+    np.testing.assert_array_equal(loaded.target, target)
+
+
 def test_planes_match_labels_of_one_slice(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(2), (6, 7)).transpose(2, 0, 1)

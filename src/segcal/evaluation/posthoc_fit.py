@@ -276,7 +276,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _scores(
-    probs: NDArray[Any], target: NDArray[np.int32], mask: NDArray[np.bool_]
+    probs: NDArray[Any], target: NDArray[np.signedinteger], mask: NDArray[np.bool_]
 ) -> dict[str, float]:
     found = voxel_statistics(probs, target, len(probs), mask, ignore_index=IGNORED, batched=False)
     return {"ece": found.bins.ece(), "nll": found.scores.nll(), "brier": found.scores.brier()}

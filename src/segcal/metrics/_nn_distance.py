@@ -19,8 +19,8 @@ _FAR = 40
 # One point in this many is examined to choose the method.
 _PROBE = 64
 # A sweep is used if it has fewer voxel steps per point than this. Measured: one search of the tree
-# takes as long as about 10^4 steps.
-_SWEEP_PER_SEARCH = 2_000
+# takes as long as 400 steps where surfaces are close and small, and 10^4 where they are far apart.
+_SWEEP_PER_SEARCH = 4_000
 # Marks voxels without a distance of at most _FAR. Its square plus the squares of two more axes fits
 # into 16 bits.
 _NOTHING = 180
@@ -70,10 +70,18 @@ def _reach_of_sweep(points: Points, others: Points, scale: tuple[float, ...]) ->
     # A sample of the others gives an upper bound.
     distances[far] = _search(some[far], others[::8], unit)
     reach = math.ceil(np.quantile(distances, 0.98)) + 1
-    low, high = _extent(others)
-    box = math.prod((high - low + 1 + 2 * reach).tolist())
+    box = math.prod(_box_of_sweep(points, others, reach)[1])
     worth = box * (reach + 4) < _SWEEP_PER_SEARCH * len(points)
     return reach if reach <= _FAR and worth else 0
+
+
+def _box_of_sweep(points: Points, others: Points, reach: int) -> tuple[Points, tuple[int, ...]]:
+    """First voxel and shape of the box that holds the others and all points within `reach`."""
+    (start, stop), (first, last) = _extent(others), _extent(points)
+    low = np.maximum(start - reach, np.minimum(first, start))
+    high = np.minimum(stop + reach, np.maximum(last, stop))
+    low[-1], high[-1] = low[-1] - reach, high[-1] + reach  # neighbors may lie beyond the box
+    return low, tuple((high - low + 1).tolist())
 
 
 def _extent(points: Points) -> tuple[Points, Points]:
@@ -103,25 +111,26 @@ def _sweep(points: Points, others: Points, reach: int) -> Floats:
     # The square of a distance is a sum over axes, so its minimum is found axis by axis: the first
     # by a sweep up and down, the second in slabs (which stay in the cache), the last at the points.
     axes = points.shape[1]
-    (start, stop), (first, last) = _extent(others), _extent(points)
-    low = np.maximum(start - reach, np.minimum(first, start))
-    high = np.minimum(stop + reach, np.maximum(last, stop))
-    margin = np.array([0] * (axes - 1) + [reach])  # neighbors may lie beyond the box
-    shape = tuple((high - low + 1 + 2 * margin).tolist())
+    low, shape = _box_of_sweep(points, others, reach)
     steps = np.full(shape, _NOTHING, np.uint8)
-    steps[tuple((others - low + margin).T)] = 0
+    steps.ravel()[_flat(others, low, shape)] = 0
     if axes > 1:
         for i in range(1, shape[0]):
             np.minimum(steps[i], steps[i - 1] + np.uint8(1), out=steps[i])
         for i in range(shape[0] - 2, -1, -1):
             np.minimum(steps[i], steps[i + 1] + np.uint8(1), out=steps[i])
+        # From here on only planes with points are needed.
+        begin, end = max(int(points[:, 0].min() - low[0]), 0), int(points[:, 0].max() - low[0]) + 1
+        steps, low[0] = steps[begin:end], low[0] + begin
+        shape = steps.shape
     squares = steps.astype(np.uint16)
     squares *= squares
     if axes > 2:
         for slab in squares:
             _minimize_along_rows(slab, reach)
-    inside = _within(points, low, high)
-    place = np.ravel_multi_index(tuple((points[inside] - low + margin).T), shape)
+    margin = np.array([0] * (axes - 1) + [reach])
+    inside = _within(points, low + margin, low + np.array(shape) - 1 - margin)
+    place = _flat(points, low, shape)[inside]
     flat = squares.ravel()
     best = flat.take(place)
     for k in range(1, reach + 1):
@@ -160,8 +169,9 @@ def _examine_neighbors(points: Points, others: Points, scale: tuple[float, ...])
         # Several neighbors at a time: one numpy call each would take longer than looking at some
         # in vain.
         hit = occupied.take(place[:, None] + steps[first:last])
-        found = hit.any(1)
-        distances[left[found]] = away[first:last][hit[found].argmax(1)]
+        closest = hit.argmax(1)
+        found = hit[np.arange(len(hit)), closest]
+        distances[left[found]] = away[first + closest[found]]
         left, place = left[~found], place[~found]
         if left.size == 0 or (last == _CLOSE and 2 * left.size > len(points)):
             break  # if most of them are farther away, a tree is faster

@@ -109,7 +109,7 @@ class CaseData:
             code |= REGIONS[name](
                 self.target, labels=self.labels, spacing_mm=self.spacing_mm,
                 ignore_index=self.ignore_index, **settings.get(name, {}),
-            ).astype(np.uint8) << np.uint8(bit)  # fmt: skip
+            ).view(np.uint8) << np.uint8(bit)  # fmt: skip
         return code
 
     def mask(self, region: str) -> Mask:

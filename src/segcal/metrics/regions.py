@@ -155,7 +155,8 @@ def _band(labels: LabelMap, valid: Mask, width_mm: float, spacing: tuple[float, 
     # Outside this box there is only one label within `width`.
     box = grow(box, [int(width / s + 1e-9) for s in spacing], labels.shape)
     band[box] = _near_other_label(labels[box], valid[box], width, spacing)
-    return np.asarray(band & valid)
+    band &= valid
+    return band
 
 
 def _most_common(labels: LabelMap, valid: Mask) -> int:
@@ -170,8 +171,9 @@ def _near_other_label(labels: Array, valid: Mask, width: float, spacing: tuple[f
     from scipy.ndimage import find_objects
 
     band = np.zeros(labels.shape, dtype=bool)
-    values = np.unique(labels[valid])
-    small = np.dtype(np.int16 if len(values) < 1 << 15 else np.int32)
+    planes = zip(labels, valid, strict=True)
+    values = np.unique(np.concatenate([np.unique(plane[inside]) for plane, inside in planes]))
+    small = np.min_scalar_type(len(values))
     number: Array = np.empty_like(labels, dtype=small)  # from 1; ignored voxels 0
     for i, plane in enumerate(labels):  # one plane at a time: positions take 8 bytes per voxel
         number[i] = np.searchsorted(values, plane) + 1

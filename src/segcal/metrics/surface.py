@@ -29,6 +29,8 @@ from segcal.metrics._nn_distance import Points, nearest
 from segcal.metrics.overlap import EmptyPolicy, check_groups, check_pair
 
 Units = Literal["mm", "voxel"]
+# In maps of more voxels, a pass for each of few classes is faster than scipy's pass for all.
+_FEW_CLASSES, _MANY_VOXELS = 6, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,8 @@ class SurfaceDistances:
         if self.undefined:
             return self._substitute()
         if method == "pooled":
-            return float(np.percentile(np.concatenate([self.to_target, self.to_labels]), q))
-        return float(max(np.percentile(self.to_target, q), np.percentile(self.to_labels, q)))
+            return _percentile(np.concatenate([self.to_target, self.to_labels]), q)
+        return max(_percentile(self.to_target, q), _percentile(self.to_labels, q))
 
     def hd95(self, method: Literal["pooled", "max"] = "pooled") -> float:
         """The 95th percentile: `hausdorff(95, method)`."""
@@ -105,6 +107,16 @@ class SurfaceDistances:
         limit *= 1 + 1e-9
         near = int((self.to_target <= limit).sum() + (self.to_labels <= limit).sum())
         return near / (self.to_target.size + self.to_labels.size)
+
+
+def _percentile(values: Floats, q: float) -> float:
+    """As `np.percentile`, whose calls took a quarter of the time of a small structure."""
+    place = (len(values) - 1) * q / 100
+    low = math.floor(place)
+    high = min(low + 1, len(values) - 1)
+    ordered = np.partition(values, (low, high))
+    below, above = float(ordered[low]), float(ordered[high])
+    return below + (above - below) * (place - low)
 
 
 def surface_distances(
@@ -189,12 +201,15 @@ def all_surface_distances(
 
 
 def _boxes(array: LabelMap, num_classes: int) -> list[Box | None]:
-    """The bounding box of each label 0..K-1, from one pass."""
+    """The bounding box of each label 0..K-1, from one pass if there are many."""
     from scipy.ndimage import find_objects
 
-    # find_objects skips label 0; the background is needed only if a group names it.
-    found = find_objects(array, max_label=num_classes - 1) if array.size and num_classes > 1 else []
-    boxes: list[Box | None] = [tuple(slice(0, n) for n in array.shape), *found]
+    # The box of label 0, which is needed only if a group names it, is the whole map.
+    boxes: list[Box | None] = [tuple(slice(0, n) for n in array.shape)]
+    if num_classes <= _FEW_CLASSES and array.size > _MANY_VOXELS:
+        boxes += [bounding_box(array == k) for k in range(1, num_classes)]
+    elif num_classes > 1 and array.size:
+        boxes += find_objects(array, max_label=num_classes - 1)
     return boxes + [None] * (num_classes - len(boxes))
 
 
@@ -208,10 +223,10 @@ def _surface_points(array: LabelMap, members: Sequence[int], box: Box | None) ->
         inside |= crop == k
     core = inside.copy()
     for axis in range(inside.ndim):
-        ahead, behind = np.moveaxis(core, axis, 0), np.moveaxis(inside, axis, 0)
+        ahead, behind = core.swapaxes(axis, 0), inside.swapaxes(axis, 0)
         ahead[1:] &= behind[:-1]
         ahead[:-1] &= behind[1:]
         ahead[0] = ahead[-1] = False
     # The result of np.argwhere, which is several times slower on sparse masks.
-    places = np.unravel_index(np.flatnonzero(inside & ~core), inside.shape)
+    places = np.unravel_index(np.flatnonzero(inside ^ core), inside.shape)
     return np.stack([place + s.start for place, s in zip(places, box, strict=True)]).T

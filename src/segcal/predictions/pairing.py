@@ -40,11 +40,14 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class LoadedCase:
-    """One case in memory: `values` (K, *S) as given, `target` (*S), `image` (C, *S) or None."""
+    """One case in memory: `values` (K, *S) as given, `target` (*S), `image` (C, *S) or None.
+
+    `target` is int16, which halves its memory, unless a label needs int32.
+    """
 
     name: str
     values: NDArray[np.floating]
-    target: NDArray[np.int32]
+    target: NDArray[np.signedinteger]
     spacing_mm: tuple[float, ...]
     image: NDArray[np.floating] | None
 
@@ -88,7 +91,9 @@ class Pair:
             problem = f"contains label {shown}, but {self.softmax.path.name} has {k} classes"
             remedy = "give every class, or set --ignore-label, or --heads for overlapping regions"
             raise PathError(self.label, f"{problem} (0 to {k - 1})", remedy)
-        labels = target.astype(np.int32)
+        small = target.size == 0 or target.max() < 1 << 15
+        dtype: type[np.signedinteger] = np.int16 if small else np.int32
+        labels = target.astype(dtype)
         labels[ignored] = IGNORED
         image = np.concatenate([read_image(p)[0] for p in self.images]) if self.images else None
         return LoadedCase(self.name, values, labels, spacing, image)
