@@ -13,11 +13,11 @@ from segcal.evaluation.posthoc_verdict import Change, paired_change
 
 AUTO = "auto"
 NONE = "none"
-# The methods that `auto` compares, with their options. All keep the label of every voxel.
+# The methods that `auto` compares, with their options. All keep the label of every voxel. Methods
+# with more parameters were never the best in nested cross-validation (docs/how-to/posthoc.md).
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "temperature": {},
     "mixture": {},
-    "class_affine": {},
     "dirichlet": {"keep_argmax": True},
 }
 # Both are regions in which a calibrated network scores best.

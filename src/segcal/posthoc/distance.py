@@ -94,6 +94,7 @@ class DistanceScaling(LinearCalibrator):
     """
 
     keeps_argmax = True
+    _per_class = True  # whether a and b differ between predicted classes
 
     def __init__(
         self,
@@ -140,38 +141,47 @@ class DistanceScaling(LinearCalibrator):
 
         return replace(voxels, blocks=blocks)
 
+    def _shape(self, num_classes: int) -> tuple[int, ...]:
+        """Of a and b; () if all classes share them."""
+        return (num_classes,) if self._per_class else ()
+
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (a, b)."""
-        names = [f"{what} of class {k}" for what in "ab" for k in range(num_classes)]
-        low, high = (np.full(2 * num_classes, math.log(bound)) for bound in self.bounds)
-        penalty = np.full(2 * num_classes, self.penalty / (2 * num_classes))
-        return Parameters(names, np.zeros(2 * num_classes), low, high, penalty)
+        n = math.prod(self._shape(num_classes))
+        names = [f"{what} of class {k}" if n > 1 else what for what in "ab" for k in range(n)]
+        low, high = (np.full(2 * n, math.log(bound)) for bound in self.bounds)
+        penalty = np.full(2 * n, self.penalty / (2 * n))
+        return Parameters(names, np.zeros(2 * n), low, high, penalty)
 
     def _split(self, theta: Floats, rows: Floats) -> tuple[Floats, Ints, Floats, Floats]:
-        """Logits (K, n), predicted class, closeness exp(−d/δ) and 1/T of each voxel."""
+        """Logits (K, n), group of parameters, closeness exp(−d/δ) and 1/T of each voxel."""
         k = len(rows) - 1
+        n = math.prod(self._shape(k))
         logits, close = rows[:k], np.exp(-rows[k] / self._scale)
-        label = logits.argmax(0)
-        return logits, label, close, np.exp(-theta[:k][label] - theta[k : 2 * k][label] * close)
+        group = logits.argmax(0) if self._per_class else np.zeros(rows.shape[1], np.int64)
+        return logits, group, close, np.exp(-theta[:n][group] - theta[n : 2 * n][group] * close)
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
         logits, _, _, inverse = self._split(theta, rows)
         return logits * inverse
 
     def _block(self, theta: Floats, rows: Floats, labels: Ints, weights: Floats) -> Derivatives:
-        label, close, nll, first, second = self._scaled_nll(theta, rows, labels)
+        group, close, nll, first, second = self._scaled_nll(theta, rows, labels)
         value = float(weights @ nll)
         first, second = weights * first, weights * second
         cross = second * close
-        return value, *sums_by_class(
-            label, len(rows) - 1, [first, first * close], [[second, cross], [cross, cross * close]]
+        return value, *sums_by_group(
+            group,
+            len(theta) // 2,
+            [first, first * close],
+            [[second, cross], [cross, cross * close]],
         )
 
     def _scaled_nll(
         self, theta: Floats, rows: Floats, labels: Ints
     ) -> tuple[Ints, Floats, Floats, Floats, Floats]:
-        """Predicted class, closeness, NLL, and its two derivatives in log T, of each voxel."""
-        logits, label, close, inverse = self._split(theta, rows)
+        """Group, closeness, NLL, and its two derivatives in log T, of each voxel."""
+        logits, group, close, inverse = self._split(theta, rows)
         shifted = logits - logits.max(0)
         e = np.exp(inverse * shifted)
         total = e.sum(0)
@@ -181,31 +191,33 @@ class DistanceScaling(LinearCalibrator):
         own = shifted[labels, np.arange(len(labels))]
         slope = inverse * (own - mean)
         nll = np.log(total) - inverse * own
-        return label, close, nll, slope, inverse**2 * variance - slope
+        return group, close, nll, slope, inverse**2 * variance - slope
 
     def params(self) -> dict[str, Any]:
-        k = self.check_fitted()
-        a, b = self._theta[:k].tolist(), self._theta[k:].tolist()
+        a, b = self._theta.reshape(2, *self._shape(self.check_fitted())).tolist()
         return {"scale_mm": self._scale, "a": a, "b": b}
 
     def set_params(self, params: dict[str, Any]) -> None:
-        shape = (self.check_fitted(),)
         self._scale = check_number("scale_mm", params.get("scale_mm"), low=0, open_low=True)
-        self._theta = np.concatenate([finite_array(n, params.get(n), shape) for n in "ab"])
+        self._theta = self._read("ab", params)
+
+    def _read(self, names: str, params: dict[str, Any]) -> Floats:
+        shape = self._shape(self.check_fitted())
+        return np.concatenate([finite_array(n, params.get(n), shape).ravel() for n in names])
 
 
-def sums_by_class(
-    label: Ints, num_classes: int, first: Sequence[Floats], second: Sequence[Sequence[Floats]]
+def sums_by_group(
+    group: Ints, groups: int, first: Sequence[Floats], second: Sequence[Sequence[Floats]]
 ) -> tuple[Floats, Floats]:
-    """Gradient and Hessian of parameters that every class has of its own.
+    """Gradient and Hessian of parameters that every group of voxels has of its own.
 
     `first` has the derivative of each voxel in each kind of parameter, `second` those in two kinds.
-    The parameters are ordered by kind, then by class.
+    The parameters are ordered by kind, then by group.
     """
-    k, each = num_classes, np.arange(num_classes)
-    gradient = np.concatenate([np.bincount(label, values, k) for values in first])
+    k, each = groups, np.arange(groups)
+    gradient = np.concatenate([np.bincount(group, values, k) for values in first])
     hessian = np.zeros((len(gradient), len(gradient)))
     for i, row in enumerate(second):
         for j, values in enumerate(row):
-            hessian[i * k + each, j * k + each] = np.bincount(label, values, k)
+            hessian[i * k + each, j * k + each] = np.bincount(group, values, k)
     return gradient, hessian

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from segcal.posthoc._blocks import Floats, Ints, softmax
 from segcal.posthoc._linear import Derivatives, Parameters, finite_array
-from segcal.posthoc.distance import DistanceScaling, sums_by_class
+from segcal.posthoc.distance import DistanceScaling, sums_by_group
 from segcal.posthoc.sample import Voxels
 
 _RATES = (1e-8, 0.5)  # the smallest, which stands for 0, and the largest
@@ -20,18 +20,21 @@ _EVEN = 0.01
 
 
 class MixtureScaling(DistanceScaling):
-    """(1 − ε) · softmax(l / T) + ε · q_k, with T as in `DistanceScaling`. Labels do not change.
+    """(1 − ε) · softmax(l / T) + ε · q_k with T = exp(a + b · exp(−d/δ)). Labels do not change.
 
     Some errors have nothing to do with the logits: a slice that the reader labeled differently, a
     structure that was overlooked. A temperature can allow for them only by making all voxels less
-    confident. Here they have a rate of their own, ε with log-odds c_k + e_k · exp(−d/δ): k is the
-    predicted class and d the distance to the predicted surface, as in T. q_k is ½ for class k and
-    ½ for the other classes, divided as the errors of the held-out cases are: class k stays the
+    confident. Here they have a rate of their own, ε with log-odds c + e · exp(−d/δ), where d is the
+    distance to the predicted surface, as in T. All classes share a, b, c and e, which few patients
+    determine better than one of each per class. q_k, for the predicted class k, is ½ for class k
+    and ½ for the other classes, divided as the errors of the held-out cases are: class k stays the
     largest.
 
     Args:
         scales_mm, bounds, penalty, band_mm: as in `DistanceScaling`, with fewer scales.
     """
+
+    _per_class = False
 
     def __init__(
         self,
@@ -52,26 +55,26 @@ class MixtureScaling(DistanceScaling):
 
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (a, b, c − log-odds of the starting rate, e)."""
-        found, k = super()._parameters(num_classes), num_classes
+        found = super()._parameters(num_classes)
         low, high = (logit(rate) - logit(_START) for rate in _RATES)
         return Parameters(
-            [*found.names, *(f"rate {name} of class {i}" for name in "ce" for i in range(k))],
-            np.append(found.identity, np.zeros(2 * k)),
-            np.append(found.lower, np.repeat([low, low], k)),
-            np.append(found.upper, np.repeat([high, -low], k)),
+            [*found.names, "rate c", "rate e"],
+            np.append(found.identity, [0.0, 0.0]),
+            np.append(found.lower, [low, low]),
+            np.append(found.upper, [high, -low]),
             np.append(found.penalty, found.penalty),
         )
 
-    def _rate(self, theta: Floats, label: Ints, close: Floats) -> Floats:
-        far, near = theta.reshape(4, -1)[2:]
-        return np.asarray(expit(far[label] + near[label] * close + logit(_START)))
+    def _rate(self, theta: Floats, close: Floats) -> Floats:
+        return np.asarray(expit(theta[2] + theta[3] * close + logit(_START)))
 
     def _block(self, theta: Floats, rows: Floats, labels: Ints, weights: Floats) -> Derivatives:
         """`share` is the probability that a label comes from the network, not from its errors."""
-        label, close, nll, first, second = self._scaled_nll(theta, rows, labels)
-        rate = self._rate(theta, label, close)
+        group, close, nll, first, second = self._scaled_nll(theta, rows, labels)
+        rate = self._rate(theta, close)
         network = np.log1p(-rate) - nll
-        total = np.logaddexp(network, np.log(rate * self._errors[label, labels]))
+        predicted = rows[:-1].argmax(0)
+        total = np.logaddexp(network, np.log(rate * self._errors[predicted, labels]))
         share = np.exp(network - total)
         spread = share * (1 - share)
         slopes = weights * share * first, weights * (share - 1 + rate)
@@ -80,9 +83,9 @@ class MixtureScaling(DistanceScaling):
             (weights * (share * second - spread * first**2), cross),
             (cross, weights * (rate * (1 - rate) - spread)),
         )
-        return -float(weights @ total), *sums_by_class(
-            label,
-            len(rows) - 1,
+        return -float(weights @ total), *sums_by_group(
+            group,
+            1,
             [slope * f for slope in slopes for f in (1, close)],
             [
                 [values * f * g for values in row for g in (1, close)]
@@ -92,22 +95,20 @@ class MixtureScaling(DistanceScaling):
         )
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
-        logits, label, close, inverse = self._split(theta, rows)
-        rate = self._rate(theta, label, close)
-        mixed = (1 - rate) * softmax(logits * inverse) + rate * self._errors[label].T
+        logits, _, close, inverse = self._split(theta, rows)
+        rate = self._rate(theta, close)
+        mixed = (1 - rate) * softmax(logits * inverse) + rate * self._errors[logits.argmax(0)].T
         return np.asarray(np.log(mixed))
 
     def params(self) -> dict[str, Any]:
         self.check_fitted()
-        named = dict(zip("abce", self._theta.reshape(4, -1).tolist(), strict=True))
+        named = dict(zip("abce", self._theta.tolist(), strict=True))
         return {"scale_mm": self._scale, **named, "errors": self._errors.tolist()}
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
         k = self.check_fitted()
-        self._theta = np.append(
-            self._theta, [finite_array(name, params.get(name), (k,)) for name in "ce"]
-        )
+        self._theta = np.append(self._theta, self._read("ce", params))
         self._errors = finite_array("errors", params.get("errors"), (k, k))
         if (self._errors <= 0).any() or (self._errors.argmax(1) != np.arange(k)).any():
             raise ValueError("Expected `errors` above 0, and largest on the diagonal.")
