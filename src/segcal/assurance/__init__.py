@@ -33,12 +33,12 @@ from segcal.assurance.factor import (
 )
 from segcal.assurance.fit import fit_assurance, fit_calibrator, operating_point
 from segcal.assurance.histogram import ProbHistogram
-from segcal.assurance.intervals import Interval
+from segcal.assurance.intervals import INTERVAL_TITLES, Interval
 from segcal.assurance.model import Assurance, load_assurance
 from segcal.assurance.summary import CaseSummary, summarize
 
 __all__ = [
-    "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "Interval",
+    "INTERVAL_TITLES", "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "Interval",
     "MaskKind", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
     "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson", "conformal_quantile",
     "crps", "dice_optimal_threshold", "expected_dice", "expected_volume", "first_controlled",

@@ -13,6 +13,13 @@ from segcal.assurance.summary import CaseSummary
 
 Method: TypeAlias = Literal["quantile", "factor", "share", "constant", "hard"]
 METHODS: tuple[Method, ...] = get_args(Method)
+INTERVAL_TITLES: dict[str, str] = {
+    "quantile": "quantiles of true / expected volume, ± ml",
+    "factor": "one-factor model",
+    "share": "expected volume ± share",
+    "constant": "expected volume ± ml",
+    "hard": "argmax volume ± share",
+}
 Slopes: TypeAlias = tuple[float, float, float]
 _FEWEST = 5  # patients that a slope needs
 

@@ -57,7 +57,7 @@ def fit(
 
     Of a run, they are its validation cases; of a folder of folds, those of each fold.
     """
-    from segcal.assurance import fit_assurance
+    from segcal.assurance import INTERVAL_TITLES, fit_assurance
     from segcal.predictions import check_not_existing, class_names
 
     check_not_existing([out], overwrite)
@@ -81,8 +81,11 @@ def fit(
     patients = len({case.patient for case in found.cases})
     typer.echo(f"{out}: fitted on {len(found.cases)} scans of {patients} patients")
     for one in found.structures:
-        widths = [f"{m} {f.width_ml:.3g} ml ({f.coverage:.0%})" for m, f in one.intervals.items()]
-        typer.echo(f"{one.name}: rho {one.rho:.3f}; interval {one.method}, of {', '.join(widths)}")
+        typer.echo(f"{one.name}: volume intervals (mean width and coverage, cross-validated)")
+        for method, fit in one.intervals.items():
+            chosen = "  chosen: smallest interval score" if method == one.method else ""
+            numbers = f"{fit.width_ml:>9.3g} ml {fit.coverage:>6.0%}"
+            typer.echo(f"  {INTERVAL_TITLES[method]:<42}{numbers}{chosen}")
         limits = map(opt.number, (one.outer, one.threshold, one.inner))
         typer.echo("  thresholds: outer {}, best {}, inner {}".format(*limits))
     if (rule := found.referral) is not None:

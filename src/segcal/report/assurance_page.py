@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from segcal.assurance import Assurance, CaseResult, CheckResult, Measure, Plane
+from segcal.assurance import INTERVAL_TITLES, Assurance, CaseResult, CheckResult, Measure, Plane
 from segcal.core.arrays import window_of
 from segcal.core.files import write_text
 from segcal.report.page import fill_template
@@ -23,12 +23,8 @@ from segcal.report.pictures import (
 from segcal.report.text import count
 
 _MOST_PICTURES = 200
-_KINDS = {
-    "quantile": "quantiles of true / expected volume, ± ml",
-    "factor": "one-factor model",
-    "share": "expected volume ± share",
-    "constant": "expected volume ± ml",
-    "hard": "argmax volume ± share",
+_KINDS: dict[str, str] = {
+    **INTERVAL_TITLES,
     "independent": "independent voxels, not fitted",
     "nested": "nested outlines, not fitted",
 }
