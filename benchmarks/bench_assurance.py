@@ -1,9 +1,10 @@
 """`segcal assure` beside simpler ways, cross-validated over patients, on saved predictions.
 
 python benchmarks/bench_assurance.py --labels DIR --patient '(patient\\d+)' NAME=PROBS[,PROBS…] …
-                                     [--readers DIR] [--folds 5] [--out assurance_cpu.json]
+                                     [--readers DIR] [--folds 5] [--calibrator temperature]
+                                     [--out assurance_cpu.json]
 
-For each fold of patients everything is fitted on the other folds: the temperature, the intervals,
+For each fold of patients everything is fitted on the other folds: the calibrator, the intervals,
 the correlation ρ. Compared are, of the held-out scans:
 volumes: the interval that `fit` chooses, all kinds that it chooses from, conformalized quantile
   regression of the volume on expected volume, argmax volume and doubt (scikit-learn), and of a
@@ -134,7 +135,9 @@ def mask_rows(
         found[name] = found[f"{name}, never empty"] if case.hard_volume(s) else (0, 0)
     if rankdice_ba is not None:
         loaded = pair.load()
-        probs = calibrator.transform(loaded.values.reshape(len(loaded.values), -1), from_probs=True)
+        probs = calibrator.transform(
+            loaded.values, from_probs=True, spacing_mm=loaded.spacing_mm
+        ).reshape(len(loaded.values), -1)
         one = torch.from_numpy(np.ascontiguousarray(probs[s + 1 : s + 2][None], np.float32))
         mask = rankdice_ba(one).numpy().reshape(-1) > 0
         found["RankSEG"] = (mask.sum(), (mask & (loaded.target.reshape(-1) == s + 1)).sum())
@@ -178,6 +181,7 @@ def cross_validate(
     patient: str,
     folds: int,
     names: list[str],
+    method: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of volumes (scan × structure) and of scans, each from the fold that held it out."""
     units = units_of(pairs, patient)
@@ -188,7 +192,7 @@ def cross_validate(
             out = set(part)
             inside = [i for i in range(len(pairs)) if i not in out]
             fit_part = replace(pairs, pairs=tuple(pairs.pairs[i] for i in inside))
-            calibrator = fit_calibrator(fit_part)
+            calibrator = fit_calibrator(fit_part, method)
             assurance = fit_assurance(
                 fit_part, names, calibrator=calibrator, coverage=COVERAGE, patient=patient
             )
@@ -337,6 +341,7 @@ def main() -> None:
     )
     parser.add_argument("--readers", type=Path)
     parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--calibrator", default="temperature", help="method to fit in each fold")
     parser.add_argument("--out", default="assurance_cpu.json")
     args = parser.parse_args()
     out = RESULTS / args.out
@@ -347,7 +352,9 @@ def main() -> None:
         members = [find_pairs(Path(folder), args.labels) for folder in folders.split(",")]
         for number, pairs in enumerate(members):
             names = list(class_names(pairs.folder, pairs.num_classes, None))
-            found = cross_validate(pairs, members, readers, args.patient, args.folds, names)
+            found = cross_validate(
+                pairs, members, readers, args.patient, args.folds, names, args.calibrator
+            )
             name = f"{method}_{number}"
             results[name] = summarize_network(*found) | {"networks": len(members)}
             show(name, results[name])

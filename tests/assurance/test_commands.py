@@ -25,7 +25,7 @@ from segcal.assurance import Assurance, load_assurance
 from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
-from segcal.evaluation import export_predictions, open_run
+from segcal.evaluation import apply_folder, export_predictions, open_run
 from segcal.posthoc import TemperatureScaling
 from segcal.training import train
 
@@ -417,9 +417,29 @@ def test_invalid_fits_are_refused(data: Path, tmp_path: Path) -> None:
     result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator",
                     tmp_path / "t.json", code=1)  # fmt: skip
     assert "fitted on 5 classes" in str(result.exception)
-    result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator", "distance", code=1)
-    assert "needs whole scans" in str(result.exception)
     assert not (tmp_path / "a.json").exists()
+
+
+def test_a_calibrator_that_looks_at_neighbors(data: Path, tmp_path: Path) -> None:
+    """`mixture` inside the fit gives what `segcal apply` before it gives."""
+    found = fit(data / "fit", tmp_path / "inside.json", *OPTIONS, "--calibrator", "mixture")
+    assert found.calibrator["method"] == "mixture"
+    calibrator = found.own_calibrator()
+    for part in ("fit", "test"):
+        apply_folder(calibrator, data / part / "probs", tmp_path / part, from_probs=True)
+    before = ("--probs", tmp_path / "fit", "--labels", data / "fit" / "labels")
+    segcal("fit", *before, *OPTIONS, "--calibrator", "none", "--out", tmp_path / "before.json")
+    plain = load_assurance(tmp_path / "before.json")
+    assert found.structures == plain.structures
+    assert found.structures != fit(data / "fit", tmp_path / "t.json", *OPTIONS).structures
+    for name, probs in (("inside", data / "test" / "probs"), ("before", tmp_path / "test")):
+        segcal("apply", tmp_path / f"{name}.json", "--probs", probs, "--out", tmp_path / name,
+               "--masks", "dice,outer")  # fmt: skip
+    for name in ("volumes.csv", "cases.csv"):
+        assert rows(tmp_path / "inside" / name) == rows(tmp_path / "before" / name)
+    for path in (tmp_path / "inside" / "masks").iterdir():
+        one, other = (nib.load(tmp_path / n / "masks" / path.name) for n in ("inside", "before"))
+        np.testing.assert_array_equal(one.get_fdata(), other.get_fdata())
 
 
 def test_an_empty_prediction_is_referred(file: Path, tmp_path: Path) -> None:

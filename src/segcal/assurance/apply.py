@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from segcal.assurance.factor import dice_optimal_threshold
 from segcal.assurance.intervals import Interval
 from segcal.assurance.model import Assurance
-from segcal.assurance.summary import CaseSummary, calibrated, summarize
+from segcal.assurance.summary import CaseSummary, calibrate_whole, calibrated, summarize
 from segcal.core.arrays import most_probable
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
@@ -197,6 +197,7 @@ def _apply_case(
     image = np.concatenate([read_image(p)[0] for p in scan.images]) if scan.images else None
     values = values[:, None] if values.ndim == 3 else values
     with name_file_in_errors(scan.softmax.path):
+        values, calibrator = calibrate_whole(values, calibrator, spacing)
         case = summarize(
             values, None, spacing, calibrator=calibrator, image=image, heads=assurance.heads,
             name=scan.name,

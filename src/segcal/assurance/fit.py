@@ -43,7 +43,6 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import versions
 from segcal.posthoc import (
     BaseCalibrator,
-    Calibrator,
     HeadCalibrator,
     HeldOut,
     as_two_classes,
@@ -95,7 +94,6 @@ def fit_assurance(
         problem, remedy = "holds predictions of one patient", "give at least 9 patients"
         raise PathError(pairs.folder, problem, remedy)
     if calibrator is not None:
-        _check_blockwise(calibrator)
         if isinstance(calibrator, HeadCalibrator) != bool(pairs.heads):
             raise ValueError("--calibrator and predictions must both be of sigmoid outputs, or not")
         if calibrator.check_fitted() != pairs.num_classes:
@@ -159,17 +157,17 @@ def fit_calibrator(
     """A calibrator fitted on the same scans, by negative log-likelihood of all voxels."""
 
     def cases(head: int | None = None) -> Iterator[HeldOut]:
-        for number, pair in enumerate(pairs, start=1):
-            case = pair.load()
+        for number, one in enumerate(pairs, start=1):
+            case = one.load()
             if head is None:
-                yield HeldOut(case.values, case.target)
+                yield HeldOut(case.values, case.target, spacing_mm=case.spacing_mm)
             else:
                 inside = inside_labels(case.target, [*pairs.heads.values()][head])
-                yield HeldOut(as_two_classes(case.values[head], from_probs=True), inside)
+                pair = as_two_classes(case.values[head], from_probs=True)
+                yield HeldOut(pair, inside, spacing_mm=case.spacing_mm)
             progress("calibrating", number, len(pairs))
 
     calibrator = make_calibrator(method)
-    _check_blockwise(calibrator)
     with name_file_in_errors(pairs.folder):
         if not pairs.heads:
             return calibrator.fit(cases(), from_probs=True)
@@ -177,13 +175,6 @@ def fit_calibrator(
             make_calibrator(method).fit(cases(r), from_probs=True) for r in range(len(pairs.heads))
         ]
         return HeadCalibrator(pairs.heads, parts)
-
-
-def _check_blockwise(calibrator: BaseCalibrator) -> None:
-    parts = calibrator.parts if isinstance(calibrator, HeadCalibrator) else (calibrator,)
-    if any(isinstance(part, Calibrator) and part.feature_map() is not None for part in parts):
-        why = "needs whole scans, but scans are calibrated in blocks"
-        raise ValueError(f"--calibrator {calibrator.method} {why}; use temperature")
 
 
 def _read(

@@ -14,7 +14,13 @@ from segcal.core.arrays import most_probable, to_numpy
 from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
 from segcal.core.files import file_sha256
 from segcal.core.heads import Heads, inside_labels
-from segcal.posthoc import BaseCalibrator, BlockReader, HeadCalibrator, as_two_classes
+from segcal.posthoc import (
+    BaseCalibrator,
+    BlockReader,
+    Calibrator,
+    HeadCalibrator,
+    as_two_classes,
+)
 from segcal.predictions import IGNORED, Pair, Pairs, name_file_in_errors
 from segcal.stats import patients_of
 
@@ -88,6 +94,22 @@ def calibrated(
     return values.astype(np.float32, copy=False)
 
 
+def calibrate_whole(
+    probs: NDArray[Any], calibrator: BaseCalibrator | None, spacing_mm: tuple[float, ...]
+) -> tuple[NDArray[Any], BaseCalibrator | None]:
+    """The probabilities of a scan, and what is left to apply to its blocks.
+
+    A calibrator that looks at neighbors (`feature_map`) is applied to the whole scan, which then
+    is in memory twice; any other is returned.
+    """
+    parts = calibrator.parts if isinstance(calibrator, HeadCalibrator) else (calibrator,)
+    if calibrator is None or not any(
+        isinstance(part, Calibrator) and part.feature_map() is not None for part in parts
+    ):
+        return probs, calibrator
+    return calibrator.transform(probs, from_probs=True, spacing_mm=spacing_mm), None
+
+
 def summarize(
     probs: NDArray[Any],
     target: NDArray[Any] | None = None,
@@ -109,6 +131,7 @@ def summarize(
         heads: of sigmoid heads, the labels of each; every head is a problem of two classes.
         name: name of the case.
     """
+    probs, calibrator = calibrate_whole(probs, calibrator, spacing_mm)
     if heads:
         parts = [
             _count(
