@@ -7,9 +7,9 @@ python benchmarks/bench_assurance.py --labels DIR --patient '(patient\\d+)' NAME
 For each fold of patients everything is fitted on the other folds: the calibrator, the intervals,
 the correlation ρ. Compared are, of the held-out scans:
 volumes: the interval that `fit` chooses, all kinds that it chooses from, conformalized quantile
-  regression of the volume on expected volume, argmax volume and doubt (scikit-learn), and of a
-  method with several networks the mean of their expected volumes ± a conformal multiple of their
-  standard deviation;
+  regression of the volume on expected volume, argmax volume and doubt (scikit-learn); for a
+  method with several networks also the mean of their expected volumes ± a conformal multiple of
+  their standard deviation;
 Dice of a scan: expected Dice and mean confidence as predictors of the true Dice; and of a method
   with several networks (NAME=PROBS,PROBS,…: the same scans, other seeds) their mean pairwise Dice;
 masks: argmax, {p ≥ t} with the largest expected Dice, and RankSEG's mask (if installed): their Dice
@@ -85,16 +85,15 @@ def quantile_regression(
     return np.maximum(low.predict(new) - wider, 0), np.maximum(high.predict(new) + wider, 0)
 
 
-def member_volumes(members: list[Pairs], s: int) -> dict[str, list[float]]:
-    """Case → expected volume of structure `s` by each network, in ml, not calibrated."""
-    found: dict[str, list[float]] = {}
+def member_volumes(members: list[Pairs]) -> dict[str, list[np.ndarray]]:
+    """Case → expected volumes of the structures by each network, in ml, not calibrated."""
+    found: dict[str, list[np.ndarray]] = {}
     for pairs in members:
         for pair in pairs:
             case = pair.load()
             ml = float(np.prod(case.spacing_mm)) / 1000
-            counted = case.target != IGNORED
-            volume = ml * float(case.values[s + 1][counted].sum(dtype=np.float64))
-            found.setdefault(pair.name, []).append(volume)
+            counted = case.values[1:, case.target != IGNORED]
+            found.setdefault(pair.name, []).append(ml * counted.sum(axis=1, dtype=np.float64))
     return found
 
 
@@ -182,11 +181,11 @@ def cross_validate(
     folds: int,
     names: list[str],
     method: str,
+    volumes_of: dict[str, list[np.ndarray]],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows of volumes (scan × structure) and of scans, each from the fold that held it out."""
     units = units_of(pairs, patient)
     volumes, scans = [], []
-    drawn = [member_volumes(members, s) for s in range(len(names) - 1)] if len(members) > 1 else []
     with show_progress() as progress:
         for number, part in enumerate(make_folds(pairs.names, folds, patient), start=1):
             out = set(part)
@@ -210,12 +209,13 @@ def cross_validate(
                     (low <= true) & (true <= high)
                 ).astype(float)
                 table.loc[own, "quantile regression_width"] = high - low
-                if drawn:
-                    inside_ml, new_ml = (
-                        np.array([drawn[s][case.name] for case in some]) for some in (fitted, held)
+                if volumes_of:
+                    fit_ml, new_ml = (
+                        np.array([volumes_of[case.name] for case in cases])[..., s]
+                        for cases in (fitted, held)
                     )
-                    known = np.array([c.voxel_ml * c.true_volume(s) for c in fitted])
-                    low, high = ensemble_interval(inside_ml, known, units[inside], new_ml)
+                    true_ml = np.array([c.voxel_ml * c.true_volume(s) for c in fitted])
+                    low, high = ensemble_interval(fit_ml, true_ml, units[inside], new_ml)
                     within = (low <= true) & (true <= high)
                     table.loc[own, "ensemble_covered"] = within.astype(float)
                     table.loc[own, "ensemble_width"] = high - low
@@ -350,10 +350,18 @@ def main() -> None:
     for text in args.methods:
         method, _, folders = text.partition("=")
         members = [find_pairs(Path(folder), args.labels) for folder in folders.split(",")]
+        volumes_of = member_volumes(members) if len(members) > 1 else {}
         for number, pairs in enumerate(members):
             names = list(class_names(pairs.folder, pairs.num_classes, None))
             found = cross_validate(
-                pairs, members, readers, args.patient, args.folds, names, args.calibrator
+                pairs,
+                members,
+                readers,
+                args.patient,
+                args.folds,
+                names,
+                args.calibrator,
+                volumes_of,
             )
             name = f"{method}_{number}"
             results[name] = summarize_network(*found) | {"networks": len(members)}

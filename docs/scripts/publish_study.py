@@ -8,8 +8,9 @@ the results page shows. `segcal report docs/results/NAME --out DIR` writes the r
 python docs/scripts/publish_study.py STUDY NAME [METRIC …]   # rows of these metrics only
 python docs/scripts/publish_study.py --add STUDY NAME        # runs that docs/results/NAME lacks
 
-With --add, runs that are already published stay as they are, whatever STUDY says of them; the
-tables are written again, and figures that need more than the rows stay those of the earlier runs.
+With --add, runs that are already published stay as they are, whatever STUDY says of them. The
+tables are written again; tables and figures that need more than the rows stay those of the runs
+that were published first, and the tables state it.
 """
 
 import json
@@ -24,7 +25,7 @@ import pandas as pd
 import yaml
 
 from segcal.report import write_report
-from segcal.study import read_cases_table, read_study
+from segcal.study import read_cases_table
 
 RESULTS = Path(__file__).parents[1] / "results"
 FIGURES = ("reliability_*.png", "seeds_*.png", "training_*.png")
@@ -82,18 +83,36 @@ def add(study: Path, out: Path) -> None:
         [*old["runs"], *runs], key=lambda r: (r["dataset"], order[r["method"]], r["seed"])
     )
     trained = sum(run["training"] is not None for run in runs)
-    old["environment"]["trained"].append({**new["environment"]["trained"][0], "runs": trained})
+    (where,) = new["environment"]["trained"]  # the runs of one commit
+    old["environment"]["trained"].append({**where, "runs": trained})
     rows, added = read_cases_table(out / "cases.csv.xz"), read_cases_table(study / "cases.csv")
     added = added[added["run"].isin([run["run"] for run in runs])]
+    if missing := set(rows["metric"].unique()) - set(added["metric"].unique()):
+        raise SystemExit(f"{study}: has no rows of {', '.join(sorted(missing))}")
     added = added[added["metric"].isin(rows["metric"].unique())]
-    _write_rows(pd.concat([rows.astype(object), added.astype(object)]), out)
-    _write_json(old, out)
     plan = yaml.safe_load((out / "plan.yaml").read_text(encoding="utf-8"))
+    own = yaml.safe_load((study / "plan.yaml").read_text(encoding="utf-8"))
+    plan["methods"] = {**own["methods"], **plan["methods"]}
     plan["seeds"] = sorted({run["seed"] for run in old["runs"]})
-    (out / "plan.yaml").write_text(_dump(plan), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        report = write_report(read_study(out), out=Path(folder) / "report").parent
-        _copy_report(report, out)
+        draft = Path(folder) / out.name
+        draft.mkdir()
+        _write_rows(pd.concat([rows.astype(object), added.astype(object)]), draft)
+        _write_json(old, draft)
+        (draft / "plan.yaml").write_text(_dump(plan), encoding="utf-8")
+        _copy_report(write_report(draft, out=Path(folder) / "report").parent, draft)
+        for path in out.glob("tables/*"):
+            if not (draft / "tables" / path.name).exists():
+                _mark_as_earlier(path)
+        shutil.copytree(draft, out, dirs_exist_ok=True)
+
+
+def _mark_as_earlier(table: Path) -> None:
+    """State that a table, which needs more than the rows, does not have the runs added since."""
+    note = "*Of the runs that were published first.*\n\n"
+    text = table.read_text(encoding="utf-8")
+    if table.suffix == ".md" and not text.startswith(note):
+        table.write_text(note + text, encoding="utf-8")
 
 
 def _without_paths(plan: Path) -> str:

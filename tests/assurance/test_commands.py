@@ -21,7 +21,7 @@ from helpers.softmax_files import (
     write_prediction,
     write_predictions,
 )
-from segcal.assurance import Assurance, load_assurance
+from segcal.assurance import INTERVAL_TITLES, Assurance, load_assurance
 from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
@@ -65,6 +65,12 @@ def file(data: Path) -> Path:
 def test_fit_holds_what_it_promises(file: Path, data: Path) -> None:
     found = load_assurance(file)
     assert len(found.cases) == 40
+    given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
+    printed = segcal("fit", *given, "--out", data / "printed.json").output
+    for structure in found.structures:
+        title = INTERVAL_TITLES[structure.method]
+        assert f"  {title}" in printed
+    assert printed.count("chosen: smallest interval score") == len(found.structures)
     assert found.calibrator["method"] == "temperature"
     assert found.refused == ()
     assert found.referral.accepted <= 40
@@ -343,6 +349,10 @@ def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
     assert [s.intervals for s in found.structures] == [{}, {}]
     assert len(found.refused) == 6
     assert "needs 9 patients, but there are 8" in found.refused[0]
+    given = ("--probs", few / "probs", "--labels", few / "labels", "--calibrator", "none")
+    printed = segcal("fit", *given, "--out", tmp_path / "again.json").output
+    assert printed.count("no volume interval") == 2
+    assert "ml" not in printed.split("not promised")[0]
     out = tmp_path / "out"
     segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out", out)
     assert {row["status"] for row in rows(out / "cases.csv")} == {"no rule"}

@@ -6,6 +6,7 @@ from sklearn.linear_model import QuantileRegressor
 
 from helpers.assurance_phantoms import RHO, phantom
 from segcal.assurance import (
+    INTERVAL_TITLES,
     CaseSummary,
     Interval,
     clopper_pearson,
@@ -14,8 +15,12 @@ from segcal.assurance import (
     summarize,
 )
 from segcal.assurance.histogram import BINS, EDGES
-from segcal.assurance.intervals import Band, plain_interval, volume_slopes
+from segcal.assurance.intervals import METHODS, Band, plain_interval, volume_slopes
 from segcal.posthoc import TemperatureScaling
+
+
+def test_every_kind_of_interval_has_a_title() -> None:
+    assert list(INTERVAL_TITLES) == list(METHODS)
 
 
 def test_counts_are_those_of_the_voxels() -> None:

@@ -133,3 +133,16 @@ def test_auto_compares_methods_by_the_mean_over_heads(files: Path) -> None:
         for p, labels in zip(region_probs(i), REGIONS.values(), strict=True)
     ]
     assert fitted.choice.nll["none"][0] == pytest.approx(np.mean(scores), rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["mixture", "auto"])
+def test_every_region_is_calibrated_by_mixture(files: Path, tmp_path: Path, method: str) -> None:
+    """Regions are problems of two classes; the file that was written can be applied."""
+    file = tmp_path / "m.json"
+    run("calibrate", "--probs", files / "sure", "--labels", files / "labels", "--out", file,
+        "--method", method)  # fmt: skip
+    text = run("apply", file, "--probs", files / "sure", "--out", tmp_path / "out")
+    assert "0 of" in text
+    before, after = (np.load(p / "case_001.npz") for p in (files / "sure", tmp_path / "out"))
+    name = before.files[0]
+    assert not np.allclose(before[name], after[name], atol=0.01)

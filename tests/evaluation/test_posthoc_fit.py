@@ -91,7 +91,9 @@ def test_auto_chooses_by_cross_validated_nll(tmp_path: Path, labels: Path, too_s
         assert load_calibrator(file).params() == {"temperature": 1.0}
     else:
         assert min(relative, key=relative.__getitem__) == chosen
+        assert chosen != "dirichlet"  # whose parameters would fit noise
         assert relative[chosen] < 0.8
+        assert relative["temperature"] == pytest.approx(relative["mixture"], abs=0.02)
     # The numbers are those of the cross-validation of the method alone.
     pairs = find_pairs(folder, labels)
     verdict = fit_pairs(pairs, "temperature", from_probs=True).verdict

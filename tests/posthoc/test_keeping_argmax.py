@@ -155,6 +155,40 @@ def test_mixture_finds_the_rate_of_errors(tmp_path: Any) -> None:
                                   found.transform(certain, spacing_mm=1.0))  # fmt: skip
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rate_of_mixture_in_a_file(classes: int, tmp_path: Any) -> None:
+    """Log-odds c + e · exp(−d/δ): with c = log(0.04/0.96) and e = 0 it is 4 % everywhere."""
+    case = smooth_case(1)
+    target = np.minimum(case.target, classes - 1)
+    found = MixtureScaling().fit([HeldOut(case.logits[:classes], target, spacing_mm=SPACING)])
+    rate = {"a": 0.0, "b": 0.0, "c": float(np.log(0.04 / 0.96)), "e": 0.0}
+    found.set_params({**found.params(), **rate})
+    found.save(tmp_path / "m.json")
+    loaded = load_calibrator(tmp_path / "m.json")
+    assert loaded.params()["errors"] == found.params()["errors"]
+    assert loaded.params()["c"] == pytest.approx(rate["c"])
+    certain = np.zeros((classes, 5))
+    certain[1] = 60
+    probs = loaded.transform(certain, spacing_mm=1.0)
+    assert probs[1] == pytest.approx(0.96 + 0.04 / 2)
+    assert probs.sum(0) == pytest.approx(1)
+
+
+def test_mixture_shares_its_rate_between_classes() -> None:
+    """Errors of one predicted class only: the fitted rate is between those of the classes."""
+    cases = []
+    for seed in range(12):
+        case = smooth_case(seed)
+        wrong = np.random.default_rng(seed).random(case.target.shape) < 0.04
+        target = np.where(wrong & (case.logits.argmax(0) == 0), 2, case.target)
+        cases.append(HeldOut(case.logits, target, spacing_mm=SPACING))
+    found = MixtureScaling().fit(cases)
+    certain = np.full((3, 2), -60.0)
+    certain[0, 0] = certain[1, 1] = 0
+    assert (found.transform(certain, spacing_mm=1.0).max(0) > 0.96).all()
+    assert (found.transform(certain, spacing_mm=1.0).max(0) < 0.999).all()
+
+
 def test_mixture_without_errors_is_distance() -> None:
     """The rate of a calibrated network is nearly 0, and 0 gives the map of `distance`."""
     cases = [spoiled(smooth_case(seed), [0.4] * 3, [0.6] * 3, 2.0) for seed in range(12)]

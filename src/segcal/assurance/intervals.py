@@ -13,8 +13,8 @@ from segcal.assurance.summary import CaseSummary
 
 Method: TypeAlias = Literal["quantile", "factor", "share", "constant", "hard"]
 METHODS: tuple[Method, ...] = get_args(Method)
-INTERVAL_TITLES: dict[str, str] = {
-    "quantile": "quantiles of true / expected volume, ± ml",
+INTERVAL_TITLES: dict[Method, str] = {
+    "quantile": "expected volume × fitted quantiles, ± ml",
     "factor": "one-factor model",
     "share": "expected volume ± share",
     "constant": "expected volume ± ml",

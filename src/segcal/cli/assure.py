@@ -81,10 +81,11 @@ def fit(
     patients = len({case.patient for case in found.cases})
     typer.echo(f"{out}: fitted on {len(found.cases)} scans of {patients} patients")
     for one in found.structures:
-        typer.echo(f"{one.name}: volume intervals (mean width and coverage, cross-validated)")
-        for method, fit in one.intervals.items():
+        what = "volume intervals (mean width and coverage, cross-validated)"
+        typer.echo(f"{one.name}: {what if one.intervals else 'no volume interval'}")
+        for method, interval in one.intervals.items():
             chosen = "  chosen: smallest interval score" if method == one.method else ""
-            numbers = f"{fit.width_ml:>9.3g} ml {fit.coverage:>6.0%}"
+            numbers = f"{interval.width_ml:>9.3g} ml {interval.coverage:>6.0%}"
             typer.echo(f"  {INTERVAL_TITLES[method]:<42}{numbers}{chosen}")
         limits = map(opt.number, (one.outer, one.threshold, one.inner))
         typer.echo("  thresholds: outer {}, best {}, inner {}".format(*limits))

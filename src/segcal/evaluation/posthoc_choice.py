@@ -13,8 +13,8 @@ from segcal.evaluation.posthoc_verdict import Change, paired_change
 
 AUTO = "auto"
 NONE = "none"
-# The methods that `auto` compares, with their options. All keep the label of every voxel. Methods
-# with more parameters were never the best in nested cross-validation (docs/how-to/posthoc.md).
+# The methods that `auto` compares, with their options. All keep the label of every voxel.
+# `class_affine` was never the best in nested cross-validation (docs/how-to/posthoc.md).
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "temperature": {},
     "mixture": {},

@@ -19,7 +19,8 @@ _FAR = 40
 # One point in this many is examined to choose the method.
 _PROBE = 64
 # A sweep is used if it has fewer voxel steps per point than this. Measured: one search of the tree
-# takes as long as 400 steps where surfaces are close and small, and 10^4 where they are far apart.
+# takes as long as 400 steps where surfaces are close and small, and 10^4 where they are far apart;
+# 4,000 was faster than 2,000 for large structures 14 voxels apart (0.19 instead of 0.53 s).
 _SWEEP_PER_SEARCH = 4_000
 # Marks voxels without a distance of at most _FAR. Its square plus the squares of two more axes fits
 # into 16 bits.

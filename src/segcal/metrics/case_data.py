@@ -106,10 +106,11 @@ class CaseData:
         }
         code = np.zeros(self.target.shape, np.uint8)
         for bit, name in enumerate(self.options.regions):
-            code |= REGIONS[name](
+            inside = REGIONS[name](
                 self.target, labels=self.labels, spacing_mm=self.spacing_mm,
                 ignore_index=self.ignore_index, **settings.get(name, {}),
-            ).view(np.uint8) << np.uint8(bit)  # fmt: skip
+            )  # fmt: skip
+            code |= np.asarray(inside, bool).view(np.uint8) << np.uint8(bit)
         return code
 
     def mask(self, region: str) -> Mask:

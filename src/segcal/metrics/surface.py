@@ -164,9 +164,9 @@ def all_surface_distances(
 ) -> dict[str, SurfaceDistances]:
     """Surface distances of every structure of a label map, each in its own bounding box.
 
-    The boxes of all labels come from one pass over each map, so a hundred small structures cost
-    about as much as a few. Ignored voxels belong to no structure. Arguments as `dsc` and
-    `surface_distances`.
+    The boxes of all labels come from one pass over each map (in large maps with few labels, one
+    per label), so a hundred small structures cost about as much as a few. Ignored voxels belong to
+    no structure. Arguments as `dsc` and `surface_distances`.
     """
     check_choice("empty", empty, get_args(EmptyPolicy))
     check_choice("units", units, get_args(Units))

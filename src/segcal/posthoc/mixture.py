@@ -103,14 +103,16 @@ class MixtureScaling(DistanceScaling):
     def params(self) -> dict[str, Any]:
         self.check_fitted()
         named = dict(zip("abce", self._theta.tolist(), strict=True))
+        named["c"] += float(logit(_START))
         return {"scale_mm": self._scale, **named, "errors": self._errors.tolist()}
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
         k = self.check_fitted()
-        self._theta = np.append(self._theta, self._read("ce", params))
+        self._theta = np.append(self._theta, self._read("ce", params) - [logit(_START), 0.0])
         self._errors = finite_array("errors", params.get("errors"), (k, k))
-        if (self._errors <= 0).any() or (self._errors.argmax(1) != np.arange(k)).any():
+        # With two classes both are ½.
+        if (self._errors <= 0).any() or (self._errors.max(1) > self._errors.diagonal()).any():
             raise ValueError("Expected `errors` above 0, and largest on the diagonal.")
 
 

@@ -24,7 +24,7 @@ from segcal.report.text import count
 
 _MOST_PICTURES = 200
 _KINDS: dict[str, str] = {
-    **INTERVAL_TITLES,
+    **{str(kind): title for kind, title in INTERVAL_TITLES.items()},
     "independent": "independent voxels, not fitted",
     "nested": "nested outlines, not fitted",
 }
