@@ -1,6 +1,7 @@
 """Resuming: after kills and signals, with damaged or foreign files, in a folder in use."""
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -18,6 +19,7 @@ import torch
 from helpers.runs import finish, phantom, same, settings, start, weights
 from segcal.config import to_yaml
 from segcal.core.errors import PathError
+from segcal.data import SliceDataset
 from segcal.models import read_checkpoint, write_checkpoint
 from segcal.study import read_training
 from segcal.study.run_folder import read_log
@@ -46,6 +48,7 @@ def long_settings(data: Path) -> Any:
     return settings(
         data,
         epochs=EPOCHS,
+        device="cpu",  # where it is slow enough to be interrupted
         ema=0.9,
         clip=1.0,
         batch_size=2,
@@ -148,6 +151,43 @@ def test_sigterm_saves_within_an_epoch_and_the_folder_is_locked(
     # The lock was released with the process; this process trains the rest.
     train(long_settings(_data_of(config_file)), out, resume=True)
     check_equal(out, uninterrupted)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_signal_for_the_workers_as_well_saves_the_state(
+    waiting: bool, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler signals every process: in a step, or while the next batch is waited for."""
+    config = settings(data, batch_size=1, device="cpu", data={"loader": "stream", "workers": 2})
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    train(config, whole)
+    trainer, (place, read) = os.getpid(), (TrainingState.place, SliceDataset.__getitem__)
+
+    def end_all() -> None:
+        os.kill(trainer, signal.SIGTERM)
+        for child in multiprocessing.active_children():
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if os.getpid() != trainer:
+            os._exit(1)
+
+    def place_and_signal(state: TrainingState, batch: Any, step: int) -> Any:
+        if not waiting and step == 5:
+            end_all()
+        return place(state, batch, step)
+
+    def signal_and_read(dataset: SliceDataset, index: int) -> Any:
+        if waiting and index == 5:
+            end_all()
+        return read(dataset, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingState, "place", place_and_signal)
+        patch.setattr(SliceDataset, "__getitem__", signal_and_read)
+        with pytest.raises(Interrupted, match="stopped by SIGTERM in epoch 1"):
+            train(config, out)
+    train(config, out, resume=True)
+    assert same(weights(out / "last.pt"), weights(whole / "last.pt"))
 
 
 def _data_of(config_file: Path) -> Path:
@@ -341,7 +381,7 @@ def test_optimizer_settings_are_those_of_the_device(finished: Path, data: Path) 
     for group in content["optimizer"]["param_groups"]:
         group.update(fused=True, capturable=True)
     write_checkpoint(finished / "last.pt", content)
-    assert train(settings(data, epochs=4), finished, resume=True).epochs == 4
+    assert train(settings(data, epochs=4, device="cpu"), finished, resume=True).epochs == 4
     (group,) = read_checkpoint(finished / "last.pt")["optimizer"]["param_groups"]
     assert not group["capturable"]
     assert not group["fused"]

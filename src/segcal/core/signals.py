@@ -22,12 +22,14 @@ def _stop_signals() -> list[int]:
 class StopRequest:
     """Remembers SIGTERM, SIGHUP or SIGINT, so that a loop can stop between two steps.
 
-    The second signal has its usual effect.
+    The second signal has its usual effect. A scheduler signals child processes, too: from then on
+    their end is no error, which it otherwise is for a DataLoader of torch.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self._handlers: dict[int, Any] = {}
+        self._at_end_of_child: Any = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -37,10 +39,14 @@ class StopRequest:
 
     def __exit__(self, *error: object) -> None:
         self._restore()
+        if self._at_end_of_child is not None:
+            signal.signal(signal.SIGCHLD, self._at_end_of_child)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         self._restore()
+        if hasattr(signal, "SIGCHLD"):  # Windows has none
+            self._at_end_of_child = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _restore(self) -> None:
         while self._handlers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from segcal.config import TrainConfig
 from segcal.core.checks import require
 from segcal.core.signals import StopRequest, signal_name
-from segcal.data import PreparedDataset, open_dataset, verify_cases
+from segcal.data import Batch, PreparedDataset, open_dataset, verify_cases
 from segcal.models import read_checkpoint, write_checkpoint
 from segcal.study import BEST, LAST, RunFolder, broke_down, read_run_config
 from segcal.training.build import build_state, config_from_arguments, with_heads
@@ -190,7 +190,7 @@ class TrainingLoop:
         steps = len(state.loader)
         # On a CPU a check costs nothing, and a step may take seconds.
         check_every = 1 if fabric.world_size == 1 and fabric.device.type == "cpu" else CHECK_EVERY
-        for step, batch in enumerate(state.loader, start=state.loader.step):
+        for step, batch in enumerate(self.batches(), start=state.loader.step):
             state.seed(step)
             image, target = state.place(batch, step)
             terms = do_step(image, target)
@@ -199,6 +199,15 @@ class TrainingLoop:
             if ended or self.stopped() or (step + 1) % check_every == 0:
                 state.trained = ended
                 self.check(step)
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the loader, whose workers may have got the signal to stop as well."""
+        try:
+            yield from self.state.loader
+        except RuntimeError:
+            if not self.stopped():
+                raise
+            self.check(self.state.loader.step)
 
     def stopped(self) -> bool:
         """Whether to stop now; several processes stop together, in `check`."""
