@@ -52,7 +52,7 @@ PROGRAMS = ("nnunet", "segcal")
 REGIONS = ("all", "foreground", "boundary", "predicted_boundary")
 LEVELS = (0.70, 0.80, 0.85, 0.88, 0.89, 0.90)
 # A run that exceeds its budget by this factor is stopped; its best checkpoint is used.
-PATIENCE = 1.1
+PATIENCE = 1.02
 SEGCAL = [sys.executable, "-m", "segcal"]
 Row = dict[str, Any]
 
@@ -451,7 +451,7 @@ class Benchmark:
                 method, self.epochs(method, budget), folders["segcal"]
             ),
         }
-        limits = dict.fromkeys(PROGRAMS, budget * PATIENCE + 15)
+        limits = dict.fromkeys(PROGRAMS, budget * PATIENCE)
         self.train_all({program: (folders[program], run[program]) for program in todo}, limits)
 
     def train_all(self, runs: dict[str, tuple[Path, Callable[[], Any]]], limits: Row) -> None:
