@@ -9,7 +9,10 @@ STUDY ?= segcal-study
 
 .PHONY: test docs demo study lint types pytest slow oldest format clean
 
-test: lint types docs pytest
+# The documentation is built while the code is checked.
+test: $(STAMP)
+	$(MAKE) --jobs=2 lint types docs
+	$(MAKE) pytest
 
 # torch is installed first, so that no other package pulls in another build of it.
 $(STAMP): pyproject.toml constraints.txt

@@ -7,10 +7,12 @@ import ast
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from helpers.trees import run_cli
 
 SRC = Path(__file__).parents[1] / "src" / "segcal"
 PACKAGES = sorted(path.parent.name for path in SRC.glob("*/__init__.py"))
@@ -24,14 +26,17 @@ APP = (
 )
 
 
-def imports(path: Path) -> Iterator[tuple[str, str]]:
+@cache
+def imports(path: Path) -> list[tuple[str, str]]:
     """(module, name) of every import of segcal anywhere in a file."""
+    found: list[tuple[str, str]] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield from ((node.module or "", alias.name) for alias in node.names)
+            found += [(node.module or "", alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            found += [(alias.name, "") for alias in node.names]
+    return found
 
 
 # Nobody imports the command line, and each integration is a public module of its own.
@@ -141,7 +146,8 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         ("sections", "ranking"),
     ],
 )
-def test_what_can_be_chosen_is_listed(kind: str, name: str) -> None:
-    done = run_segcal("list", kind)
-    assert done.returncode == 0, done.stderr
-    assert name in [line.split()[0] for line in done.stdout.splitlines()]
+def test_what_can_be_chosen_is_listed(
+    kind: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(monkeypatch, "list", kind) == 0
+    assert name in [line.split()[0] for line in capsys.readouterr().out.splitlines()]

@@ -142,7 +142,7 @@ def test_autocast_changes_nothing(name: str, options: dict[str, Any], device: st
     [("nacl", {}), ("nacl", {"prior": "median", "constrain": "softmax"}), ("svls", {}),
      ("ce_dice", {}), ("ecp", {})],
 )  # fmt: skip
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [pytest.param(None, marks=pytest.mark.slow), True])
 def test_torch_compile_in_one_graph(
     name: str, options: dict[str, Any], dynamic: bool | None, device: str
 ) -> None:

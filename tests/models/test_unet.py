@@ -44,7 +44,7 @@ def test_gradient_reaches_every_parameter(dims: int) -> None:
     assert all(p.grad is not None and bool(p.grad.any()) for p in net.parameters())
 
 
-@pytest.mark.parametrize(("dims", "side"), [(2, 64), (3, 32)])
+@pytest.mark.parametrize(("dims", "side"), [(2, 64), pytest.param(3, 32, marks=pytest.mark.slow)])
 def test_compiling_the_unet_does_not_change_its_result(dims: int, side: int) -> None:
     options = {"filters": (4, 4, 8, 8, 8), "pools": (2, 2, 2, 4)}
     torch.manual_seed(0)

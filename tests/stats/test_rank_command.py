@@ -1,14 +1,17 @@
-"""`segcal rank`, run as its users run it."""
+"""`segcal rank`, in this process; once as a process with a pipe."""
 
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.trees import run_cli
 from segcal.core.errors import PathError
 from segcal.study.ranks import RANK_COLUMNS, check_ranking_folder
 
@@ -23,6 +26,13 @@ FILES = {
 
 
 def segcal(*arguments: object) -> subprocess.CompletedProcess[str]:
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        code = run_cli(patch, *arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def piped(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "segcal", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
@@ -177,7 +187,7 @@ def test_tables_of_another_input_are_replaced_only_with_overwrite(tmp_path: Path
 
 def test_tables_are_complete_when_piped_and_name_their_source(tmp_path: Path) -> None:
     cases = write_cases(tmp_path / "a_name_that_is_long.csv", hole=True)
-    done = segcal("rank", cases, "--missing", "worst")
+    done = piped("rank", cases, "--missing", "worst")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "…" not in done.stdout

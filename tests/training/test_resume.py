@@ -26,7 +26,7 @@ from segcal.study.run_folder import read_log
 from segcal.training import Interrupted, NonFiniteLossError, train
 from segcal.training.state import TrainingState
 
-EPOCHS = 30
+EPOCHS = 14
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def kill_and_resume(kills: int, seed: int, config_file: Path, out: Path, whole: 
 def test_a_killed_and_resumed_run_ends_with_the_same_weights(
     config_file: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    kill_and_resume(2, 0, config_file, tmp_path / "run", uninterrupted)
+    kill_and_resume(1, 0, config_file, tmp_path / "run", uninterrupted)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from segcal.losses import (
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 
-DRAWS = int(os.environ.get("SEGCAL_DRAWS", 500 if CUDA else 40))
+DRAWS = int(os.environ.get("SEGCAL_DRAWS", 500 if CUDA else 16))
 # Classes that only pad a tile are −inf; the interpreter warns before they are masked.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 FUSED = NAMES
@@ -122,7 +122,7 @@ def test_terms_are_those_of_torch(name: str) -> None:
             torch.testing.assert_close(fused[part], plain[part])
 
 
-@pytest.mark.parametrize("classes", [2, 3, 4, 5, 14])
+@pytest.mark.parametrize("classes", [2, 3, 4, 5, 14] if CUDA else [3, 4])
 @pytest.mark.parametrize("space", [(5, 8), (3, 4, 6)])
 def test_an_ignored_label_just_above_the_classes_does_not_vote(
     classes: int, space: tuple[int, ...]
@@ -199,11 +199,11 @@ def test_the_value_may_be_changed_in_place() -> None:
 
 
 def test_a_setting_may_be_changed_between_calls() -> None:
-    logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
+    logits, target = torch.randn(1, 3, 6, 7).to(DEVICE), torch.randint(3, (1, 6, 7)).to(DEVICE)
     changed = NACLLoss(fused=True)
     before = changed(logits, target)
     for name, value in {
-        "penalty_weight": 0.7, "prior": Prior("max", 5), "ignore_index": 1, "reduction": "sum",
+        "penalty_weight": 0.7, "prior": Prior("max"), "ignore_index": 1, "reduction": "sum",
         "class_reduction": "sum", "penalty": "l2", "constrain": "softmax",
     }.items():  # fmt: skip
         setattr(changed, name, value)
@@ -227,7 +227,7 @@ def test_a_loss_that_was_used_can_be_copied_and_saved() -> None:
 
 def test_inputs_are_distinguished_after_the_first_call() -> None:
     """The second call skips the checks of the first, but only for input of the same form."""
-    logits, target = torch.randn(2, 3, 6, 7).to(DEVICE), torch.randint(3, (2, 6, 7)).to(DEVICE)
+    logits, target = torch.randn(1, 3, 6, 7).to(DEVICE), torch.randint(3, (1, 6, 7)).to(DEVICE)
     loss, plain = NACLLoss(fused=True), NACLLoss(fused=False)
     for _ in range(2):
         for x in (logits, logits.transpose(2, 3).contiguous(), logits.half()):
@@ -245,10 +245,10 @@ def test_inputs_are_distinguished_after_the_first_call() -> None:
 def test_it_is_deterministic_and_backward_can_be_repeated() -> None:
     torch.manual_seed(0)
     height, width = (133, 235) if CUDA else (9, 12)  # the interpreter is slow
-    logits = torch.randn(2, 4, height, width).to(DEVICE).requires_grad_()
-    target = torch.randint(4, (2, height, width)).to(DEVICE)
+    logits = torch.randn(1, 4, height, width).to(DEVICE).requires_grad_()
+    target = torch.randint(4, (1, height, width)).to(DEVICE)
     values, grads = [], []
-    for _ in range(3):
+    for _ in range(3 if CUDA else 2):
         value = NACLLoss(fused=True)(logits, target)
         first = torch.autograd.grad(value, logits, retain_graph=True)[0]
         second = torch.autograd.grad(value, logits)[0]
