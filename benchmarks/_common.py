@@ -18,7 +18,7 @@ from segcal.core.provenance import git_commit
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     "segcal", "torch", "triton", "numpy", "scipy", "monai", "MedPy", "torchmetrics", "blosc2",
-    "nibabel", "netcal", "rankseg", "scikit-learn",
+    "nnunetv2", "nibabel", "netcal", "rankseg", "scikit-learn",
 )  # fmt: skip
 
 

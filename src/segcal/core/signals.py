@@ -23,7 +23,7 @@ class StopRequest:
     """Remembers SIGTERM, SIGHUP or SIGINT, so that a loop can stop between two steps.
 
     The second signal has its usual effect. A scheduler signals child processes, too: from then on
-    their end is no error, which it otherwise is for a DataLoader of torch.
+    the end of a DataLoader's worker is not reported as an error.
     """
 
     def __init__(self) -> None:
