@@ -234,7 +234,7 @@ def predict_segcal(spec: Row) -> None:
         subprocess.run(
             [*SEGCAL, "predict", str(folder / "run"), "--input", spec["images"][part],
              "--out", str(folder / part), "--output", "probs", "--to", "npz",
-             "--device", spec["device"], "--jobs", str(spec["workers"]), "--overwrite"], check=True,
+             "--device", spec["device"], "--overwrite"], check=True,
         )  # fmt: skip
         write_results(folder / f"predicted_{part}.json", {"seconds": time.time() - start})
 
