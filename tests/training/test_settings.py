@@ -189,24 +189,6 @@ def test_deep_supervision_halves_the_weight_of_each_head(data: Path) -> None:
     torch.testing.assert_close(total, by_hand)
 
 
-def test_a_prior_that_compares_intensities_gets_the_augmented_image(data: Path) -> None:
-    loss_config = {"name": "nacl", "options": {"prior": "bilateral", "intensity_sigma": 0.7}}
-    augment = [{"name": "RandGaussianNoised", "options": {"prob": 1.0}}]
-    config = settings(data, loss=loss_config, augment=augment)
-    state = build_state(config, make_fabric(config), open_dataset(data))
-    batch = next(iter(state.loader))
-    image, target = state.place(batch, 0)
-    assert not torch.equal(image, batch.image)
-    logits = state.forward(image)
-    assert isinstance(logits, torch.Tensor)
-    loss = NACLLoss(prior="bilateral", intensity_sigma=0.7)
-    total = sum(state.terms((logits, 2 * logits), target, image).values())
-    by_hand = (2 * loss(logits, target, image) + loss(2 * logits, target, image)) / 3
-    torch.testing.assert_close(total, by_hand)
-    stepped = sum(state.step(image, target).values())
-    torch.testing.assert_close(stepped, loss(logits, target, image).detach())
-
-
 def test_a_network_with_deep_supervision_trains(data: Path, tmp_path: Path) -> None:
     options = {
         "kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2],

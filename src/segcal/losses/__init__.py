@@ -26,7 +26,7 @@ from segcal.losses.dice import (
 from segcal.losses.margin import MbLSLoss
 from segcal.losses.nacl import NACLLoss
 from segcal.losses.pixels import Pixels
-from segcal.losses.priors import PRIORS, BilateralPrior, Prior, make_prior, neighborhood_prior
+from segcal.losses.priors import PRIORS, Prior, make_prior, neighborhood_prior
 from segcal.losses.smoothing import LabelSmoothingLoss, SVLSLoss
 from segcal.losses.strata import StratumWeights
 from segcal.registry import Registry
@@ -93,9 +93,8 @@ def _options(loss: type[nn.Module]) -> list[str] | None:
 
 
 __all__ = [
-    "LOSSES", "PRIORS", "ACELoss", "BilateralPrior", "CEDiceACELoss", "CEDiceLoss",
-    "CEProperDiceLoss", "CESquaredDiceLoss", "CRaCLoss", "CrossEntropyLoss", "DiceForm", "DiceLoss",
-    "DiceOver",
+    "LOSSES", "PRIORS", "ACELoss", "CEDiceACELoss", "CEDiceLoss", "CEProperDiceLoss",
+    "CESquaredDiceLoss", "CRaCLoss", "CrossEntropyLoss", "DiceForm", "DiceLoss", "DiceOver",
     "ECPLoss", "FocalLoss", "LabelSmoothingLoss", "MbLSLoss", "NACLLoss", "PenalizedLoss", "Pixels",
     "Prior", "SVLSLoss", "SegmentationLoss", "StratumWeights", "WeightedSum", "add_up",
     "loss_terms", "make_loss", "make_prior", "neighborhood_prior",

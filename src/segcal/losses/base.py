@@ -110,16 +110,14 @@ class SegmentationLoss(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `pixel_terms`")
 
-    def terms(
-        self, logits: Tensor, target: Tensor, image: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The named parts of the loss, reduced; they add up to `loss(logits, target)`."""
         fused = self._run_kernels(logits, target, split=True)
         if fused is not None:
             return fused
         weights = self.class_weights
         return self.reduced_terms(
-            Pixels(logits, target, self.ignore_index, weights, self.activation, image)
+            Pixels(logits, target, self.ignore_index, weights, self.activation)
         )
 
     def reduced_terms(self, pixels: Pixels) -> dict[str, Tensor]:
@@ -129,10 +127,9 @@ class SegmentationLoss(nn.Module):
             for name, per_pixel in self.pixel_terms(pixels).items()
         }
 
-    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         fused = self._run_kernels(logits, target, split=False)
-        seen = () if image is None else (image,)
-        return add_up(self.terms(logits, target, *seen) if fused is None else fused)
+        return add_up(self.terms(logits, target) if fused is None else fused)
 
     def _run_kernels(
         self, logits: Tensor, target: Tensor, *, split: bool
@@ -230,16 +227,14 @@ class WeightedSum(nn.Module):
         self.losses = nn.ModuleList(losses)
         self.weights = [check_number("weights", weight) for weight in weights]
 
-    def terms(
-        self, logits: Tensor, target: Tensor, image: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    def terms(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         """The named, weighted parts of all losses; they add up to the sum."""
         fused = self._run_kernels(logits, target, split=True)
         if fused is not None:
             return fused
         parts = []
         for loss in self.losses:
-            part = loss_terms(loss, logits, target, image)
+            part = loss_terms(loss, logits, target)
             parts.append({type(loss).__name__: part["loss"]} if list(part) == ["loss"] else part)
         names = [name for part in parts for name in part]
         total: dict[str, Tensor] = {}
@@ -250,13 +245,12 @@ class WeightedSum(nn.Module):
                 total[key] = weight * value
         return total
 
-    def forward(self, logits: Tensor, target: Tensor, image: Tensor | None = None) -> Tensor:
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         fused = self._run_kernels(logits, target, split=False)
         if fused is not None:
             return add_up(fused)
         pairs = enumerate(zip(self.weights, self.losses, strict=True))
-        values = {str(i): w * call_loss(loss, logits, target, image) for i, (w, loss) in pairs}
-        return add_up(values)
+        return add_up({str(i): w * call_loss(loss, logits, target) for i, (w, loss) in pairs})
 
     def _run_kernels(
         self, logits: Tensor, target: Tensor, *, split: bool
@@ -270,15 +264,7 @@ class WeightedSum(nn.Module):
         return kernels.run(self, logits, target, split=split)
 
 
-def needs_image(loss: nn.Module) -> bool:
-    """Whether a prior of the loss compares intensities: it is called as (logits, target, image)."""
-    priors = (getattr(module, "prior", None) for module in loss.modules())
-    return any(getattr(prior, "needs_image", False) for prior in priors)
-
-
-def loss_terms(
-    loss: nn.Module, logits: Tensor, target: Tensor, image: Tensor | None = None
-) -> dict[str, Tensor]:
+def loss_terms(loss: nn.Module, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
     """The named parts of any loss; they add up to what `loss(logits, target)` returns.
 
     A `SegmentationLoss` or `WeightedSum` is split into its `terms`. Any other module, and a
@@ -288,7 +274,6 @@ def loss_terms(
         loss: a module that maps (logits, target) to a scalar. If it is one of MONAI's losses with
             `to_onehot_y=True`, labels (B, *S) are passed to it as (B, 1, *S).
         logits, target: see `SegmentationLoss`.
-        image: (B, C, *S), passed to losses that need it (see `needs_image`) only.
 
     Example:
         >>> logits, target = torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.int64)
@@ -297,14 +282,11 @@ def loss_terms(
     """
     forward = getattr(loss.forward, "__func__", None)
     if forward is SegmentationLoss.forward or forward is WeightedSum.forward:
-        seen = (image,) if image is not None and needs_image(loss) else ()
-        return cast(SegmentationLoss, loss).terms(logits, target, *seen)
-    return {"loss": call_loss(loss, logits, target, image)}
+        return cast(SegmentationLoss, loss).terms(logits, target)
+    return {"loss": call_loss(loss, logits, target)}
 
 
-def call_loss(
-    loss: nn.Module, logits: Tensor, target: Tensor, image: Tensor | None = None
-) -> Tensor:
+def call_loss(loss: nn.Module, logits: Tensor, target: Tensor) -> Tensor:
     """`loss(logits, target)`, with a channel axis for labels where MONAI expects one.
 
     A loss that cannot ignore pixels (MONAI's) gets background with probability 1 there, as label
@@ -320,8 +302,7 @@ def call_loss(
         target = target.masked_fill(ignored, 0)
     if one_hot and labels:
         target = target.unsqueeze(1)
-    seen = (image,) if image is not None and needs_image(loss) else ()
-    value = loss(logits, target, *seen)
+    value = loss(logits, target)
     if not isinstance(value, Tensor):
         raise TypeError(
             f"Expected the loss {type(loss).__name__} to return a tensor, "

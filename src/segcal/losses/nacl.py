@@ -28,16 +28,14 @@ class NACLLoss(PenalizedLoss):
 
     Args:
         penalty_weight: λ; 0 is cross-entropy. The paper used 0.1.
-        prior: τ: "mean" (as in the paper), "gaussian", "max", "min", "median", "mode",
-            "bilateral", another registered name, an import path `package.module:MyPrior`, a `Prior`
-            or a function. For a soft target it is "mean", "gaussian" or "bilateral".
+        prior: τ: "mean" (as in the paper), "gaussian", "max", "min", "median", "mode", another
+            registered name, an import path `package.module:MyPrior`, a `Prior` or a function. For
+            a soft target it is "mean" or "gaussian".
         patch_size: odd; one int, or one per axis, such as (1, 3, 3) for thick slices.
         penalty: "l1", the absolute value of τ − l, or "l2", its square.
         constrain: what τ is compared with, the "logits" l or the "softmax" s.
         border: "replicate", "background" (as in the authors' code) or "valid"; see `Prior`.
         sigma: width of the "gaussian" prior, in pixels.
-        intensity_sigma: see `BilateralPrior`. With the prior "bilateral" the loss is called as
-            `loss(logits, target, image)`.
         class_reduction, ignore_index, class_weights, reduction, fused: see `PenalizedLoss`.
 
     Example:
@@ -55,7 +53,6 @@ class NACLLoss(PenalizedLoss):
         constrain: Constrain = "logits",
         border: Border = "replicate",
         sigma: float = 1.0,
-        intensity_sigma: float | None = None,
         **common: Unpack[PenaltyOptions],
     ) -> None:
         super().__init__(penalty_weight, **common)
@@ -66,7 +63,7 @@ class NACLLoss(PenalizedLoss):
                 "Expected argument `constrain` to be 'softmax' for sigmoid heads (regions), whose "
                 "logits have no class proportions to be compared with; set constrain=softmax."
             )
-        self.prior = make_prior(prior, patch_size, sigma, border, intensity_sigma)
+        self.prior = make_prior(prior, patch_size, sigma, border)
         self.penalty = penalty
         self.constrain = constrain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,6 @@ class Pixels:
     (see `binary_heads`), and (B, K, *S) below is (B·K, 2, *S).
 
     Attributes:
-        image: (B, C, *S), or None unless a prior needs it.
         heads: the number of sigmoid heads, or None with activation "softmax".
         logits: (B, K, *S), float32 (half precision is upcast) or float64.
         target: labels (B, *S) in int64, or soft labels (B, K, *S) in the type of the logits.
@@ -40,14 +39,11 @@ class Pixels:
         ignore_index: int = IGNORE_INDEX,
         class_weights: Tensor | None = None,
         activation: Activation = "softmax",
-        image: Tensor | None = None,
     ) -> None:
-        self.image = image
         self.heads: int | None = None
         if activation == "sigmoid":
             self.heads = logits.shape[1]
             logits, target = binary_heads(logits, target)
-            self.image = None if image is None else image.repeat_interleave(self.heads, 0)
         target = check_shapes(logits, target)
         half = logits.dtype in (torch.float16, torch.bfloat16)
         self.logits = logits.float() if half else logits
@@ -100,11 +96,8 @@ class Pixels:
         # "background" border then does not vote.
         matters = self.counted is not None or self.ignore_index == 0
         ignore = self.ignore_index if matters else None
-        options: dict[str, Any] = {"ignore_index": ignore, "dtype": self.logits.dtype}
-        if getattr(prior, "needs_image", False):
-            options["image"] = self.image
         with torch.no_grad():
-            tau = prior(self.target, self.num_classes, **options)
+            tau = prior(self.target, self.num_classes, ignore_index=ignore, dtype=self.logits.dtype)
         if type(prior) is Prior:
             return tau
         if not isinstance(tau, Tensor) or tau.shape != self.logits.shape:

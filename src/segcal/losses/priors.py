@@ -10,9 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isfunction
-from itertools import product
 from numbers import Integral
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -76,7 +75,6 @@ class Prior:
     sigma: float = 1.0
     border: Border = "replicate"
     title: str = field(default="", compare=False, repr=False)
-    needs_image: ClassVar[bool] = False  # whether `__call__` gets the argument `image`
 
     def __post_init__(self) -> None:
         checks.check_choice("kind", self.kind, KINDS)
@@ -118,7 +116,13 @@ class Prior:
                 "Expected argument `prior` to be 'mean' or 'gaussian' for a soft target, but got "
                 f"{self.kind!r}: an order statistic needs one label per pixel."
             )
-        votes, patch = self._padded_votes(target, num_classes, ignore_index, dtype)
+        patch = checks.per_axis("patch_size", self.patch_size, target.ndim - (2 if soft else 1))
+        margins = [size // 2 for size in patch]
+        if soft:
+            votes = _pad_soft(target.to(dtype), margins, self.border)
+        else:
+            labels = _pad_labels(target, num_classes, margins, self.border, ignore_index)
+            votes = _one_hot(labels, num_classes)
         complete = self.border != "valid" and ignore_index is None
 
         if self.kind == "gaussian" and math.prod(patch) > 1:
@@ -128,90 +132,6 @@ class Prior:
         if self.kind in ORDER_STATISTICS:
             return _order_statistic(counts, self.kind).to(dtype)
         return _normalize(counts.to(dtype), math.prod(patch) if complete else None)
-
-    def _padded_votes(
-        self, target: Tensor, num_classes: int, ignore_index: int | None, dtype: torch.dtype
-    ) -> tuple[Tensor, tuple[int, ...]]:
-        """One-hot or soft labels with margins of half a patch, and the size of the patch."""
-        soft = target.is_floating_point()
-        patch = checks.per_axis("patch_size", self.patch_size, target.ndim - (2 if soft else 1))
-        margins = [size // 2 for size in patch]
-        if soft:
-            return _pad_soft(target.to(dtype), margins, self.border), patch
-        labels = _pad_labels(target, num_classes, margins, self.border, ignore_index)
-        return _one_hot(labels, num_classes), patch
-
-
-@dataclass(frozen=True)
-class BilateralPrior(Prior):
-    r"""Class proportions in the patch, where pixels that look like the center count more.
-
-    .. math:: τ_k = \frac{\sum_i g_i a_i y_i^k}{\sum_i g_i a_i}, \quad
-        a_i = \exp\left(-\frac{1}{2C}\sum_c \frac{(I_i^c - I_p^c)^2}{σ_I^2 v_c}\right)
-
-    g are the weights of the `Prior` of the same kind, I^c is channel c of C of the image, and v_c
-    its variance in that image. Large σ_I is that prior, and σ_I near 0 the pixel's own label.
-
-    Args:
-        kind: "mean" or "gaussian".
-        intensity_sigma: σ_I, in standard deviations of the image.
-        patch_size, sigma, border, title: see `Prior`. Pixels outside the image have the
-            intensity of the nearest pixel in it.
-
-    Example:
-        >>> edge = torch.tensor([[[0, 0, 1]]])
-        >>> image = torch.tensor([[[[0.0, 0.0, 1.0]]]])
-        >>> BilateralPrior(intensity_sigma=0.1)(edge, 2, image=image)[0, 1]
-        tensor([[0., 0., 1.]])
-    """
-
-    intensity_sigma: float = 0.5
-    needs_image: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.check_choice("kind", self.kind, ("mean", "gaussian"))
-        checks.check_number("intensity_sigma", self.intensity_sigma, low=0, open_low=True)
-
-    @torch.no_grad()
-    def __call__(
-        self,
-        target: Tensor,
-        num_classes: int,
-        *,
-        ignore_index: int | None = None,
-        dtype: torch.dtype = torch.float32,
-        image: Tensor | None = None,
-    ) -> Tensor:
-        """τ of every pixel; `image` is (B, C, *S), the other arguments are those of `Prior`."""
-        if image is None or image.shape[2:] != target.shape[-len(image.shape[2:]) :]:
-            found = "none" if image is None else tuple(image.shape)
-            raise ValueError(
-                "Expected argument `image` to be (B, C, *S), because this prior compares "
-                f"intensities: loss(logits, target, image), but got {found}."
-            )
-        votes, patch = self._padded_votes(target, num_classes, ignore_index, dtype)
-        image = image.to(dtype)
-        variance = image.var(tuple(range(2, image.ndim)), correction=0, keepdim=True)
-        image = image / (self.intensity_sigma * variance.clamp_min(1e-12).sqrt())
-        around = _pad_soft(image, [size // 2 for size in patch], "replicate")
-        offsets = list(product(*(range(size) for size in patch)))
-        weights = [1.0] * len(offsets)
-        if self.kind == "gaussian" and len(offsets) > 1:
-            far = [sum((i - n // 2) ** 2 for i, n in zip(o, patch, strict=True)) for o in offsets]
-            weights = [math.exp(-d / (2 * self.sigma**2)) if d else 0.0 for d in far]
-            weights[len(offsets) // 2] = sum(weights)
-        sums = torch.zeros(
-            (len(image), num_classes, *image.shape[2:]), dtype=dtype, device=image.device
-        )
-        for weight, offset in zip(weights, offsets, strict=True):
-            place: Any = (
-                ...,
-                *(slice(i, i + n) for i, n in zip(offset, image.shape[2:], strict=True)),
-            )
-            alike = (around[place] - image).square_().mean(1, keepdim=True).mul_(-0.5).exp_()
-            sums += weight * alike * votes[place]
-        return _normalize(sums, None)
 
 
 def _is_prior(thing: Any) -> bool:
@@ -229,9 +149,6 @@ PRIORS.register("max", Prior("max", title="the largest label in the patch"))
 PRIORS.register("min", Prior("min", title="the smallest label in the patch"))
 PRIORS.register("median", Prior("median", title="the median label in the patch"))
 PRIORS.register("mode", Prior("mode", title="the most frequent label in the patch"))
-PRIORS.register(
-    "bilateral", BilateralPrior(title="class proportions, weighted by similar intensity")
-)
 
 
 def make_prior(
@@ -239,7 +156,6 @@ def make_prior(
     patch_size: int | Sequence[int] = 3,
     sigma: float = 1.0,
     border: Border = "replicate",
-    intensity_sigma: float | None = None,
 ) -> PriorFunction:
     """The prior with this name or import path, or the given one.
 
@@ -248,7 +164,6 @@ def make_prior(
             function with the arguments of `Prior.__call__`.
         patch_size, sigma, border: settings of `Prior`. Those that differ from the default replace
             the prior's own. A function has no settings.
-        intensity_sigma: of a `BilateralPrior`.
 
     Example:
         >>> make_prior("gaussian", sigma=2.0)
@@ -257,10 +172,6 @@ def make_prior(
     found: Any = PRIORS.get(prior) if isinstance(prior, str) else prior
     given = {"patch_size": patch_size, "sigma": sigma, "border": border}
     changed: Any = {name: value for name, value in given.items() if value != getattr(Prior, name)}
-    if intensity_sigma is not None:
-        if getattr(found, "intensity_sigma", None) is None:
-            raise ValueError("Expected argument `intensity_sigma` only with the prior 'bilateral'.")
-        changed["intensity_sigma"] = intensity_sigma
     if isinstance(found, Prior):
         return replace(found, **changed)
     if isinstance(found, type) and issubclass(found, Prior):
@@ -288,7 +199,6 @@ def neighborhood_prior(
     ignore_index: int | None = None,
     *,
     dtype: torch.dtype = torch.float32,
-    image: Tensor | None = None,
 ) -> Tensor:
     """τ of every pixel, (B, K, *S), after a check of the target.
 
@@ -297,7 +207,6 @@ def neighborhood_prior(
             to 1 ("mean" and "gaussian" only). S is 2-D or 3-D: (B, 1, H, W) is one slice of 3-D.
         prior, patch_size, sigma, border: see `make_prior` and `Prior`.
         num_classes, ignore_index, dtype: see `Prior.__call__`.
-        image: (B, C, *S), for a prior that needs it.
 
     Example:
         >>> edge = torch.tensor([[[0, 0, 1], [0, 0, 1], [0, 0, 1]]])
@@ -321,8 +230,7 @@ def neighborhood_prior(
     else:
         target = target.long()
         checks.check_labels("target", target, num_classes, ignore_index)
-    seen = {} if image is None else {"image": image}
-    return compute(target, num_classes, ignore_index=ignore_index, dtype=dtype, **seen)
+    return compute(target, num_classes, ignore_index=ignore_index, dtype=dtype)
 
 
 def _normalize(sums: Tensor, total: float | None) -> Tensor:

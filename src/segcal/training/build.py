@@ -170,8 +170,7 @@ def check_loss(
     name = type(loss).__name__
     try:
         with torch.no_grad():
-            terms = loss_terms(loss, logits, target, torch.zeros_like(logits[:, :1]))
-            shapes = [tuple(value.shape) for value in terms.values()]
+            shapes = [tuple(value.shape) for value in loss_terms(loss, logits, target).values()]
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

@@ -97,7 +97,7 @@ class CudaGraphStep:
                 warnings.simplefilter("ignore", UserWarning)
                 torch.cuda.set_sync_debug_mode("error")
             with self._on_side_stream():
-                state.fabric.backward(add_up(state.terms(state.forward(image), target, image)))
+                state.fabric.backward(add_up(state.terms(state.forward(image), target)))
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # training works without a graph, whatever the error is

@@ -133,26 +133,21 @@ class TrainingState:
             heads: Tensor | tuple[Tensor, ...] = self.model(image)
         return heads
 
-    def terms(
-        self,
-        heads: Tensor | tuple[Tensor, ...],
-        target: Tensor,
-        image: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def terms(self, heads: Tensor | tuple[Tensor, ...], target: Tensor) -> dict[str, Tensor]:
         """The parts of the loss; deep supervision averages the heads with weights 1, ½, ¼, …"""
         if isinstance(heads, Tensor):
-            return loss_terms(self.loss, heads, target, image)
+            return loss_terms(self.loss, heads, target)
         weights = [0.5**depth for depth in range(len(heads))]
         total: dict[str, Tensor] = {}
         for weight, logits in zip(weights, heads, strict=True):
-            for name, value in loss_terms(self.loss, logits, target, image).items():
+            for name, value in loss_terms(self.loss, logits, target).items():
                 share = weight / sum(weights) * value
                 total[name] = total[name] + share if name in total else share
         return total
 
     def step(self, image: Tensor, target: Tensor) -> dict[str, Tensor]:
         """One training step; returns the parts of its loss."""
-        terms = self.terms(self.forward(image), target, image)
+        terms = self.terms(self.forward(image), target)
         self.fabric.backward(add_up(terms))
         if self.config.clip is not None:
             self.fabric.clip_gradients(
