@@ -6,11 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
 import yaml
+from pydantic import PlainSerializer, TypeAdapter
 
+import segcal.cli
 from helpers.trees import acdc_tree, folder_tree, msd_tree, run_cli, save, scan
 from segcal.core.errors import PathError
 from segcal.core.jobs import run_jobs
@@ -178,6 +181,20 @@ def test_an_interrupted_run_prints_one_line(tmp_path: Path, number: int) -> None
     assert "interrupted; run the same command again" in errors
     assert "Traceback" not in errors
     assert not list(out.glob("**/.partial*"))
+
+
+def test_an_interrupt_while_json_is_written_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(_: int) -> int:
+        raise KeyboardInterrupt
+
+    value = TypeAdapter(Annotated[int, PlainSerializer(interrupt)])
+    monkeypatch.setattr("segcal.cli.app", lambda: value.dump_json(1))
+    with pytest.raises(SystemExit) as stop:
+        segcal.cli.run()
+    assert stop.value.code == 130
+    assert "interrupted; run the same command again" in capsys.readouterr().err
 
 
 def test_workers_are_limited_by_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from pydantic_core import PydanticSerializationError
 
 from segcal import __version__
 from segcal.cli import (
@@ -87,6 +88,10 @@ def run() -> None:
     except (ValueError, TypeError, OSError, ImportError) as error:
         if os.environ.get("SEGCAL_DEBUG"):
             raise
+        # pydantic turns an interrupt that arrives while it writes JSON into its own error.
+        if isinstance(error, PydanticSerializationError) and "KeyboardInterrupt" in str(error):
+            typer.echo("segcal: interrupted; run the same command again to continue", err=True)
+            sys.exit(130)
         reason = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
             reason = str(PathError(error.filename, error.strerror))
