@@ -2,8 +2,8 @@
 
 Written are study.json without the paths of the machine (with the validation curve and the fitted
 temperature of every run), the plan, every row of cases.csv (compressed, values to six digits), the
-tables as Markdown, the paired tests as CSV, and the figures that need more than the rows or that
-the results page shows. `segcal report docs/results/NAME --out DIR` writes the report again.
+tables of the study's own region as Markdown, and the figures that a page shows.
+`segcal report docs/results/NAME --out DIR` writes the whole report again.
 
 python docs/scripts/publish_study.py STUDY NAME [METRIC …]   # rows of these metrics only
 python docs/scripts/publish_study.py --add STUDY NAME        # runs that docs/results/NAME lacks
@@ -24,12 +24,13 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from segcal.metrics import REGIONS
 from segcal.report import write_report
 from segcal.study import read_cases_table
 
 RESULTS = Path(__file__).parents[1] / "results"
-FIGURES = ("reliability_*.png", "seeds_*.png", "training_*.png")
-TABLES = ("*.md", "comparisons.csv", "seeds.csv")
+# Row by row in this order, the compressed file is a fifth smaller.
+ORDER = ["metric", "region", "dataset", "method", "seed", "label", "case"]
 
 
 def publish(study: Path, out: Path, metrics: list[str]) -> None:
@@ -47,16 +48,25 @@ def publish(study: Path, out: Path, metrics: list[str]) -> None:
 
 
 def _copy_report(report: Path, out: Path) -> None:
-    for kind, patterns in (("tables", TABLES), ("figures", FIGURES)):
-        (out / kind).mkdir(parents=True, exist_ok=True)
-        for pattern in patterns:
-            for path in sorted((report / kind).glob(pattern)):
-                shutil.copy(path, out / kind)
+    other_regions = tuple(f"_{region}" for region in REGIONS)
+    for path in sorted((report / "tables").iterdir()):
+        if path.suffix == ".md" and not path.stem.endswith(other_regions):
+            _copy(path, out / "tables")
+    pages = "".join(page.read_text(encoding="utf-8") for page in RESULTS.glob("*.md"))
+    for path in sorted((report / "figures").iterdir()):
+        if f"{out.name}/figures/{path.name}" in pages:
+            _copy(path, out / "figures")
+
+
+def _copy(path: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, folder)
 
 
 def _write_rows(table: pd.DataFrame, out: Path) -> None:
+    table = table.astype({"value": float}).sort_values(ORDER, kind="stable", na_position="first")
     text = table.to_csv(index=False, float_format="%.6g", lineterminator="\n", na_rep="")
-    (out / "cases.csv.xz").write_bytes(lzma.compress(text.encode()))
+    (out / "cases.csv.xz").write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def _write_json(content: dict[str, Any], out: Path) -> None:
@@ -75,15 +85,16 @@ def add(study: Path, out: Path) -> None:
         raise SystemExit(f"{study}: was trained on other data than {out}")
     if not runs:
         raise SystemExit(f"{study}: {out} has all its runs")
+    used = {run[key] for run in runs for key in ("method", "dataset")}
     for key in ("methods", "datasets"):
         names = {one["name"] for one in old[key]}
-        old[key] += [one for one in new[key] if one["name"] not in names]
+        old[key] += [one for one in new[key] if one["name"] not in names and one["name"] in used]
     order = {method["name"]: place for place, method in enumerate(old["methods"])}
     old["runs"] = sorted(
         [*old["runs"], *runs], key=lambda r: (r["dataset"], order[r["method"]], r["seed"])
     )
     trained = sum(run["training"] is not None for run in runs)
-    (where,) = new["environment"]["trained"]  # the runs of one commit
+    *_, where = new["environment"]["trained"]  # those of the commit that the runs to add are from
     old["environment"]["trained"].append({**where, "runs": trained})
     rows, added = read_cases_table(out / "cases.csv.xz"), read_cases_table(study / "cases.csv")
     added = added[added["run"].isin([run["run"] for run in runs])]
@@ -111,7 +122,7 @@ def _mark_as_earlier(table: Path) -> None:
     """State that a table, which needs more than the rows, does not have the runs added since."""
     note = "*Of the runs that were published first.*\n\n"
     text = table.read_text(encoding="utf-8")
-    if table.suffix == ".md" and not text.startswith(note):
+    if not text.startswith(note):
         table.write_text(note + text, encoding="utf-8")
 
 
@@ -130,6 +141,7 @@ def _study_file(study: Path) -> dict[str, Any]:
     """study.json without folders and paths, with the parameters of the calibrators."""
     content: dict[str, Any] = json.loads((study / "study.json").read_text(encoding="utf-8"))
     del content["table_bytes"]
+    content["runs"] = [run for run in content["runs"] if run["state"] != "missing"]
     for run in content["runs"]:
         files = sorted((study / run.pop("folder")).glob("calibrator_*.json"))
         run["calibrators"] = {
