@@ -33,8 +33,8 @@ demo: $(STAMP)
 	$(BIN)/segcal demo --out $(DEMO)
 
 # The published study: nine methods with five seeds and the variants of NACL on ACDC, and nine methods
-# with three seeds on Hippocampus if it is given; with LIDC also the losses with the default recipe,
-# and those in 3-D with Hippocampus and BraTS. Running it again resumes it.
+# with three seeds on Hippocampus if it is given; with LIDC also the losses with the default recipe and
+# ACDC with one pathology left out, and those in 3-D with Hippocampus and BraTS. Running it again resumes it.
 #   make study ACDC=path/to/ACDC/training [HIPPOCAMPUS=path/to/Task04_Hippocampus] [LIDC=path]
 #     [BRATS=path/to/FLAIR] [STUDY=folder] [JOBS=n] [OPTIONS='--set train.epochs=1']
 BENCHMARK = $(BIN)/segcal benchmark --resume $(if $(JOBS),--jobs $(JOBS)) $(OPTIONS)
@@ -51,6 +51,10 @@ endif
 ifneq ($(LIDC),)
 	$(BIN)/segcal prepare folder --source '$(LIDC)' --out $(STUDY)/lidc_data --dtype uint8 --patient '(.+)_n' --classes nodule
 	$(BENCHMARK) examples/evidence.yaml --out $(STUDY)/evidence --data acdc=$(STUDY)/data --data lidc=$(STUDY)/lidc_data
+	for group in DCM HCM MINF NOR RV; do \
+	  $(BIN)/segcal prepare acdc --source '$(ACDC)' --out $(STUDY)/without_$$group --dtype uint8 --leave-out-group $$group || exit; \
+	done
+	$(BENCHMARK) examples/evidence_shift.yaml --out $(STUDY)/shift $(foreach group,dcm=DCM hcm=HCM minf=MINF nor=NOR rv=RV,--data $(subst =,=$(STUDY)/without_,$(group)))
 endif
 ifneq ($(and $(HIPPOCAMPUS),$(BRATS)),)
 	$(BIN)/segcal prepare msd --source '$(HIPPOCAMPUS)' --out $(STUDY)/hippocampus_volumes --dtype uint8 --recipe native --classes anterior,posterior

@@ -90,6 +90,11 @@ def add(study: Path, out: Path) -> None:
         names = {one["name"] for one in old[key]}
         old[key] += [one for one in new[key] if one["name"] not in names and one["name"] in used]
     order = {method["name"]: place for place, method in enumerate(old["methods"])}
+    claims = {one["claim"] for one in old["hypotheses"]}
+    old["hypotheses"] += [
+        one for one in new["hypotheses"]
+        if one["claim"] not in claims and {one["method"], one["other"]} <= order.keys()
+    ]  # fmt: skip
     old["runs"] = sorted(
         [*old["runs"], *runs], key=lambda r: (r["dataset"], order[r["method"]], r["seed"])
     )
@@ -105,6 +110,7 @@ def add(study: Path, out: Path) -> None:
     own = yaml.safe_load((study / "plan.yaml").read_text(encoding="utf-8"))
     plan["methods"] = {**own["methods"], **plan["methods"]}
     plan["seeds"] = sorted({run["seed"] for run in old["runs"]})
+    plan["hypotheses"] = old["hypotheses"]
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / out.name
         draft.mkdir()

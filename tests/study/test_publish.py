@@ -46,11 +46,17 @@ def study(folder: Path, dsc: dict[tuple[str, int], float], commit: str, **extra:
 
 def test_later_runs_are_added_and_earlier_ones_stay(tmp_path: Path, script: ModuleType) -> None:
     out = tmp_path / "results" / "s"
-    first = study(tmp_path / "first", {("a", 0): 0.8, ("b", 0): 0.7}, "one")
+    claims = [
+        {"claim": f"{one} beats {other}", "method": one, "other": other, "metric": "dsc"}
+        for one, other in (("a", "b"), ("c", "a"), ("x", "a"))
+    ]
+    first = study(tmp_path / "first", {("a", 0): 0.8, ("b", 0): 0.7}, "one", hypotheses=claims[:1])
     script.publish(first, out, [])
     assert "/somewhere" not in (out / "plan.yaml").read_text()
     (out / "tables" / "old.md").write_text("| kept |\n")
-    later = study(tmp_path / "later", {("a", 0): 0.1, ("a", 1): 0.9, ("c", 0): 0.6}, "two")
+    later = study(
+        tmp_path / "later", {("a", 0): 0.1, ("a", 1): 0.9, ("c", 0): 0.6}, "two", hypotheses=claims
+    )
     script.add(later, out)
     table = read_cases_table(out / "cases.csv.xz")
     dsc = table[(table["metric"] == "dsc") & (table["case"] == "c1")].set_index("run")["value"]
@@ -61,6 +67,9 @@ def test_later_runs_are_added_and_earlier_ones_stay(tmp_path: Path, script: Modu
     plan = yaml.safe_load((out / "plan.yaml").read_text())
     assert plan["seeds"] == [0, 1]
     assert set(plan["methods"]) == {"a", "b", "c"}
+    decided = [one.claim for one in found.info.hypotheses]
+    assert decided == ["a beats b", "c beats a"]  # x has no runs
+    assert [one["claim"] for one in plan["hypotheses"]] == decided
     commits = [one["commit"] for one in json.loads((out / "study.json").read_text())
                ["environment"]["trained"]]  # fmt: skip
     assert commits == ["one", "two"]
