@@ -89,6 +89,7 @@ def add(study: Path, out: Path) -> None:
     for key in ("methods", "datasets"):
         names = {one["name"] for one in old[key]}
         old[key] += [one for one in new[key] if one["name"] not in names and one["name"] in used]
+    old["methods"].sort(key=lambda one: one["group"] == "posthoc")
     order = {method["name"]: place for place, method in enumerate(old["methods"])}
     claims = {one["claim"] for one in old["hypotheses"]}
     old["hypotheses"] += [

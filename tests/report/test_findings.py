@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.plain_studies import Values, write_plain
-from segcal.report import Context
+from segcal.report import Context, write_report
 from segcal.report.findings import calibration, ranking
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.rankings import Rankings
@@ -297,3 +297,30 @@ def test_changes_by_calibrators_follow_the_printed_digits(tmp_path: Path) -> Non
     for words in ("lower with c+t (0.300 → 0.150)", "unchanged with a+t (0.100 → 0.100)",
                   "higher with b+t (0.200 → 0.220)"):  # fmt: skip
         assert words in text
+
+
+def test_many_calibrated_methods_are_summarized(tmp_path: Path) -> None:
+    """Five networks with two calibrators each: 15 methods, of which only networks are named."""
+    names, ece = "abcde", (0.1, 0.2, 0.3, 0.1, 0.05)
+    raw = scores(**{m: (0.9, value) for m, value in zip(names, ece, strict=True)})
+    raw = {k: {**v, ("signed_gap", "all"): v["ece"]} for k, v in raw.items()}
+    values = calibrated(raw, dict(zip(names, (0.5, 0.4, 1.0, 1.5, 1.2), strict=True)), "t")
+    some = calibrated(raw, dict(zip(names, (0.9, 0.9, 0.2, 0.9, 0.9), strict=True)), "u")
+    values = {**values, **some}
+    methods = groups(*names, *(f"{m}+{c}" for m in names for c in "tu"))
+    context = read(tmp_path, values, methods=methods)
+    assert context.listed == list(names)
+    first, second = calibration.after_training(context)
+    assert first == (
+        "Set D: ECE in region “all” with t, 5 methods: lower for 2 (most for b, 0.200 → 0.080), "
+        "unchanged for 1 and higher for 2 (most for d, 0.100 → 0.150)."
+    )
+    assert "with u, 5 methods: lower for 5 (most for c, 0.300 → 0.060)" in second
+    assert "+" not in "".join(calibration.confidence_findings(context)).replace("(+", "(")
+    html = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "5 methods and 10 calibrated versions" in html
+    few = {key: value for key, value in values.items() if key[0][0] in "abcd"}
+    (tmp_path / "few").mkdir()
+    context = read(tmp_path / "few", few, methods=[m for m in methods if m["name"][0] != "e"])
+    assert context.listed == list(context.study.methods)  # 12 methods
+    assert "b+t (0.200 → 0.080)" in calibration.after_training(context)[0]

@@ -24,6 +24,8 @@ from segcal.study import Dataset, Study
 
 # With more networks the page compares them and describes none.
 MOST_NETWORKS = 3
+# With more methods calibrated versions are summarized, not named one by one.
+MOST_METHODS = 12
 # How many worst cases are listed by DSC, and by ECE.
 WORST = 5
 
@@ -122,6 +124,13 @@ class Context:
     def levels(self, dataset: Dataset, method: str) -> dict[str, Curve]:
         """Predicted class but 0 -> accuracy by stated confidence, with intervals over patients."""
         return {label: curve(sums) for label, sums in self.level_sums(dataset, method).items()}
+
+    @cached_property
+    def listed(self) -> list[str]:
+        """All methods; of many only the networks, without their calibrated versions."""
+        every, calibrated = list(self.study.methods), set(self.study.in_group("posthoc"))
+        networks = [method for method in every if method not in calibrated]
+        return networks if len(every) > MOST_METHODS and len(networks) > 1 else every
 
     def few_networks(self, dataset: Dataset) -> list[str]:
         """The methods of a dataset if there are few: each is then described in sentences."""

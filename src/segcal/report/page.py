@@ -58,7 +58,9 @@ def _facts(context: Context) -> str:
     """Methods, datasets, seeds and region in one line."""
     study, aggregates = context.study, context.aggregates
     sets = [f"{d.title} ({count(aggregates.case_count(d.name), 'case')})" for d in context.datasets]
-    out = [count(len(study.methods), "method"), ", ".join(sets)]
+    out = [count(len(context.listed), "method"), ", ".join(sets)]
+    if calibrated := len(study.methods) - len(context.listed):
+        out[0] += f" and {calibrated} calibrated versions"
     if aggregates.seeds > 1:
         out.append(f"{aggregates.seeds} seeds")
     out.append(f"split {study.info.split}")

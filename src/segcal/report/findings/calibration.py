@@ -1,6 +1,7 @@
 """Over- and under-confidence, calibration after training, and against true probabilities."""
 
 import math
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -46,7 +47,7 @@ def confidence_findings(context: Context) -> list[str]:
     for dataset in context.datasets:
         found: dict[str, list[str]] = {each: [] for each in _VERDICTS}
         other = total = 0
-        for method in context.study.methods:
+        for method in context.listed:
             gaps = context.aggregates.gaps(dataset.name, method, region)
             if not gaps:
                 continue
@@ -69,25 +70,69 @@ def confidence_findings(context: Context) -> list[str]:
     return out
 
 
+class _Change(NamedTuple):
+    """The mean ECE of a network without and with a calibrator, rounded as in tables."""
+
+    network: str
+    calibrator: str
+    before: float
+    after: float
+
+    @property
+    def kind(self) -> str:
+        if self.after == self.before:
+            return "unchanged"
+        return "lower" if self.after < self.before else "higher"
+
+
 def after_training(context: Context) -> list[str]:
-    """How calibrators changed the ECE of each dataset, by the digits that tables show."""
-    study, out = context.study, []
+    """How calibrators changed the ECE of each dataset: one by one, or by calibrator if many."""
+    out = []
+    describe = _each if len(context.listed) == len(context.study.methods) else _by_calibrator
     for dataset in context.datasets:
-        changes: dict[str, list[str]] = {"lower": [], "unchanged": [], "higher": []}
-        for name in study.in_group("posthoc"):
-            means = (
-                context.aggregates.overall(dataset.name, m, "ece").mean
-                for m in (name.rsplit("+", 1)[0], name)
-            )
-            before, after = (round(mean, 3) for mean in means)
-            if "+" not in name or math.isnan(before) or math.isnan(after):
-                continue
-            change = "lower" if after < before else "higher" if after > before else "unchanged"
-            changes[change].append(f"{context.title(name)} ({before:.3f} → {after:.3f})")
-        parts = [f"{how} with {join(which)}" for how, which in changes.items() if which]
-        if parts:
-            out.append(f"{dataset.title}: ECE in region “{context.region}” {'; '.join(parts)}.")
+        changes = []
+        for name in context.study.in_group("posthoc"):
+            network, plus, calibrator = name.rpartition("+")
+            means = (context.aggregates.overall(dataset.name, m, "ece").mean
+                     for m in (network, name))  # fmt: skip
+            change = _Change(network, calibrator, *(round(mean, 3) for mean in means))
+            if plus and not math.isnan(change.before + change.after):
+                changes.append(change)
+        where = f"{dataset.title}: ECE in region “{context.region}”"
+        out += [f"{where} {text}." for text in describe(context, changes)]
     return out
+
+
+def _each(context: Context, changes: list[_Change]) -> list[str]:
+    parts = []
+    for kind, which in _by_kind(changes).items():
+        named = [
+            f"{context.title(f'{c.network}+{c.calibrator}')} ({c.before:.3f} → {c.after:.3f})"
+            for c in which
+        ]
+        parts.append(f"{kind} with {join(named)}")
+    return ["; ".join(parts)] if parts else []
+
+
+def _by_calibrator(context: Context, changes: list[_Change]) -> list[str]:
+    """How many networks each calibrator improved, with the largest change."""
+    out = []
+    for calibrator in dict.fromkeys(change.calibrator for change in changes):
+        mine = [change for change in changes if change.calibrator == calibrator]
+        parts = []
+        for kind, which in _by_kind(mine).items():
+            most = max(which, key=lambda c: abs(c.after - c.before))
+            change = f"{context.title(most.network)}, {most.before:.3f} → {most.after:.3f}"
+            parts.append(
+                f"{kind} for {len(which)}" + f" (most for {change})" * (kind != "unchanged")
+            )
+        out.append(f"with {calibrator}, {count(len(mine), 'method')}: {join(parts)}")
+    return out
+
+
+def _by_kind(changes: list[_Change]) -> dict[str, list[_Change]]:
+    found = {k: [c for c in changes if c.kind == k] for k in ("lower", "unchanged", "higher")}
+    return {kind: which for kind, which in found.items() if which}
 
 
 def against_truth(context: Context) -> list[str]:

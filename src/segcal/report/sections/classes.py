@@ -48,8 +48,11 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
         columns["class_ece", region, label] = column
     if not columns:
         return None
+    methods = context.methods_of(name)
+    if all(find_metric(metric).per_structure for metric, *_ in columns):
+        methods = [m for m in methods if m in context.listed]  # the masks are the same
     rows = context.rows(
-        context.methods_of(name),
+        methods,
         lambda m: (context.cell(name, m, *key, digits=columns[key].digits) for key in columns),
     )
     table = Table(

@@ -156,7 +156,8 @@ def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: st
     rows = comparisons.rows[comparisons.rows["dataset"] == dataset]
     metrics = [str(name) for name in dict.fromkeys(rows["metric"])]
     shown = rows[[at not in comparisons.repeated for at in rows.index]]
-    methods = [m for m in context.study.methods if m in set(rows["other"])]
+    methods = [m for m in context.listed if m in set(rows["other"])]
+    shown = shown[shown["other"].isin(methods)]
     size, margins = (2.3, 0.95 + 0.26 * len(methods)), (1.9, 0.25)
     figure, panels = panel_grid(len(metrics), 4, size, margins, sharex=False)
     reference = context.title(comparisons.reference)
