@@ -279,6 +279,27 @@ def test_worst_makes_a_missed_organ_cost_and_an_absent_one_not() -> None:
     assert filled.values["d"][1, 0, 0] == 0.7
 
 
+def test_calibration_where_nothing_is_predicted() -> None:
+    """In c1 `a` predicts nothing, rightly or not; the rows of ECE are those of all structures."""
+    ece = make_table({"a": [0.2, np.nan], "b": [0.3, 0.1]}, "ece").assign(
+        region="predicted_boundary", label="all"
+    )
+
+    def costs(*dsc_of_a: float) -> list[float]:
+        structures = [
+            make_table({"a": [0.9, dsc], "b": [0.8, 0.0]}).assign(label=name)
+            for name, dsc in zip("xy", dsc_of_a, strict=True)
+        ]
+        table = pd.concat([ece, *structures])
+        scores = collect(table, metrics=["ece"], region="predicted_boundary", missing="worst")
+        assert scores.total_undefined == 1
+        return scores.values["d"][1, :, 0].tolist()
+
+    assert costs(1.0, 1.0) == [0.1, 0.1]  # no structure exists: the best value
+    assert costs(1.0, 0.0) == [0.3, 0.1]  # y was missed: the worst
+    assert costs(0.0, 0.0) == [0.3, 0.1]
+
+
 def test_drop_case_drops_it_for_all() -> None:
     table = pd.concat([holey(), make_table({"a": [0.5, 0.6, 0.7], "b": [0.4] * 3})])
     scores = collect(table, metrics=["hd95", "dsc"], missing="drop_case")

@@ -196,5 +196,9 @@ def compare_over_seeds(aggregates: Aggregates, rankings: Rankings, region: str) 
     found = compare_with_random_effects(
         rows, reference=rankings.reference, metrics=scores.metrics, region=region, patients=patients
     )
+    order = {name: place for place, name in enumerate([*study.datasets, *scores.metrics])}
+    found = found.sort_values(
+        ["dataset", "metric"], key=lambda names: names.map(order), kind="stable", ignore_index=True
+    )
     shared = frozenset(name for name, of in patients.items() if len(set(of.values())) < len(of))
     return SeedComparisons(found, rankings.reference, region, shared)

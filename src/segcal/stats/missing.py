@@ -121,9 +121,7 @@ def _fill_rows(rows: "pd.DataFrame", overlap: "pd.DataFrame", runs: list[str]) -
     nan = rows["cost"].isna()
     if not nan.any():
         return rows
-    keys = ["method", *runs, "case", "label"]
-    dsc = rows[keys].merge(overlap[[*keys, "value"]], "left", on=keys)["value"]
-    correctly_empty = nan.to_numpy() & (dsc == 1).to_numpy()
+    correctly_empty = nan & _all_correct(rows, overlap, ["method", *runs, "case"])
     # Metrics of surfaces are undefined for an empty mask; their names have a unit or a tolerance.
     surface = map_names(rows["metric"], lambda name: find_metric(name).suffix != "none")
     defined = rows.groupby(_CELL)["cost"].transform("count") > 0
@@ -136,6 +134,19 @@ def _fill_rows(rows: "pd.DataFrame", overlap: "pd.DataFrame", runs: list[str]) -
     # Rows of a label that has no value in the dataset are skipped: there is no worst value.
     kept = (defined | (surface & mistakes)) & costs.notna()
     return rows.assign(cost=costs, value=values)[kept]
+
+
+def _all_correct(
+    rows: "pd.DataFrame", overlap: "pd.DataFrame", keys: list[str]
+) -> "pd.Series[bool]":
+    """Whether the DSC of the row's structure is 1; of every structure for a row of all voxels."""
+    import pandas as pd
+
+    mine = rows[[*keys, "label"]].merge(overlap[[*keys, "label", "value"]], "left")["value"] == 1
+    every = (overlap["value"] == 1).groupby([overlap[key] for key in keys]).all()
+    whole = pd.MultiIndex.from_frame(rows[keys]).isin(every[every].index)
+    structure = rows["label"].isin(set(overlap["label"])).to_numpy()
+    return pd.Series(np.where(structure, mine, whole), rows.index, dtype=bool)
 
 
 def _to_cases(

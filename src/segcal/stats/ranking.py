@@ -88,8 +88,9 @@ def collect(
       Distances are also undefined if a structure is neither present nor predicted, which is
       correct. The DSC of the same row is 1 in that case. If this holds for all methods, the label
       of the case is skipped; if other methods have a false positive, the correct method gets the
-      best value instead. Calibration that is undefined for all methods (no voxel in the region) is
-      skipped.
+      best value instead. The same holds for calibration where nothing is predicted: it is correct
+      if the DSC of all structures is 1. Calibration that is undefined for all methods (no voxel in
+      the region) is skipped.
     - `"drop_case"`: the case is skipped for every method and metric.
 
     Args:

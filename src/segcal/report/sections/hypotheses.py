@@ -54,10 +54,11 @@ def _rows(context: Context, claim: Hypothesis) -> Iterator[Row]:
     note = "written when results existed" if claim.late else ""
     column = metric_column(claim.metric)
     measured = f"{column.title}, {context.title(claim.method)} − {context.title(claim.other)}"
-    for _, row in found.iterrows():
-        name = str(row["dataset"])
-        if claim.datasets and name not in claim.datasets:
+    rows = {str(row["dataset"]): row for _, row in found.iterrows()}
+    for name in study.datasets:
+        if name not in rows or (claim.datasets and name not in claim.datasets):
             continue
+        row = rows[name]
         ends = sorted(sign * float(row[end]) for end in ("low", "high"))
         low, high = ends if row["cases"] >= FEW_CASES else (math.nan, math.nan)
         interval = "" if math.isnan(low) else f"[{signed(low, 4)}, {signed(high, 4)}]"
