@@ -37,14 +37,17 @@ def publish(study: Path, out: Path, metrics: list[str]) -> None:
     """Replace the folder `out` by the present content of the study."""
     if not (study / "report" / "index.html").is_file():
         raise SystemExit(f"{study}: has no report; run `segcal report {study}` first")
-    shutil.rmtree(out, ignore_errors=True)
-    _copy_report(study / "report", out)
     table = read_cases_table(study / "cases.csv")
     if metrics:
         table = table[table["metric"].isin(metrics)]
-    _write_rows(table, out)
-    (out / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
-    _write_json(_study_file(study), out)
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / out.name
+        _copy_report(study / "report", draft)
+        _write_rows(table, draft)
+        (draft / "plan.yaml").write_text(_without_paths(study / "plan.yaml"), encoding="utf-8")
+        _write_json(_study_file(study), draft)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(draft, out)
 
 
 def _copy_report(report: Path, out: Path) -> None:
@@ -91,16 +94,19 @@ def add(study: Path, out: Path) -> None:
         old[key] += [one for one in new[key] if one["name"] not in names and one["name"] in used]
     old["methods"].sort(key=lambda one: one["group"] == "posthoc")
     order = {method["name"]: place for place, method in enumerate(old["methods"])}
-    claims = {one["claim"] for one in old["hypotheses"]}
-    old["hypotheses"] += [
-        one for one in new["hypotheses"]
-        if one["claim"] not in claims and {one["method"], one["other"]} <= order.keys()
-    ]  # fmt: skip
+    claims = {one["claim"]: one for one in old["hypotheses"]}
+    for one in new["hypotheses"]:
+        if claims.get(one["claim"], one) != one:
+            raise SystemExit(f"{study}: decides {one['claim']!r} by another rule than {out}")
+        if one["claim"] not in claims and {one["method"], one["other"]} <= order.keys():
+            old["hypotheses"].append(one)
     old["runs"] = sorted(
         [*old["runs"], *runs], key=lambda r: (r["dataset"], order[r["method"]], r["seed"])
     )
     trained = sum(run["training"] is not None for run in runs)
-    *_, where = new["environment"]["trained"]  # those of the commit that the runs to add are from
+    *earlier, where = new["environment"]["trained"]
+    if earlier and where["runs"] != trained:
+        raise SystemExit(f"{study}: it is unknown which of its commits the runs to add are from")
     old["environment"]["trained"].append({**where, "runs": trained})
     rows, added = read_cases_table(out / "cases.csv.xz"), read_cases_table(study / "cases.csv")
     added = added[added["run"].isin([run["run"] for run in runs])]

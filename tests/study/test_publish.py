@@ -77,6 +77,28 @@ def test_later_runs_are_added_and_earlier_ones_stay(tmp_path: Path, script: Modu
     assert (out / "tables" / "old.md").read_text().startswith("*Of the runs that were published")
     with pytest.raises(SystemExit, match="has all its runs"):
         script.add(later, out)
+    other = [{**claims[0], "rule": "equal", "margin": 0.1}]
+    changed = study(tmp_path / "changed", {("a", 2): 0.5}, "two", hypotheses=other)
+    with pytest.raises(SystemExit, match="decides 'a beats b' by another rule"):
+        script.add(changed, out)
+    mixed = study(tmp_path / "mixed", {("a", 2): 0.5}, "two")
+    content = json.loads((mixed / "study.json").read_text())
+    content["environment"]["trained"] = [{"runs": 1, "commit": c} for c in ("one", "two")]
+    content["environment"]["trained"][1]["runs"] = 2
+    (mixed / "study.json").write_text(json.dumps(content))
+    with pytest.raises(SystemExit, match="unknown which of its commits"):
+        script.add(mixed, out)
+
+
+def test_a_damaged_study_leaves_what_is_published(tmp_path: Path, script: ModuleType) -> None:
+    out = tmp_path / "results" / "s"
+    first = study(tmp_path / "first", {("a", 0): 0.8}, "one")
+    script.publish(first, out, [])
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    (first / "plan.yaml").write_text("a: [")
+    with pytest.raises(Exception, match="while parsing"):
+        script.publish(first, out, [])
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 def test_runs_on_other_data_or_without_a_metric_are_refused(
