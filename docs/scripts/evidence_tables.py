@@ -65,7 +65,7 @@ def value(
         return "–"
     found = means(dataset, region).loc[(method, metric)]
     text = short(scale * found["mean"], digits)
-    return text if math.isnan(found["std"]) else f"{text} ± {short(scale * found['std'], digits)}"
+    return text if math.isnan(found["std"]) else text + spread(scale * found["std"], digits)
 
 
 def short(number: float, digits: int = 3, sign: str = "-") -> str:
@@ -74,9 +74,13 @@ def short(number: float, digits: int = 3, sign: str = "-") -> str:
     return text.replace("0.", ".", 1) if abs(number) < 1 else text
 
 
+def spread(deviation: float, digits: int) -> str:
+    return f"\u00a0±\u00a0{short(deviation, digits)}"
+
+
 def interval(row: pd.Series, digits: int = 4) -> str:
     mean, low, high = (short(row[end], digits, "+") for end in ("mean_difference", "low", "high"))
-    return f"{mean} [{low}, {high}]"
+    return f"{mean} [{low},\u00a0{high}]"
 
 
 def methods() -> dict[str, str]:
@@ -129,7 +133,7 @@ def claims() -> Table:
             claim, dataset, _, rule, gain, _, _, verdict = map(str.strip, cells)
             rule = rule.replace("&gt;", ">").replace("&lt;", "<")
             rule = re.sub(r"\\\|gain\\\| < (.*)", r"−\1 < gain < \1", rule)
-            gain = re.sub(r"([+−])0[.]", r"\1.", gain)
+            gain = re.sub(r"([+−])0[.]", r"\1.", gain).replace(", ", ",\u00a0")
             found.setdefault((claim, rule), {})[dataset] = f"{verdict}: {gain}"
     yield ("claim", "holds if", *TITLES.values())
     for (claim, rule), cells in found.items():
@@ -181,8 +185,8 @@ def validation() -> Table:
                     found.append((course.dsc[at], course.ece[at]))
             for numbers, digits in zip(zip(*found, strict=True), (3, 4), strict=False):
                 series = pd.Series(numbers)
-                spread = f" ± {short(series.std(), digits)}" if len(series) > 1 else ""
-                cells.append(short(series.mean(), digits) + spread)
+                wide = spread(series.std(), digits) if len(series) > 1 else ""
+                cells.append(short(series.mean(), digits) + wide)
             cells += [] if found else ["–", "–"]
         yield (title, *cells)
 
