@@ -30,7 +30,7 @@ def test_sections_of_a_study_that_has_everything(page: Path) -> None:
     html = text_of(page)
     assert sections(page) == {
         "findings", "main", "ranking", "seeds", "reliability", "cases", "ablation", "priors",
-        "posthoc", "classes", "logits", "truth", "pictures", "run", "stated_confidence",
+        "posthoc", "classes", "logits", "truth", "pictures", "run", "stated_confidence", "absent",
     }  # fmt: skip
     assert "1 of 24 runs did not finish (acdc/ls/seed1)" in html
     assert "loss became NaN in epoch 3 &lt;b&gt;here&lt;/b&gt;" in html

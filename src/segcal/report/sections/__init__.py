@@ -31,6 +31,7 @@ for _name, _build in (
     ("ablation", "groups:build_ablation"),
     ("priors", "groups:build_priors"),
     ("posthoc", "groups:build_posthoc"),
+    ("absent", "absent_structures:build"),
     ("classes", "classes:build"),
     ("case_groups", "external:build_groups"),
     ("logits", "logits:build"),
