@@ -446,6 +446,15 @@ def test_a_calibrator_that_looks_at_neighbors(data: Path, tmp_path: Path) -> Non
                "--masks", "dice,outer")  # fmt: skip
     for name in ("volumes.csv", "cases.csv"):
         assert rows(tmp_path / "inside" / name) == rows(tmp_path / "before" / name)
+    # A file for calibrated predictions refuses others, and the other way round.
+    for name, probs in (("before", some / "probs"), ("inside", tmp_path / "changed")):
+        refused = segcal("apply", tmp_path / f"{name}.json", "--probs", probs,
+                         "--out", tmp_path / "refused", code=1)  # fmt: skip
+        assert str(refused.exception).startswith(str(probs))
+        checked = segcal("check", tmp_path / f"{name}.json", "--probs", probs, "--labels",
+                         some / "labels", "--out", tmp_path / "refused", code=1)  # fmt: skip
+        assert "calibrated" in str(checked.exception)
+    assert not (tmp_path / "refused").exists()
     for path in (tmp_path / "inside" / "masks").iterdir():
         one, other = (nib.load(tmp_path / n / "masks" / path.name) for n in ("inside", "before"))
         np.testing.assert_array_equal(one.get_fdata(), other.get_fdata())

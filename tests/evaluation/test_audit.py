@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
@@ -422,3 +423,25 @@ def test_kept_results_of_sigmoid_heads_are_the_same(tmp_path: Path) -> None:
             assert all(np.array_equal(array, same[name]) for name, array in each.state().items())
     pooled = [pool_cases([result]) for result, _ in (first, second)]
     assert [repr(r) for r in pooled[0]] == [repr(r) for r in pooled[1]]
+
+
+def test_a_structure_that_no_label_map_contains(files: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    for path in (files / "labels").iterdir():
+        image = nib.load(path)
+        values = np.asarray(image.dataobj)
+        nib.save(
+            nib.Nifti1Image(np.where(values == 2, 0, values), image.affine), labels / path.name
+        )
+    for given, warning in ((labels, "no label map contains right;"), (files / "labels", "")):
+        base = ("--probs", files / "good", "--labels", given)
+        names = ("--classes", "background,left,right")
+        done = CliRunner().invoke(
+            app, [str(a) for a in ("audit", *base, *names, "--out", tmp_path / f"a{len(warning)}")]
+        )
+        assert warning in done.output
+        assert bool(warning) == ("no label map" in done.output)
+        fit = ("calibrate", *base, "--out", tmp_path / f"{len(warning)}.json", "--folds", 0)
+        done = CliRunner().invoke(app, [str(a) for a in fit])
+        assert bool(warning) == ("no label map contains class 2;" in done.output)

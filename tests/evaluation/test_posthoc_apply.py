@@ -1,5 +1,6 @@
 """`segcal apply` on files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.cli import app
+from segcal.evaluation import calibration_of, seen_cases
 from segcal.posthoc import make_calibrator
 from segcal.predictions import find_pairs
 
@@ -72,7 +74,7 @@ def test_apply_writes_all_cases_or_none(tmp_path: Path, labels: Path) -> None:
     assert not out.exists()
     np.save(probs / "case_005.npy", whole)
     assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
-    assert sorted(everything(out)) == sorted(everything(probs))
+    assert sorted(everything(out)) == sorted([*everything(probs), "predict.json"])
 
 
 def test_apply_keeps_other_arrays_of_an_npz(tmp_path: Path, labels: Path) -> None:
@@ -151,3 +153,53 @@ def test_plain_arrays_have_no_position_for_nifti(tmp_path: Path, labels: Path) -
     assert not (tmp_path / "out").exists()
     assert run(*base, "npz").exit_code == 0
     assert len(list((tmp_path / "out").glob("*.npz"))) == 6
+
+
+def test_calibrated_maps_keep_what_is_known_of_them(tmp_path: Path, labels: Path) -> None:
+    """predict.json: scans of the training and of the fit, and calibrators one after another."""
+    probs, some = write_predictions(tmp_path / "probs", "npy"), tmp_path / "some"
+    names = sorted(path.stem for path in probs.glob("*.npy"))
+    some.mkdir()
+    for name in names[:3]:
+        (some / f"{name}.npy").write_bytes((probs / f"{name}.npy").read_bytes())
+    entry = {"settings": "k", "scan": [], "seen": None}
+    maps = {
+        f"{name}.npy": {**entry, "seen": "train" if name == names[-1] else None} for name in names
+    }
+    content = {"settings": {"k": {"checkpoints": ["x"]}}, "maps": maps}
+    (probs / "predict.json").write_text(json.dumps(content))
+    file, out, twice = tmp_path / "t.json", tmp_path / "out", tmp_path / "twice"
+    run("calibrate", "--probs", some, "--labels", labels, "--out", file, "--folds", 0)
+    assert calibration_of(probs) == ""
+    assert "already" not in run("apply", file, "--probs", probs, "--out", out).output
+    assert set(seen_cases(find_pairs(out, labels))) == {*names[:3], names[-1]}
+    assert seen_cases(find_pairs(out, labels), ["train"]) == [names[-1]]
+    once = calibration_of(out)
+    assert once.startswith("temperature ")
+    again = run("apply", file, "--probs", out, "--out", twice)
+    assert f"is calibrated already ({once})" in again.output
+    assert calibration_of(twice) == f"{once} after {once}"
+    fitted = run("calibrate", "--probs", out, "--labels", labels, "--out", tmp_path / "u.json",
+                 "--folds", 0)  # fmt: skip
+    assert f"is calibrated already ({once})" in fitted.output
+
+
+def test_maps_of_two_calibrators_in_one_folder(tmp_path: Path, labels: Path) -> None:
+    probs, out = write_predictions(tmp_path / "probs", "npy"), tmp_path / "out"
+    first, *others = sorted(probs.glob("*.npy"))
+    for number, temperature in enumerate((2.0, 3.0)):
+        part = tmp_path / f"part{number}"
+        part.mkdir()
+        for path in [first] if number == 0 else others:
+            (part / path.name).write_bytes(path.read_bytes())
+        file = tmp_path / f"{number}.json"
+        fit = ("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+        run(*fit)
+        content = json.loads(file.read_text())
+        content["params"]["temperature"] = temperature
+        file.write_text(json.dumps(content))
+        run("apply", file, "--probs", part, "--out", out)
+    found = calibration_of(out).split(", ")
+    assert len(found) == 2
+    maps = json.loads((out / "predict.json").read_text())["maps"]
+    assert len(maps) == 1 + len(others)

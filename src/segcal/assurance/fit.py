@@ -63,6 +63,7 @@ def fit_assurance(
     names: Sequence[str],
     *,
     calibrator: BaseCalibrator | None = None,
+    calibrated: str = "",
     coverage: float = 0.9,
     risk: float = 0.1,
     min_dice: float = 0.7,
@@ -80,6 +81,7 @@ def fit_assurance(
         pairs: predictions with labels.
         names: of the classes, or of the regions of sigmoid heads; background first.
         calibrator: applied to all probabilities; see `fit_calibrator`.
+        calibrated: how the predictions were calibrated before; others must have the same.
         coverage: of volume and Dice intervals.
         risk: largest expected share that an outer mask misses, or of an inner mask that is wrong.
         min_dice: a mean Dice below it is a failure.
@@ -142,6 +144,7 @@ def fit_assurance(
         coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
         structures=tuple(fits), heads=dict(pairs.heads), referral=referral, refused=tuple(refused),
         calibrator=None if calibrator is None else calibrator_content(calibrator),
+        calibrated=calibrated,
         dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=_scope(cases),
         cases=tuple(
             FittedCase(case=case.name, patient=unit, identity=identity)

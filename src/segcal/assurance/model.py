@@ -14,6 +14,7 @@ from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, Slopes, plain_interval
 from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_model
+from segcal.core.errors import PathError
 from segcal.core.files import make_parent, write_text
 from segcal.posthoc import BaseCalibrator, calibrator_from
 from segcal.stats import Estimate
@@ -95,6 +96,7 @@ class Assurance(Part):
         coverage: of volume and Dice intervals.
         risk: largest expected share that outer masks miss and of inner masks that is wrong.
         min_dice, max_failures: the promise of the referral rule.
+        calibrated: how the predictions were calibrated before; None in files that do not tell.
         heads: the labels of each structure, if they are sigmoid heads, which may overlap.
         dice_factor: half width of a Dice interval is this times 1.01 − expected Dice.
         referral: the rule; None if the cases do not support it.
@@ -108,6 +110,7 @@ class Assurance(Part):
     min_dice: Share
     max_failures: Share
     calibrator: dict[str, Any] | None
+    calibrated: str | None = None
     structures: tuple[StructureFit, ...]
     heads: dict[str, tuple[int, ...]] = {}
     dice_factor: float | None
@@ -121,6 +124,15 @@ class Assurance(Part):
         """Write the file, completely or not at all."""
         make_parent(path)
         write_text(path, self.model_dump_json(indent=1) + "\n")
+
+    def check_input(self, folder: Path | str, calibrated: str) -> None:
+        """Raise a PathError if predictions were calibrated otherwise than those of the fit."""
+        if self.calibrated in (None, calibrated):
+            return
+        was = f"is calibrated by {calibrated}" if calibrated else "is not calibrated"
+        fitted = f"was fitted on {self.calibrated or 'uncalibrated predictions'}"
+        remedy = "give predictions of the same kind (`segcal predict --raw` does not calibrate)"
+        raise PathError(folder, f"{was}, but the assurance {fitted}", remedy)
 
     def own_calibrator(self) -> BaseCalibrator | None:
         """The calibrator that the file contains."""

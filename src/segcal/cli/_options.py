@@ -108,10 +108,16 @@ def warn_unused(unused: Sequence[str]) -> None:
         warn(f"{len(unused)} label maps without a prediction are skipped ({first_few(unused)})")
 
 
+def warn_absent(structures: Sequence[str]) -> None:
+    """A warning about structures that occur in no label map."""
+    if structures:
+        warn(f"no label map contains {', '.join(structures)}; are these the right labels?")
+
+
 def warn_seen(cases: Sequence[str], fitting: bool = False) -> None:
     """A warning about predictions of scans that a network was trained (or validated) on."""
     if cases:
-        used = "trained" if fitting else "trained or validated"
+        used = "trained" if fitting else "trained, validated or calibrated"
         effect = "a fit on them is too optimistic" if fitting else "results on them are optimistic"
         scans = f"{len(cases)} of these scans ({first_few(cases)})"
         warn(f"a network was {used} on {scans}; {effect}")

@@ -58,6 +58,7 @@ def fit(
     Of a run, they are its validation cases; of a folder of folds, those of each fold.
     """
     from segcal.assurance import INTERVAL_TITLES, fit_assurance
+    from segcal.evaluation import calibration_of
     from segcal.predictions import check_not_existing, class_names
 
     check_not_existing([out], overwrite)
@@ -73,7 +74,8 @@ def fit(
             names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
         found = fit_assurance(
             pairs, names,
-            calibrator=_calibrator(calibrator, pairs, progress), coverage=coverage, risk=risk,
+            calibrator=_calibrator(calibrator, pairs, progress),
+            calibrated=calibration_of(pairs.folder), coverage=coverage, risk=risk,
             min_dice=min_dice, max_failures=max_failures, patient=patient or known, jobs=jobs,
             progress=progress,
         )  # fmt: skip
@@ -172,10 +174,12 @@ def apply(
 ) -> None:
     """Volumes with intervals, expected Dice, masks, and which scans to review."""
     from segcal.assurance import apply_assurance, load_assurance
+    from segcal.evaluation import calibration_of
     from segcal.predictions import find_unlabeled
     from segcal.report import write_applied_page
 
     assurance = load_assurance(file)
+    assurance.check_input(probs, calibration_of(probs))
     scans = find_unlabeled(probs, images, axes=axes)
     with show_progress() as progress:
         results = apply_assurance(
@@ -210,9 +214,11 @@ def check(
     Of a run, they are its test cases; of a folder of folds, predicted by the mean of all.
     """
     from segcal.assurance import check_assurance, load_assurance
+    from segcal.evaluation import calibration_of
     from segcal.report import write_checked_page
 
     assurance = load_assurance(file)
+    assurance.check_input(probs or str(run), calibration_of(probs) if probs else "")
     with (
         show_progress() as progress,
         _pairs(run, "test", probs, labels, images, axes, ignore_label, heads, progress) as (

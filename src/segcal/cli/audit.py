@@ -57,6 +57,7 @@ def audit(
     if not audited.has_spacing:
         opt.warn("no file states a voxel size: distances are in voxels")
     opt.warn_seen(audited.seen)
+    opt.warn_absent(audited.absent())
     # Imported here, so that matplotlib takes no memory while cases are measured.
     from segcal.report import Context, network_verdicts, stated_confidence, write_report
     from segcal.study import read_study

@@ -60,7 +60,13 @@ def calibrate(
 
     The cases are the validation cases of RUN, or files (--probs or --logits, and --labels).
     """
-    from segcal.evaluation import calibrator_path, fit_pairs, fit_run, seen_cases
+    from segcal.evaluation import (
+        calibration_of,
+        calibrator_path,
+        fit_pairs,
+        fit_run,
+        seen_cases,
+    )
     from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
@@ -95,6 +101,8 @@ def calibrate(
         )
         opt.warn_unused(pairs.unused)
         opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
+        if known := calibration_of(folder):
+            opt.warn(f"{folder}: is calibrated already ({known}); --out is for such predictions")
         with show_progress() as progress:
             fitted = fit_pairs(
                 pairs,
@@ -133,6 +141,7 @@ def print_fit(fitted: Fitted, out: Path) -> None:
     if calibrator.method == "temperature":
         for name, each in (params if "temperature" not in params else {"": params}).items():
             typer.echo(f"{name}{name and ': '}temperature {each['temperature']:.4f}")
+    opt.warn_absent(fitted.absent)
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)
     for line in fitted.choice.lines() if fitted.choice is not None else ():

@@ -69,6 +69,13 @@ class Audited:
                 f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"
             )
 
+    def absent(self) -> list[str]:
+        """The structures that no label map contains."""
+        table = next(iter(self.networks.values())).table()
+        volumes = table[table["metric"] == "true_volume_ml"].groupby("label", observed=True)
+        most = volumes["value"].max()
+        return [str(label) for label in most[most == 0].index]
+
     def _interval(self, evaluation: Evaluation) -> str:
         """95 % interval of the ECE over patients, such as " [0.0102, 0.0131]"."""
         table = evaluation.table()

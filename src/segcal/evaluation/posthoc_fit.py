@@ -37,12 +37,13 @@ from segcal.stats import make_folds, patients_of
 class Fitted:
     """A calibrator fitted on all cases, and its verdict by cross-validation (None: not done).
 
-    `choice` says why `auto` chose it.
+    `choice` says why `auto` chose it; `absent` are the structures that no label map contains.
     """
 
     calibrator: BaseCalibrator
     verdict: Verdict | None
     choice: Choice | None = None
+    absent: tuple[str, ...] = ()
 
 
 def fit_pairs(
@@ -96,8 +97,12 @@ def fit_pairs(
         max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=kinds[0].space,
         features=next((found for kind in kinds if (found := kind.feature_map())), None),
     )  # fmt: skip
+    names = [*pairs.heads] or [f"class {k}" for k in range(1, pairs.num_classes)]
+    absent = set(names)
     for number, pair in enumerate(pairs, start=1):
-        for case in _problems(pair, from_probs):
+        for head, case in enumerate(_problems(pair, from_probs)):
+            present = np.unique(case.target)
+            absent -= {names[head if pairs.heads else k - 1] for k in present[present > 0]}
             with name_file_in_errors(pair.softmax.path):
                 mask = region_mask(case, region)
                 sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
@@ -138,7 +143,7 @@ def fit_pairs(
         "cross_validation": verdict.as_dict() if verdict is not None else None,
         **({"auto": choice.as_dict()} if choice is not None else {}),
     }
-    return Fitted(final, verdict, choice)
+    return Fitted(final, verdict, choice, tuple(name for name in names if name in absent))
 
 
 def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:

@@ -1,10 +1,14 @@
-"""predict.json: how each map in a folder was predicted, so that a second start can continue."""
+"""predict.json: how each map in a folder was predicted and calibrated.
+
+A second start of `segcal predict` continues with what is missing, and other commands know which
+scans a network was trained on and which maps are calibrated already.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,8 +27,7 @@ class PredictionManifest:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.settings = folder, dict(settings)
-        text = json.dumps(self.settings, sort_keys=True)
-        self.key = hashlib.sha256(text.encode()).hexdigest()[:12]
+        self.key = _key(self.settings)
         self.known_settings, self.maps = _read(folder / NAME)
         remove_drafts(folder)
 
@@ -78,6 +81,51 @@ class PredictionManifest:
         settings = {key: value for key, value in self.known_settings.items() if key in used}
         content = {"settings": settings, "maps": dict(sorted(self.maps.items()))}
         write_json(self.folder / NAME, content)
+
+
+def write_applied(
+    source: Path,
+    out: Path,
+    maps: Mapping[str, tuple[Path, Sequence[Path]]],
+    calibrator: Mapping[str, Any],
+    fitted_on: Collection[str],
+) -> None:
+    """Write the manifest of calibrated maps: case → the map of `source`, and those made of it.
+
+    They keep what is known of the scan; a scan that the calibrator was fitted on counts as one of
+    validation.
+    """
+    settings, known = _read(source / NAME)
+    done, entries = _read(out / NAME)
+    for case, (path, written) in maps.items():
+        entry = known.get(path.name, {})
+        own = {"calibrator": dict(calibrator), "source": settings.get(entry.get("settings"))}
+        key = _key(own)
+        done[key] = own
+        seen = entry.get("seen") or ("val" if case in fitted_on else None)
+        new = {"settings": key, "scan": entry.get("scan", []), "seen": seen}
+        entries |= {each.name: new for each in written}
+    write_json(out / NAME, {"settings": done, "maps": dict(sorted(entries.items()))})
+
+
+def calibration_of(folder: Path) -> str:
+    """How the maps in a folder were calibrated, to compare folders; empty if they were not."""
+    settings, maps = _read(folder / NAME)
+    found = {_describe(settings.get(entry["settings"])) for entry in maps.values()}
+    return "" if found == {""} else ", ".join(sorted(name or "none" for name in found))
+
+
+def _describe(settings: Mapping[str, Any] | None) -> str:
+    if not settings:
+        return ""
+    own, before = settings.get("calibrator"), _describe(settings.get("source"))
+    name = f"{own['method']} {_key(own)[:6]}" if own else ""
+    return f"{name} after {before}" if name and before else name or before
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def seen_maps(folder: Path, parts: Sequence[str] = ("train", "val")) -> set[str]:
