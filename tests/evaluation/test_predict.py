@@ -18,7 +18,7 @@ from helpers.trees import acdc_tree, brats_tree, oblique, run_cli, save, scan
 from segcal.data import AcdcSource, find_images, open_dataset, prepare, write_nifti
 from segcal.evaluation import evaluate_run, open_run, predict_case, predict_volumes
 from segcal.models import predict_logits
-from segcal.predictions import find_pairs
+from segcal.predictions import class_names, find_pairs
 from segcal.training import train
 
 
@@ -427,8 +427,11 @@ def test_the_number_of_jobs_changes_nothing(
         command = ("predict", run, wild, "--input", tmp_path / "in", "--jobs", jobs)
         assert run_cli(monkeypatch, *command, "--out", tmp_path / str(jobs), "--to", "both") == 2
         found[jobs] = _content(tmp_path / str(jobs))
-    assert len(found[1]) == 3 * 6 + 2  # five maps and a .pkl of each, predict.json, the table
+    # Five maps and a .pkl of each, predict.json, dataset.json, the table.
+    assert len(found[1]) == 3 * 6 + 3
     assert found[1] == found[2]
+    names = tuple(open_run(run).data_info.classes[k] for k in range(4))
+    assert class_names(tmp_path / "1", 4) == names != class_names(tmp_path, 4)
 
 
 @pytest.mark.slow
@@ -443,7 +446,7 @@ def test_ray_changes_nothing(
         # On the original grid cases are read again from their source.
         command = ("evaluate", run, "--out", tmp_path / f"{name}_evaluation", *options)
         assert run_cli(monkeypatch, *command, "--grid", "original") == 0
-    assert len(_content(tmp_path / "one")) == 4 * 4 + 1
+    assert len(_content(tmp_path / "one")) == 4 * 4 + 2
     assert _content(tmp_path / "one") == _content(tmp_path / "ray")
     one, two = (_content(tmp_path / f"{name}_evaluation") for name in ("one", "ray"))
     assert one.keys() == two.keys()

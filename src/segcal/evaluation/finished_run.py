@@ -11,7 +11,7 @@ import torch
 from segcal.config import EvaluationConfig
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256
-from segcal.core.heads import Heads
+from segcal.core.heads import Heads, nnunet_regions
 from segcal.core.text import first_few
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, check_fits, open_dataset
 from segcal.models import SegmentationNetwork, load_model
@@ -30,6 +30,13 @@ class FinishedRun(RunRecord):
     def heads(self) -> Heads:
         """The regions of its sigmoid heads; empty for a softmax."""
         return self.config.data.heads
+
+    @property
+    def dataset_json(self) -> dict[str, Any]:
+        """Names of classes or regions, in the form of nnU-Net's dataset.json."""
+        if self.heads:
+            return nnunet_regions(self.heads)
+        return {"labels": {name: label for label, name in self.data_info.classes.items()}}
 
     @property
     def patch_size(self) -> tuple[int, int, int] | None:

@@ -18,7 +18,7 @@ from segcal.config import EvaluationConfig
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
 from segcal.core.files import file_sha256, write_json, write_text
-from segcal.core.heads import Heads, head_masks, nnunet_regions, region_map, two_classes
+from segcal.core.heads import Heads, head_masks, region_map, two_classes
 from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, Header, find_images, read_scan, write_nifti
@@ -109,7 +109,8 @@ def predict_volumes(
     linearly from the network's grid and still sum to 1; labels, confidence (the largest
     probability) and entropy (nats) are derived from them. Of sigmoid heads, the label map shows the
     smallest region (see `region_labels`), the confidence is that of the least certain region, and
-    the entropy is the sum over regions; dataset.json names the regions for `segcal audit`.
+    the entropy is the sum over regions. Beside probabilities, dataset.json names the classes or
+    regions for `segcal audit` and `segcal assure`.
 
     The mean Dice between the masks of several runs is written to pairwise_dice.csv.
 
@@ -201,8 +202,8 @@ def predict_volumes(
                 manifest.forget(paths[case])
             else:
                 predicted[case] = _part_of_training(opened, outcome.voxels_sha256)
-                if heads:
-                    write_json(out / "dataset.json", nnunet_regions(heads))
+                if heads or "probs" in outputs:
+                    write_json(out / "dataset.json", opened[0].dataset_json)
                 if outcome.dice or (out / PAIRWISE_DICE).is_file():
                     _write_pairwise_dice(out, case, outcome.dice)
                 manifest.finish(paths[case], seen=predicted[case])

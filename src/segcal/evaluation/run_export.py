@@ -9,7 +9,6 @@ import numpy as np
 from segcal.config import EvaluationConfig
 from segcal.core.arrays import to_numpy
 from segcal.core.files import write_json
-from segcal.core.heads import nnunet_regions
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import IGNORED, write_nifti
 from segcal.evaluation.finished_run import open_runs
@@ -34,9 +33,7 @@ def export_predictions(
     runs, config = open_runs(run), EvaluationConfig()
     for folder in (out / "probs", out / "labels"):
         folder.mkdir(parents=True)
-    labels = {name: label for label, name in runs[0].data_info.classes.items()}
-    content = nnunet_regions(runs[0].heads) if runs[0].heads else {"labels": labels}
-    write_json(out / "probs" / "dataset.json", content)
+    write_json(out / "probs" / "dataset.json", runs[0].dataset_json)
     groups = [
         (members, *checked_cases(members, members[0].open_data(), split, config, warnings.warn))
         for members in ([[member] for member in runs] if split == "val" else [runs])
