@@ -489,3 +489,16 @@ def test_invalid_input_is_one_line(file: Path, data: Path, tmp_path: Path) -> No
     result = segcal("apply", file, "--probs", two, "--out", tmp_path / "out", code=1)
     assert str(two / "case_000.npy") in str(result.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_intensities_without_a_common_unit_do_not_refer(data: Path, tmp_path: Path) -> None:
+    """Images of the fit whose deviations differ tenfold, as in MR."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for number, path in enumerate(sorted((data / "fit" / "images").iterdir())):
+        values = np.asarray(nib.load(path).dataobj).T
+        write_nifti(images / path.name, values * (10 if number % 3 == 0 else 1))
+    found = fit(data / "fit", tmp_path / "a.json", *OPTIONS, "--images", images)
+    assert {key.partition(":")[0] for key in found.scope.center} == {"confidence", "shape"}
+    usual = fit(data / "fit", tmp_path / "b.json", *OPTIONS, "--images", data / "fit" / "images")
+    assert "intensity" in {key.partition(":")[0] for key in usual.scope.center}

@@ -56,6 +56,8 @@ _FOLDS = 10
 _THRESHOLDS = bin_index(np.array([0.01, 0.02, *np.arange(0.05, 0.96, 0.05), 0.98, 0.99]))
 # A deviation of fewer scales is never out of scope; and the smallest scale of a statistic.
 _SCOPE_LIMIT, _SMALLEST_SCALE = 3.5, 0.01
+# Images whose standard deviations differ by a larger factor have no common unit (MR).
+_COMMON_UNIT = 5.0
 
 
 def fit_assurance(
@@ -303,10 +305,19 @@ def operating_point(
 
 
 def _scope(cases: Sequence[CaseSummary]) -> Scope:
-    """Medians and scales of the statistics that at least half of the scans have."""
+    """Medians and scales of the statistics that at least half of the scans have.
+
+    Intensities without a common unit say nothing and are left out.
+    """
     center, scale = {}, {}
-    for key in sorted({key for case in cases for key in case.features}):
-        values = np.array([case.features[key] for case in cases if key in case.features])
+    known = {
+        key: np.array([case.features[key] for case in cases if key in case.features])
+        for key in sorted({key for case in cases for key in case.features})
+    }
+    spreads = [np.ptp(known[key]) for key in known if "asinh deviation" in key]
+    for key, values in known.items():
+        if group_of(key) == "intensity" and max(spreads) > np.log(_COMMON_UNIT):
+            continue
         if 2 * len(values) >= len(cases):
             center[key] = float(np.median(values))
             spread = 1.4826 * float(np.median(np.abs(values - center[key])))
