@@ -23,6 +23,8 @@ def second_softmax(probs: np.ndarray) -> np.ndarray:
     [
         (LOGITS, "looks like logits: apply softmax over the class axis, once"),
         (torch.from_numpy(LOGITS), "looks like logits"),
+        (100 * PROBS, "percent: divide them by 100"),
+        (np.rint(LOGITS), "label maps"),
         (np.log(PROBS), "looks like log-probabilities: apply exp"),
         (-abs(LOGITS), "looks like logits"),
         (np.where(PROBS.max() == PROBS, np.nan, PROBS), "NaN at 1 of 6000 values"),

@@ -243,6 +243,8 @@ def test_invalid_input_is_named() -> None:
         fit([(logits, target[:, :9])])
     with pytest.raises(ValueError, match="look like probabilities"):
         fit([(softmax(logits), target)])
+    with pytest.raises(ValueError, match="divide them by 100"):
+        fit([(100 * softmax(logits), target)], from_probs=True)
     with pytest.raises(ValueError, match="look like logits"):
         fit([(logits, target)], from_probs=True)
     with pytest.raises(ValueError, match="sigmoid"):

@@ -223,3 +223,26 @@ def test_without_labels_images_give_the_axis_order_and_the_position(
     alone = find_unlabeled(folder, axes="xyz" if form == "npy_xyz" else "auto")
     np.testing.assert_allclose(alone[0].softmax.read(), softmax(blobs(0)[0]), atol=1e-6)
     assert (alone[0].header is None) == form.startswith(("npy", "npz"))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (3, 98)])
+def test_label_maps_given_as_probabilities(
+    tmp_path: Path, dtype: type, numbers: tuple[int, ...]
+) -> None:
+    for number in numbers:
+        target = blobs(number)[1]
+        write_nifti(tmp_path / "labels" / f"case_{number:03d}.nii.gz", target.astype(np.uint8))
+        write_nifti(tmp_path / "probs" / f"case_{number:03d}.nii.gz", target.astype(dtype))
+    name = f"case_{numbers[0]:03d}.nii.gz"
+    problem = f"{name}: .*label map.*--save_probabilities"
+    rejected(problem, tmp_path / "probs", tmp_path / "labels")
+
+
+def test_one_float_map_needs_the_name_of_its_region(tmp_path: Path) -> None:
+    for number in range(2):
+        probs = softmax(blobs(number)[0]).astype(np.float32)
+        write_nifti(tmp_path / "probs" / f"case_{number:03d}.nii.gz", probs[1])
+    labels = write_labels(tmp_path / "labels", 2)
+    rejected("one map only.*--heads", tmp_path / "probs", labels)
+    assert len(find_pairs(tmp_path / "probs", labels, heads={"a": (1,)})) == 2

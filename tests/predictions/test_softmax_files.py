@@ -54,3 +54,20 @@ def test_invalid_files_are_named(tmp_path: Path, name: str, content: Any, proble
     with pytest.raises(PathError, match=problem) as caught:
         find_softmax(tmp_path)
     assert re.search(re.escape(str(tmp_path)), str(caught.value))
+
+
+@pytest.mark.parametrize("names", [["hippocampus_001", "hippocampus_098"], ["case_001"], ["ann"]])
+def test_numbers_of_cases_are_no_classes(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        write_nifti(tmp_path / f"{name}.nii.gz", np.zeros((2, 3, 4), np.float32))
+    found = find_softmax(tmp_path)
+    assert list(found) == names
+    assert {file.shape for file in found.values()} == {(1, 2, 3, 4)}
+
+
+def test_a_file_with_a_label_map_of_its_own_is_a_case(tmp_path: Path) -> None:
+    names = ["case_000", "case_001", "case_002"]
+    for name in names:
+        write_nifti(tmp_path / f"{name}.nii.gz", np.zeros((2, 3, 4), np.float32))
+    assert list(find_softmax(tmp_path)) == ["case"]
+    assert list(find_softmax(tmp_path, {"case_002_gt": tmp_path})) == names

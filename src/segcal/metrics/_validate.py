@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from segcal.core.arrays import Array, to_numpy
+from segcal.core.probabilities import hint_out_of_range
 
 # Rounding in interpolated maps exceeds [0, 1] by less than this; logits exceed it by more.
 _RANGE_SLACK = 1e-6
@@ -107,8 +108,5 @@ def _out_of_range(probs: Array, low: float, high: float) -> str:
         count = int((probs != probs).sum())
         return f"{expected}NaN at {count} of {int(np.prod(tuple(probs.shape)))} values."
     values = f"{expected}values in [{low:.4g}, {high:.4g}]. "
-    if high <= _RANGE_SLACK:
-        total = np.exp(to_numpy(probs).astype(np.float64)).sum(0)
-        if float(abs(total - 1).max()) < 1e-2:
-            return f"{values}It looks like log-probabilities: apply exp."
-    return f"{values}It looks like logits: apply softmax over the class axis, once."
+    logits = "It looks like logits: apply softmax over the class axis, once."
+    return values + (hint_out_of_range(probs) or logits)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from segcal.core.arrays import Array, check_array, to_numpy
 from segcal.core.blocks import BLOCK_VALUES, Block, iter_blocks, take_block
 from segcal.core.checks import per_axis
+from segcal.core.probabilities import hint_out_of_range
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -232,9 +233,10 @@ def softmax(values: Floats) -> Floats:
 
 def _check_probs(values: npt.NDArray[Any], low: float, high: float) -> None:
     if low < -_RANGE_TOLERANCE or high > 1 + _RANGE_TOLERANCE:
+        logits = "They look like logits: pass them as logits (on the command line: --logits)."
         raise ValueError(
-            f"Expected probabilities in [0, 1], but got values in [{low:.4g}, {high:.4g}], which "
-            "look like logits. Pass them as logits (on the command line: --logits)."
+            f"Expected probabilities in [0, 1], but got values in [{low:.4g}, {high:.4g}]. "
+            f"{hint_out_of_range(values) or logits}"
         )
     error = float(np.abs(values.sum(0, dtype=np.float64) - 1).max())
     if error > _SUM_TOLERANCE:

@@ -29,6 +29,7 @@ from segcal.data import (
 from segcal.predictions.softmax_files import (
     AxisOrder,
     SoftmaxFile,
+    check_one_map,
     find_softmax,
     unique_by_name,
 )
@@ -165,21 +166,21 @@ def find_pairs(
             predictions, if it has regions.
     """
     check_choice("axes", axes, get_args(Axes))
-    found = find_softmax(folder)
     # An .npz file is a prediction: nnU-Net writes it beside its label map.
     maps = _by_name([p for p in list_folder(labels, "--labels") if p.suffix.lower() != ".npz"])
+    found = find_softmax(folder, maps)
+    first = next(iter(found.values()))
+    heads = _find_heads(folder, first, heads)
     label_of = {name: path for name in found if (path := find_label(maps, name))}
     missing = [name for name in found if name not in label_of]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
         remedy = "give a label map NAME.nii.gz for every prediction"
         raise PathError(labels, f"has no label for {shown} of {folder}", remedy)
-    first = next(iter(found.values()))
     for file in found.values():
         if file.num_classes != first.num_classes:
             counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
             raise PathError(file.path, f"has {counts}", "all cases must come from one network")
-    heads = _find_heads(folder, first, heads)
     every = {name: read_header(label_of[name], "label") for name in found}
     headers = {name: header for name, header in every.items() if header.has_geometry}
     if axes != "auto" and not headers:
@@ -209,6 +210,7 @@ def _find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> 
         problem = f"has {file.num_classes} maps, but {source} names {regions}"
         raise PathError(file.path, problem, "set --heads NAME=LABEL+LABEL,… with one name per map")
     if not heads and file.num_classes < 2:
+        check_one_map(file)
         remedy = "set --heads NAME=LABEL if it is the probability of one region"
         raise PathError(file.path, "has one map only", remedy)
     return heads

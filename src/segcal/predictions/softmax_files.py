@@ -7,26 +7,32 @@ Formats, recognized by the files in the folder:
     nifti     NAME.nii.gz with the classes last (4-D), such as NAME_probs.nii.gz of `segcal predict`
               (the map of a single region: NAME_probs.nii.gz, also 3-D)
     classes   NAME_class0.nii.gz, NAME_class1.nii.gz, … (or NAME_0, NAME_1; one 3-D file per class)
+
+The number of a 3-D file is a class only if a case has classes 0, 1, … and no label map has the name
+of the file, number included: in a folder with case_000 and case_098, numbers are those of cases.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.errors import PathError, list_folder
+from segcal.core.probabilities import looks_like_labels
 from segcal.data import (
     MAX_VOLUME_BYTES,
     Header,
     check_same_grid,
+    find_label,
     nifti_name,
     npz_headers,
     open_npy,
@@ -41,7 +47,10 @@ AxisOrder: TypeAlias = Literal["zyx", "xyz"]
 
 NNUNET_KEYS = ("probabilities", "softmax")
 _KEYS = ("probs", "logits", "arr_0")
-_CLASS_FILE = re.compile(r"^(.+?)[_.-](?:class|probs?|label|c|p)?[_-]?(\d{1,4})$", re.IGNORECASE)
+_CLASS_FILE = re.compile(r"^(.+?)[_.-](class)?(?:probs?|label|c|p)?[_-]?(\d{1,4})$", re.IGNORECASE)
+_NEEDS_PROBS = (
+    "give floating-point probabilities (of nnU-Net: nnUNetv2_predict --save_probabilities)"
+)
 # Endings of file names that are not part of the case's name.
 _SUFFIX = re.compile(r"_(?:probs|probabilities|softmax|logits)$", re.IGNORECASE)
 
@@ -147,8 +156,13 @@ def is_nifti(path: Path) -> bool:
     return nifti_name(path) is not None
 
 
-def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
-    """Every case of a folder, by name, in name order; only headers are read."""
+def find_softmax(
+    folder: Path, labels: Mapping[str, Path] = MappingProxyType({})
+) -> dict[str, SoftmaxFile]:
+    """Every case of a folder, by name, in name order; only headers are read.
+
+    `labels` are label maps by name: a file NAME_000 for which there is one is a case, not a class.
+    """
     files = [path for path in list_folder(folder, "--probs or --logits") if path.is_file()]
     npz = [path for path in files if path.suffix.lower() == ".npz"]
     npy = [path for path in files if path.suffix.lower() == ".npy"]
@@ -156,7 +170,7 @@ def find_softmax(folder: Path) -> dict[str, SoftmaxFile]:
         problem = f"contains .npz and .npy files ({npz[0].name}, {npy[0].name})"
         raise PathError(folder, problem, "keep files of one format per folder")
     found = [_describe_npz(path) for path in npz] + [_describe_npy(path) for path in npy]
-    found = found or _describe_nifti([path for path in files if is_nifti(path)])
+    found = found or _describe_nifti([path for path in files if is_nifti(path)], labels)
     if not found:
         per_class = "one .nii.gz per class (NAME_class0.nii.gz, …)"
         remedy = f"give a folder with .npz, .npy or 4-D .nii.gz files, or {per_class}"
@@ -220,33 +234,45 @@ def _describe_npz(path: Path) -> SoftmaxFile:
 # NIfTI files
 
 
-def _describe_nifti(files: list[Path]) -> list[SoftmaxFile]:
-    """4-D files are cases, or else NAME_probs; or else numbered files are the classes of cases."""
+def _describe_nifti(files: list[Path], labels: Mapping[str, Path]) -> list[SoftmaxFile]:
+    """4-D files are cases, or else NAME_probs, or else those of one class each, or else all."""
     headers = {path: read_header(path) for path in files}
-    four_d = {path: h for path, h in headers.items() if h.channels > 1}
-    four_d = four_d or {path: h for path, h in headers.items() if _SUFFIX.search(stem_of(path))}
-    if four_d:
-        return [
-            SoftmaxFile(_case_of(path), "nifti", (path,), (h.channels, *h.shape))
-            for path, h in four_d.items()
-        ]
-    numbered = [
-        (match[1], int(match[2]), path)
-        for path in files
-        if (match := _CLASS_FILE.match(stem_of(path)))
+    four_d = [path for path, h in headers.items() if h.channels > 1]
+    cases = four_d or [path for path in files if _SUFFIX.search(stem_of(path))]
+    by_case = {} if cases else _class_files(files, labels)
+    if by_case:
+        return [_one_per_class(case, by_class, headers) for case, by_class in by_case.items()]
+    return [
+        SoftmaxFile(
+            _case_of(path), "nifti", (path,), (headers[path].channels, *headers[path].shape)
+        )
+        for path in cases or files
     ]
-    unique_by_name((f"{case}, class {k}", path) for case, k, path in numbered)
+
+
+def _class_files(files: list[Path], labels: Mapping[str, Path]) -> dict[str, dict[int, Path]]:
+    """The files of the classes of each case; empty if numbers are those of cases."""
+    numbered = [(m, path) for path in files if (m := _CLASS_FILE.match(stem_of(path)))]
+    unique_by_name((f"{m[1]}, class {int(m[3])}", path) for m, path in numbered)
     groups: dict[str, dict[int, Path]] = defaultdict(dict)
-    for case, k, path in numbered:
-        groups[case][k] = path
-    return [_one_per_class(case, by_class, headers) for case, by_class in groups.items()]
+    for match, path in numbered:
+        groups[match[1]][int(match[3])] = path
+    for match, path in numbered:
+        if find_label(labels, stem_of(path)) is not None:
+            groups.pop(match[1], None)
+    stated = any(match[2] for match, _ in numbered)
+    return groups if stated or any(map(_is_complete, groups.values())) else {}
+
+
+def _is_complete(by_class: dict[int, Path]) -> bool:
+    return len(by_class) > 1 and sorted(by_class) == list(range(len(by_class)))
 
 
 def _one_per_class(
     name: str, by_class: dict[int, Path], headers: dict[Path, Header]
 ) -> SoftmaxFile:
     ordered = tuple(by_class[k] for k in sorted(by_class))
-    if sorted(by_class) != list(range(len(ordered))) or len(ordered) < 2:
+    if not _is_complete(by_class):
         problem = f"case {name} has files of class {', '.join(map(str, sorted(by_class)))} only"
         remedy = "give one file for every class from 0 on, or a 4-D file with the classes last"
         raise PathError(ordered[0], problem, remedy)
@@ -259,6 +285,14 @@ def _read_nifti(file: SoftmaxFile) -> NDArray[Any]:
     parts = [read_voxels(path)[0] for path in file.paths]
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if array.dtype.kind != "f":
-        remedy = "give floating-point probabilities"
-        raise PathError(file.path, f"contains {array.dtype} values", remedy)
+        problem = f"contains {array.dtype} values, like a label map or an image"
+        raise PathError(file.path, problem, _NEEDS_PROBS)
     return array
+
+
+def check_one_map(file: SoftmaxFile) -> None:
+    """Raise a PathError if the only map of a case is a label map or an image."""
+    values = file.read()
+    if looks_like_labels(values):
+        problem = f"contains whole numbers up to {values.max():g}, like a label map or an image"
+        raise PathError(file.path, problem, _NEEDS_PROBS)
