@@ -95,6 +95,20 @@ def test_limits_that_are_kept_exit_with_0(files: Path, tmp_path: Path) -> None:
     assert "\nOurs: 4 cases, original grid; region union: ECE " in done.output
 
 
+def test_the_table_of_an_audit_is_ranked_in_its_region(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    networks = {"sure": files / "sure", "good": files / "good"}
+    audit_predictions(networks, files / "labels", out, region="union")
+    source = json.loads((out / "rank.json").read_text())
+    assert (source["cases"], source["region"]) == (["cases.csv"], "union")
+    for options, region in (((), "union"), (("--region", "all"), "all")):
+        rank = ("rank", str(out / "cases.csv"), "--patient", r"case_\d+", "--metric", "ece")
+        done = CliRunner().invoke(app, [*rank, *options])
+        assert done.exit_code == 0, done.output
+        source = json.loads((out / "rank.json").read_text())
+        assert (source["patient"], source["region"]) == (r"case_\d+", region)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_rows_are_those_of_the_arrays(tmp_path: Path, form: str) -> None:
     labels = write_labels(tmp_path / "labels", 2)

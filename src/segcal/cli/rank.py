@@ -29,7 +29,13 @@ def rank(
             "several. [default: dsc, hd95, ece, cece]"
         ),
     ] = None,
-    region: Annotated[str, typer.Option(help="Where calibration was measured.")] = "all",
+    region: Annotated[
+        str | None,
+        typer.Option(
+            help="Where calibration was measured. [default: the region of the study that holds "
+            "the table, else all]"
+        ),
+    ] = None,
     missing: Annotated[
         str, typer.Option(help="Undefined values: raise, worst or drop_case.")
     ] = "raise",
@@ -51,13 +57,19 @@ def rank(
 ) -> None:
     """Rank methods: sum-rank, mean-case-rank, intervals, and paired tests against the best."""
     from segcal.stats import REQUIRED_COLUMNS, rank_methods
-    from segcal.study import check_ranking_folder, read_cases_tables, write_ranking
+    from segcal.study import (
+        check_ranking_folder,
+        read_cases_tables,
+        region_beside,
+        write_ranking,
+    )
 
     if out is None and len(cases) > 1:
         raise ValueError("--out is required when several tables are given")
     folder = cases[0].parent if out is None else out
     table = read_cases_tables(cases, required=REQUIRED_COLUMNS)
     check_ranking_folder(folder, cases, overwrite)
+    region = region or region_beside(cases)
     try:
         ranking = rank_methods(
             table, methods=method or None, metrics=metric or None, region=region,

@@ -29,7 +29,7 @@ from segcal.study.evaluation_files import (
     write_evaluation_files,
 )
 from segcal.study.ranks import check_ranking_folder, write_ranking
-from segcal.study.reader import Study, read_study, read_study_file
+from segcal.study.reader import Study, read_study, read_study_file, region_beside
 from segcal.study.run_folder import (
     BEST,
     LAST,
@@ -70,6 +70,6 @@ __all__ = [
     "check_same_settings", "epochs_done", "file_of_split", "free_to_change", "neutral",
     "open_arrays", "rank_study", "read_cases_table", "read_cases_tables", "read_evaluation",
     "read_run", "read_run_config", "read_run_info", "read_study", "read_study_file",
-    "read_training", "training_seconds", "write_cases_table", "write_evaluation_files",
-    "write_frame", "write_ranking",
+    "read_training", "region_beside", "training_seconds", "write_cases_table",
+    "write_evaluation_files", "write_frame", "write_ranking",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError
 from segcal.core.files import staged_files, write_json
-from segcal.stats import Ranking
+from segcal.stats import CaseScores, Ranking
 from segcal.study.cases_table import write_frame
 
 if TYPE_CHECKING:
@@ -20,12 +20,19 @@ RANK_COLUMNS = (
     "metrics", "region", "missing", "undefined",
 )  # fmt: skip
 _TABLES = ("ranks", "sum_rank", "mean_case_rank", "means", "comparisons")
-_SOURCE = "rank.json"
+RANKS, _SOURCE = "ranks.csv", "rank.json"
 
 
-def write_ranks(path: Path, ranks: "pd.DataFrame") -> None:
-    """Write `ranks.csv` from the result of `segcal.stats.bootstrap_ranks`."""
-    write_frame(path, ranks[list(RANK_COLUMNS)])
+def write_ranks(
+    folder: Path, ranks: "pd.DataFrame", scores: CaseScores, cases: Sequence[Path], **options: Any
+) -> None:
+    """Write `ranks.csv` from the result of `segcal.stats.bootstrap_ranks`, and `rank.json`."""
+    _write_source(folder, scores, cases, options)
+    _write_ranks(folder, ranks)
+
+
+def _write_ranks(folder: Path, ranks: "pd.DataFrame") -> None:
+    write_frame(folder / RANKS, ranks[list(RANK_COLUMNS)])
 
 
 def write_ranking(
@@ -35,7 +42,17 @@ def write_ranking(
 
     `cases` are the tables that were ranked, `options` further entries of `rank.json`.
     """
-    scores = ranking.scores
+    with staged_files(folder) as draft:
+        for name, table in ranking.tables.items():
+            write_frame(draft / f"{name}.csv", table)
+        _write_ranks(draft, ranking.ranks)
+        # First: a kill while the tables move leaves a folder that the same command may complete.
+        _write_source(folder, ranking.scores, cases, options)
+
+
+def _write_source(
+    folder: Path, scores: CaseScores, cases: Sequence[Path], options: dict[str, Any]
+) -> None:
     source = {
         "cases": [os.path.relpath(path, folder) for path in cases],
         "methods": scores.methods,
@@ -45,12 +62,7 @@ def write_ranking(
         "undefined": scores.total_undefined,
         **options,
     }
-    with staged_files(folder) as draft:
-        for name, table in ranking.tables.items():
-            write_frame(draft / f"{name}.csv", table)
-        write_ranks(draft / "ranks.csv", ranking.ranks)
-        # First: a kill while the tables move leaves a folder that the same command may complete.
-        write_json(folder / _SOURCE, source)
+    write_json(folder / _SOURCE, source)
 
 
 def check_ranking_folder(folder: Path, cases: Sequence[Path], overwrite: bool) -> None:

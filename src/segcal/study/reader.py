@@ -1,6 +1,6 @@
 """Read and check a study folder: study.json, cases.csv and the files of its runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from segcal.core.checks import check_choice, did_you_mean
 from segcal.core.documents import read_model
 from segcal.core.errors import PathError
-from segcal.metrics import REGIONS, find_metric
+from segcal.metrics import DEFAULT_REGION, REGIONS, find_metric
 from segcal.stats import ranked_methods
 from segcal.study.cases_table import empty_cases_table, read_cases_table, read_cases_tables
 from segcal.study.evaluation_files import CASES, EXTERNAL, file_of_split
@@ -169,6 +169,17 @@ def read_study(folder: Path, region: str | None = None, reference: str | None = 
 def read_study_file(path: Path) -> StudyFile:
     """The content of study.json."""
     return read_model(path, StudyFile, "the description of a study")
+
+
+def region_beside(tables: Iterable[Path]) -> str:
+    """The region of the study in whose folder the tables lie; without one, that of all voxels."""
+    studies = [path.with_name(STUDY) for path in tables]
+    regions = {read_study_file(path).region for path in studies if path.is_file()}
+    if len(regions) > 1:
+        raise ValueError(
+            f"the studies are about regions {', '.join(sorted(regions))}; set --region"
+        )
+    return next(iter(regions), DEFAULT_REGION)
 
 
 def _read_table(path: Path, limit: int | None) -> "pd.DataFrame":

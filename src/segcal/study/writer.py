@@ -12,13 +12,13 @@ from segcal.core.errors import write_errors
 from segcal.core.files import atomic_path, write_json
 from segcal.stats import bootstrap_ranks, collect, find_eligible
 from segcal.study.evaluation_files import CASES
-from segcal.study.ranks import write_ranks
+from segcal.study.ranks import RANKS, write_ranks
 from segcal.study.schema import StudyFile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY, RANKS = "study.json", "ranks.csv"
+STUDY = "study.json"
 
 
 class StudyWriter:
@@ -80,7 +80,7 @@ class StudyWriter:
 def rank_study(
     folder: Path, table: pd.DataFrame, methods: Sequence[str], metrics: Sequence[str], region: str
 ) -> pd.DataFrame:
-    """Rank methods by sum-rank and mean-case-rank, with intervals, and write ranks.csv.
+    """Rank methods by sum-rank and mean-case-rank, with intervals; write ranks.csv, rank.json.
 
     Only methods with rows of every dataset and metrics with values on every dataset count; see
     `segcal.stats.find_eligible`. Undefined values count as the worst.
@@ -97,5 +97,5 @@ def rank_study(
     rows = table[table["method"].isin(chosen.methods) & table["dataset"].isin(chosen.datasets)]
     scores = collect(rows, metrics=chosen.metrics, region=region, missing="worst")
     ranks = bootstrap_ranks(scores)
-    write_ranks(folder / RANKS, ranks)
+    write_ranks(folder, ranks, scores, [folder / CASES])
     return ranks
