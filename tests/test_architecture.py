@@ -151,3 +151,40 @@ def test_what_can_be_chosen_is_listed(
 ) -> None:
     assert run_cli(monkeypatch, "list", kind) == 0
     assert name in [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("sections", "ablation", ["ablations"]),
+        ("networks", "monai.BasicUNet", ["MONAI"]),
+        ("networks", "monai.DynUNet", ["MONAI"]),
+        ("metrics", "hd95", ["HD95", "mm;", "lower is better", "hd95_mm"]),
+        ("metrics", "nsd", ["NSD", "higher is better", "nsd_2mm"]),
+        ("metrics", "reader_volume_ml", ["ml;", "lower is better"]),
+    ],
+)
+def test_lists_describe_what_they_name(
+    kind: str,
+    name: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_cli(monkeypatch, "list", kind) == 0
+    described = dict(line.partition(" ")[::2] for line in capsys.readouterr().out.splitlines())
+    for word in words:
+        assert word in described[name]
+    for text in described.values():
+        assert text.strip()
+        assert "partial" not in text
+
+
+def test_an_unknown_list_is_about_the_argument(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_cli(monkeypatch, "list", "loss") == 2
+    error = capsys.readouterr().err
+    assert "argument KIND" in error
+    assert "'losses'?" in error
+    assert "--kind" not in error

@@ -87,3 +87,17 @@ def test_a_plugin_that_cannot_be_loaded_is_skipped(registry: Registry) -> None:
         assert registry.available() == {"plain": dict, "counter": Counter}
     with pytest.raises(ValueError, match="no_such_module_x"):
         registry.get("missing")
+
+
+def test_the_first_paragraph_describes_an_object(registry: Registry) -> None:
+    class Wrapped(dict):
+        """A description
+        of two lines.
+
+        More.
+        """
+
+    registry.register("wrapped", Wrapped)
+    assert registry.describe("wrapped") == "A description of two lines."
+    registry.register("named", Wrapped, "Something else.")
+    assert registry.describe("named") == "Something else."

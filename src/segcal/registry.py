@@ -11,6 +11,7 @@ Every kind of extension (loss, metric, network, data source, calibrator, report 
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -51,14 +52,18 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind, self.group, self.accepts, self.expected = kind, group, accepts, expected
         self._objects: dict[str, T | str] = {}  # an import path until it is first used
+        self._abouts: dict[str, str] = {}
 
     @overload
     def register(self, name: str) -> Callable[[T], T]: ...
     @overload
-    def register(self, name: str, thing: T | str) -> T | str: ...
+    def register(self, name: str, thing: T | str, about: str = "") -> T | str: ...
 
-    def register(self, name: str, thing: T | str | None = None) -> Any:
-        """Add `thing` (or its import path, to load it on first use); without it, a decorator."""
+    def register(self, name: str, thing: T | str | None = None, about: str = "") -> Any:
+        """Add `thing` (or its import path, to load it on first use); without it, a decorator.
+
+        `about` describes a thing without a title or a docstring that does.
+        """
         if thing is None:
             return lambda decorated: self.register(name, decorated)
         known = self._objects.get(name)
@@ -67,6 +72,8 @@ class Registry(Generic[T]):
         if ":" in name or not name:
             raise ValueError(f"the name of a {self.kind} must not be empty or contain ':'")
         self._objects[name] = thing
+        if about:
+            self._abouts[name] = about
         return thing
 
     def get(self, name: str) -> T:
@@ -114,9 +121,15 @@ class Registry(Generic[T]):
         return next(names, None) or import_path(thing)
 
     def describe(self, name: str) -> str:
-        """One line about an object: its `title`, or the first line of its docstring."""
+        """One line about an object.
+
+        What `register` was given, else its `about` or `title`, else the first paragraph of its
+        docstring.
+        """
         thing = self.get(name)
-        return str(getattr(thing, "title", None) or (thing.__doc__ or "").strip().split("\n")[0])
+        own = getattr(thing, "about", None) or getattr(thing, "title", None)
+        first = inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0]
+        return self._abouts.get(name) or str(own or " ".join(first.split()))
 
     def __contains__(self, name: object) -> bool:
         return name in self._objects or name in self._entry_points

@@ -100,16 +100,20 @@ def run() -> None:
 
 
 def _name_options(message: str) -> str:
-    """Functions name their arguments; on the command line the same things are options."""
-    options = set(_option_names(typer.main.get_command(app)))
+    """Functions name their arguments; on the command line these are options or arguments."""
+    kinds = dict(sorted(_parameters(typer.main.get_command(app))))
 
     def option(found: re.Match[str]) -> str:
-        return f"--{found[1].replace('_', '-')}" if found[1] in options else found[0]
+        name = found[1]
+        if kinds.get(name) == "option":
+            return f"--{name.replace('_', '-')}"
+        return f"argument {name.upper()}" if name in kinds else found[0]
 
     return re.sub(r"argument `(\w+)`", option, message)
 
 
-def _option_names(command: Any) -> Iterator[str]:
-    yield from (str(parameter.name) for parameter in command.params)
+def _parameters(command: Any) -> Iterator[tuple[str, str]]:
+    """Names of parameters, and "option" or "argument"."""
+    yield from ((str(each.name), each.param_type_name) for each in command.params)
     for inner in getattr(command, "commands", {}).values():
-        yield from _option_names(inner)
+        yield from _parameters(inner)

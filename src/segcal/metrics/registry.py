@@ -94,6 +94,21 @@ class Metric:
             return f"{self.key}_{options.nsd_tolerance_mm:g}mm"
         return f"{self.key}_{options.units}" if self.suffix == "unit" else self.key
 
+    @property
+    def about(self) -> str:
+        """Title, unit, direction, and the name in tables and rules if that is not the key.
+
+        Example:
+            >>> find_metric("hd95").about
+            'HD95, mm; lower is better; in tables and --fail-if: hd95_mm'
+        """
+        name = self.row_name(CaseOptions())
+        unit = find_metric(name).unit if self.suffix == "unit" else self.unit
+        parts = [self.title + (f", {unit}" if unit else ""), _DIRECTIONS[self.better]]
+        if name != self.key:
+            parts.append(f"in tables and --fail-if: {name}")
+        return "; ".join(parts)
+
     def is_measured(self, options: CaseOptions) -> bool:
         """Whether these options allow the metric: a tolerance in mm needs distances in mm."""
         return self.suffix != "tolerance" or options.units == "mm"
@@ -104,6 +119,12 @@ METRICS: Registry[Metric] = Registry(
 )
 
 _WITH_SUFFIX = re.compile(r"(\w+)_(\d+(?:\.\d+)?)?(mm|voxel)")  # key, tolerance, unit
+_DIRECTIONS = {
+    "higher": "higher is better",
+    "lower": "lower is better",
+    "zero": "zero is best",
+    None: "descriptive",
+}
 _UNIT_TITLES = {"mm": "mm", "voxel": "voxels"}
 
 

@@ -29,8 +29,15 @@ NETWORKS: Registry[type[nn.Module]] = Registry(
 NETWORKS.register("unet", UNet)
 NETWORKS.register("norm_unet", NormUNet)
 # Every network of MONAI is found as "monai.NAME"; these are listed.
-for _name in ("BasicUNet", "SegResNet", "DynUNet"):
-    NETWORKS.register(f"monai.{_name}", f"monai.networks.nets:{_name}")
+for _name, _about in (
+    ("BasicUNet", "MONAI: a U-Net with a fixed depth of five levels."),
+    (
+        "SegResNet",
+        "MONAI: a residual encoder and decoder (Myronenko, 2018), without its autoencoder.",
+    ),
+    ("DynUNet", "MONAI: the U-Net of nnU-Net; kernel sizes and strides are arguments."),
+):
+    NETWORKS.register(f"monai.{_name}", f"monai.networks.nets:{_name}", _about)
 
 # Constructor arguments that are filled in from the data, by any of these names.
 _FROM_DATA = {

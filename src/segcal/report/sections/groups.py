@@ -36,9 +36,19 @@ def _build(context: Context, group: str, name: str) -> Section | None:
     return Section(name, about.title, [*note, *tables]) if tables else None
 
 
-build_ablation = partial(_build, group="ablation", name="ablation")
-build_priors = partial(_build, group="prior", name="priors")
-build_posthoc = partial(_build, group="posthoc", name="posthoc")
+def build_ablation(context: Context) -> Section | None:
+    """A table of the ablations in every region."""
+    return _build(context, "ablation", "ablation")
+
+
+def build_priors(context: Context) -> Section | None:
+    """A table of the networks with other priors in every region."""
+    return _build(context, "prior", "priors")
+
+
+def build_posthoc(context: Context) -> Section | None:
+    """A table of the networks with and without their calibrators in every region."""
+    return _build(context, "posthoc", "posthoc")
 
 
 def group_of(context: Context, group: str) -> MethodGroup:
