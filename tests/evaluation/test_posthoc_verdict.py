@@ -32,6 +32,21 @@ def test_verdicts() -> None:
     assert nothing.helped == "yes"
 
 
+def test_the_summary_states_the_region_of_the_audit() -> None:
+    """It differs from the verdict: over all voxels ECE is unchanged, in `predicted` it is lower."""
+    same, ones = [0.1] * 6, [1.0] * 6
+    changes = [paired_change("all", metric, same, same) for metric in METRICS]
+    audited = paired_change("predicted", "ece", ones, [0.25] * 6)
+    verdict = Verdict("all", (*changes, audited), 0, 1)
+    assert verdict.helped == "no"
+    assert verdict.summary().count(str(audited)) == 1
+    assert "predicted" not in Verdict("all", tuple(changes), 0, 1).summary()
+    empty = paired_change("predicted", "ece", [np.nan], [np.nan])
+    assert "predicted" not in Verdict("all", (*changes, empty), 0, 1).summary()
+    fitted = paired_change("predicted", "nll", ones, [0.25] * 6)
+    assert Verdict("predicted", (audited, fitted), 0, 1).summary().count(str(audited)) == 1
+
+
 def test_the_interval_is_students_t() -> None:
     from scipy.stats import ttest_rel
 

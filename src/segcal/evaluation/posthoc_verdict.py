@@ -11,6 +11,8 @@ import numpy as np
 from segcal.stats import mean_interval
 
 METRICS = ("ece", "nll", "brier")
+# The region that `segcal audit` judges; its ECE is stated beside that of the fit's region.
+AUDITED = "predicted"
 # With fewer independent cases their spread is unknown: numbers, but no verdict.
 MIN_UNITS = 6
 
@@ -91,8 +93,12 @@ class Verdict:
         return "partly" if "better" in found else "no"
 
     def summary(self) -> str:
-        """The answer in one sentence."""
+        """The answer in the region of the fit, then the change of ECE in the audited region."""
         ece, nll = self.change("ece"), self.change("nll")
+        audited = [
+            c for c in self.changes
+            if (c.region, c.metric) == (AUDITED, "ece") and c.cases and self.region != AUDITED
+        ]  # fmt: skip
         answer = {
             "yes": "Yes, calibration helped",
             "no": "No, there is no evidence that calibration helped",
@@ -104,6 +110,7 @@ class Verdict:
         return (
             f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
             f"{units}{ece.cases} cases, 95 % intervals."
+            + "".join(f" In region {AUDITED}, which segcal audit judges, {c}." for c in audited)
         )
 
     def as_dict(self) -> dict[str, Any]:
