@@ -32,6 +32,7 @@ from segcal.evaluation import (
 )
 from segcal.metrics import evaluate_case
 from segcal.posthoc import load_calibrator
+from segcal.report import write_report
 from segcal.training import train
 
 ORIGINAL = EvaluationConfig(grid="original")
@@ -146,6 +147,8 @@ def test_the_original_grid_is_that_of_predict_and_audit(
         seen = ("again",) if name == "other" else ()
         assert found.info.seen == audit.info.seen == audited.seen == seen
         assert (len(said), len(warned)) == (2 * len(seen), len(seen))
+        page = write_report(scans / "audit").read_text()
+        assert ("net: was trained or validated on 1 of these scans (again)" in page) == bool(seen)
 
 
 def test_training_scans_are_named(

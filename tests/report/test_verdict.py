@@ -1,6 +1,7 @@
 """The page of one network: verdict, volumes, worst cases, and its look in a browser."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from helpers.studies import ACDC, CE, Recipe, distort, make_case, make_study, so
 from segcal.report import Context, write_report
 from segcal.report.findings.verdict import (
     MIN_PATIENTS,
+    POOR_DSC,
     describe,
     judge,
     next_step,
@@ -22,6 +24,7 @@ from segcal.report.sections.cases import worst_cases
 from segcal.report.sections.classes import organ_table
 from segcal.report.sections.external import organ_group_table
 from segcal.report.sections.volumes import agreements, compare_volumes
+from segcal.stats import Estimate
 from segcal.study import read_study
 
 CASES, SHAPE = 12, (4, 28, 28)
@@ -118,6 +121,28 @@ def test_the_page_begins_with_the_verdict(folder: Path, one: Context) -> None:
         verdict = judge(patients(20, gap=gap, spread=0.03))
         assert word in next_step(one, "ce_dice", verdict)[1][0]
     assert next_step(one, "ce_dice", judge(patients(MIN_PATIENTS - 1, gap=0.3)))[1] == []
+
+
+def test_poor_masks_come_before_confidence(one: Context) -> None:
+    """Calibration cannot repair them, whatever the verdict on the confidence."""
+    for sums in (patients(20), patients(20, gap=0.2), patients(MIN_PATIENTS - 1)):
+        for dsc, poor in ((POOR_DSC - 0.01, True), (POOR_DSC, False), (np.nan, False)):
+            verdict = replace(judge(sums), dsc=Estimate(dsc, dsc, dsc))
+            assert describe(verdict).startswith("poor masks") == poor
+            assert verdict.answer in describe(verdict).split(".")[0]
+            assert (f"{dsc:.3f}" in describe(verdict)) == poor
+            text, commands = next_step(one, "ce_dice", verdict)
+            assert ("train again" in text) == poor
+            assert not (poor and commands)
+
+
+def test_the_table_has_the_mean_dsc_of_all_organs(one: Context) -> None:
+    table = verdict_table(one, one.datasets[0])
+    assert table is not None
+    column = [column.key for column in table.columns].index("dsc")
+    every, *organs = (row.cells[column].number.mean for row in table.rows)
+    assert every == pytest.approx(np.mean(organs))
+    assert every == pytest.approx(one.aggregates.cases("acdc", "dsc")["ce_dice"].mean())
 
 
 def test_one_patient_has_no_interval() -> None:

@@ -7,7 +7,7 @@ is replaced by the accuracy that the other patients have in its bin, and the mea
 patient is compared with the accuracy in this patient.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,17 +28,31 @@ TOLERANCE = 0.05
 PATIENT_TOLERANCE = 0.10
 # With fewer patients intervals are too narrow.
 MIN_PATIENTS = 10
+# Masks with a lower mean DSC are poor, and calibration does not change masks. A convention, too.
+POOR_DSC = 0.5
 REGION = "predicted"
+_UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The numbers behind an answer; `gap` is mean confidence minus accuracy."""
+    """The numbers behind an answer; `gap` is mean confidence minus accuracy, `dsc` of the masks."""
 
     gap: Estimate
     error: Estimate
     remaining: Estimate
     patients: int
+    dsc: Estimate = _UNKNOWN
+
+    @property
+    def poor_masks(self) -> bool:
+        """Whether the masks are too poor for the confidence to matter."""
+        return self.dsc.mean < POOR_DSC
+
+    @property
+    def title(self) -> str:
+        """The answer; after the masks, if they are poor."""
+        return f"poor masks (confidence: {self.answer})" if self.poor_masks else self.answer
 
     @property
     def answer(self) -> Answer:
@@ -68,8 +82,7 @@ def judge(sums: Floats) -> Verdict:
     sums = sums[:, sums[0].sum(axis=1) > 0]
     n = sums.shape[1]
     if not n:
-        nothing = Estimate(np.nan, np.nan, np.nan)
-        return Verdict(nothing, nothing, nothing, 0)
+        return Verdict(_UNKNOWN, _UNKNOWN, _UNKNOWN, 0)
     # The first row counts every patient once, the others are draws with replacement.
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
     counted, confidence, right = np.vstack([np.ones(n), drawn]) @ sums
@@ -101,7 +114,11 @@ def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
     """Network -> verdict over all organs; empty if there are many networks, or no bins."""
     networks = context.few_networks(dataset)
     found = {m: context.patient_sums(dataset, m, REGION) for m in networks}
-    return {m: judge(sums) for m, sums in found.items() if sums is not None}
+    return {
+        m: replace(judge(sums), dsc=context.aggregates.interval(dataset.name, m, "dsc"))
+        for m, sums in found.items()
+        if sums is not None
+    }
 
 
 def sentences(context: Context) -> list[str]:
@@ -130,8 +147,12 @@ def describe(verdict: Verdict) -> str:
     }[v.answer]
     if v.patients < MIN_PATIENTS:
         reason = f"A verdict needs {MIN_PATIENTS} patients"
+    masks = (
+        f"The mean DSC is {v.dsc.mean:.3f}, below {POOR_DSC:g}; calibration cannot repair that. "
+    )
     return (
-        f"{v.answer}. Where it calls a voxel an organ, confidence and accuracy differ by "
+        f"{v.title}. {masks * v.poor_masks}"
+        "Where it calls a voxel an organ, confidence and accuracy differ by "
         f"{_points(v.error)} percentage points (pooled ECE; {gap}). {reason}. "
         f"{count(v.patients, 'patient')}{', 95 % intervals' if v.patients > 1 else ''}."
     )
@@ -155,39 +176,41 @@ def verdict_table(context: Context, dataset: Dataset) -> Table | None:
     )
     rows = []
     for method, overall in verdicts(context, dataset).items():
-        judged: dict[str, tuple[Verdict, Estimate | None]] = {"all organs": (overall, None)}
+        judged = {"all organs": overall}
         for label, sums in context.level_sums(dataset, method).items():
             name = dataset.class_name(label)
             dsc = context.aggregates.interval(dataset.name, method, "dsc", None, name)
-            judged[name] = (judge(sums), dsc)
+            judged[name] = replace(judge(sums), dsc=dsc)
         rows += [
-            Row(method, f"{context.title(method)}, {name}", _cells(*found))
+            Row(method, f"{context.title(method)}, {name}", _cells(found))
             for name, found in judged.items()
         ]
     if not rows:
         return None
     caption = (
-        f"Trust: the interval of the pooled ECE is at most {TOLERANCE:g}. Repair: it is above. Do "
-        "not use: after calibration, the interval of the error per patient is above "
-        f"{PATIENT_TOLERANCE:g}. Cannot tell: the interval includes {TOLERANCE:g}, or there are "
-        f"fewer than {MIN_PATIENTS} patients. All in the voxels that the network calls an organ, "
-        "per organ by the levels of “Stated confidence”. [ ]: 95 % interval over patients "
-        "(bootstrap; error per patient and DSC: Student's t). Error per patient: |mean confidence "
-        "− accuracy|, where each confidence is replaced by the accuracy of the other patients in "
-        "its bin. The verdict is about the confidence, not about the masks: see DSC and volumes."
+        f"Trust: the interval of the pooled ECE is at most {TOLERANCE:g}. Repair: it is above. "
+        "Do not use: after calibration, the interval of the error per patient is above "
+        f"{PATIENT_TOLERANCE:g}. Cannot tell: the interval includes {TOLERANCE:g}, or there "
+        f"are fewer than {MIN_PATIENTS} patients. Poor masks: the mean DSC is below "
+        f"{POOR_DSC:g}, which calibration cannot repair. All in the voxels that the network "
+        "calls an organ, per organ by the levels of “Stated confidence”. [ ]: 95 % interval "
+        "over patients (bootstrap; error per patient and DSC: Student's t). Error per "
+        "patient: |mean confidence − accuracy|, where each confidence is replaced by the "
+        "accuracy of the other patients in its bin. The verdict is about the confidence, not "
+        "about the masks: see DSC and volumes."
     )
     name, title = f"verdict_{dataset.name}", f"Verdict: {dataset.title}"
     return Table(name, title, columns, tuple(rows), caption, head="Organ")
 
 
-def _cells(verdict: Verdict, dsc: Estimate | None) -> tuple[Cell, ...]:
-    tone = "over" if verdict.answer in ("do not use", "repair") else ""
+def _cells(verdict: Verdict) -> tuple[Cell, ...]:
+    tone = "over" if verdict.poor_masks or verdict.answer in ("do not use", "repair") else ""
     return (
-        Cell(text=verdict.answer, tone=tone),
+        Cell(text=verdict.title, tone=tone),
         mean_cell(verdict.error),
         mean_cell(verdict.gap, signed=True),
         mean_cell(verdict.remaining),
-        Cell() if dsc is None else mean_cell(dsc),
+        mean_cell(verdict.dsc),
         Cell(Number(verdict.patients)),
     )
 
@@ -197,6 +220,8 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     options = context.study.methods[method].options
     folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
     held_out = f"--{given} HELD_OUT --labels HELD_OUT_LABELS"
+    if verdict.poor_masks:
+        return "look at the worst cases and train again; no calibrator improves the masks.", []
     if verdict.answer == "trust":
         text = (
             "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from segcal.core.text import first_few
 from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
 from segcal.report.findings import calibration, ranking, stated_confidence, verdict
 from segcal.report.sections import absent_structures
 from segcal.report.text import count, join
-from segcal.study import BREAKDOWN_SHARE, Training
+from segcal.study import BREAKDOWN_SHARE, Training, read_evaluation
 
 
 def build(context: Context) -> Section:
@@ -29,7 +30,7 @@ def build(context: Context) -> Section:
         *calibration.against_truth(context),
         *broken,
     ]
-    blocks: list[Block] = [*network_verdicts(context), Bullets(found)]
+    blocks: list[Block] = [*seen_scans(context), *network_verdicts(context), Bullets(found)]
     confidence = calibration.confidence_findings(context)
     if confidence:
         blocks += [
@@ -38,6 +39,20 @@ def build(context: Context) -> Section:
             Text(calibration.REGION_NOTE, "note"),
         ]
     return Section("findings", "Findings", blocks)
+
+
+def seen_scans(context: Context) -> list[Block]:
+    """A warning on each audited network that was trained on scans of the audit."""
+    if context.study.info.kind != "audit":
+        return []
+    out: list[Block] = []
+    for run, path in context.study.files("evaluation.json"):
+        found = read_evaluation(path.parent)
+        if found is not None and found.info.seen:
+            scans = f"{len(found.info.seen)} of these scans ({first_few(found.info.seen)})"
+            text = f"was trained or validated on {scans}; its results are optimistic."
+            out.append(Text(f"{context.title(run.method)}: {text}", "note"))
+    return out
 
 
 def network_verdicts(context: Context) -> list[Block]:
