@@ -20,9 +20,18 @@ from helpers.runs import environment
 from helpers.softmax_files import FORMS, write_images, write_labels, write_nifti, write_predictions
 from segcal.cli import app
 from segcal.core.errors import PathError
-from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
+from segcal.evaluation import (
+    apply_folder,
+    audit_predictions,
+    calibration_of,
+    check_rules,
+    make_networks,
+    parse_rule,
+)
 from segcal.evaluation.measured_cases import KeptCase, key_of
 from segcal.metrics import evaluate_case, evaluate_heads, pool_cases
+from segcal.posthoc import make_calibrator
+from segcal.predictions import find_pairs
 from segcal.report import write_report
 from segcal.stats import to_frame
 
@@ -255,6 +264,19 @@ def test_names_of_networks(tmp_path: Path) -> None:
         "a-b", "a-b-2", "network",
     ]  # fmt: skip
     assert list(found.networks) == ["a b", "a/b", ".."]
+
+
+def test_calibrated_predictions_are_recognized(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    fitted = [(pair.load().values, pair.load().target) for pair in find_pairs(probs, labels)]
+    calibrator = make_calibrator("temperature").fit(fitted, from_probs=True)
+    apply_folder(calibrator, probs, tmp_path / "after", from_probs=True)
+    audit_predictions({"a": probs, "b": tmp_path / "after"}, labels, tmp_path / "out")
+    methods = json.loads((tmp_path / "out" / "study.json").read_text())["methods"]
+    known = [method["options"].get("calibrated") for method in methods]
+    assert known == [None, calibration_of(tmp_path / "after")]
+    assert known[1].startswith("temperature ")
 
 
 def test_rules(tmp_path: Path) -> None:

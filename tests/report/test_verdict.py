@@ -1,6 +1,7 @@
 """The page of one network: verdict, volumes, worst cases, and its look in a browser."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from segcal.report.findings.verdict import (
     describe,
     judge,
     next_step,
+    next_steps,
     verdict_table,
     verdicts,
 )
@@ -110,7 +112,8 @@ def test_the_page_begins_with_the_verdict(folder: Path, one: Context) -> None:
     assert html.index('class="verdict"') < html.index("<h2>Stated confidence")
     assert "<strong>CE+Dice: repair.</strong>" in html
     assert f"{100 * found.error.mean:.1f} [" in html
-    assert "segcal apply calibrator.json --probs my/probs --out calibrated" in html
+    apply = "segcal apply ce_dice_calibrator.json --probs my/probs --out ce_dice_calibrated"
+    assert apply in html
     table = verdict_table(one, one.datasets[0])
     assert table is not None
     assert [row.title for row in table.rows] == [
@@ -121,6 +124,33 @@ def test_the_page_begins_with_the_verdict(folder: Path, one: Context) -> None:
         verdict = judge(patients(20, gap=gap, spread=0.03))
         assert word in next_step(one, "ce_dice", verdict)[1][0]
     assert next_step(one, "ce_dice", judge(patients(MIN_PATIENTS - 1, gap=0.3)))[1] == []
+
+
+def test_next_steps_of_several_networks(tmp_path: Path) -> None:
+    """Equal advice is given once; no file or folder is named twice, or is an input."""
+    fakes = tuple(replace(CE, name=name, title=name.upper()) for name in ("a", "b", "c"))
+    recipe = Recipe(
+        methods=fakes, datasets=(ACDC,), seeds=(0,), cases=CASES, shape=SHAPE, kind="audit",
+        logits=False, evil=False, slices=False,
+    )  # fmt: skip
+    path = make_study(tmp_path / "study", recipe) / "study.json"
+    study = json.loads(path.read_text())
+    given = ({"predictions": "my nets/a"}, {"predictions": "a_calibrated"}, {"calibrated": True})
+    for method, options in zip(study["methods"], given, strict=True):
+        method["options"] = options
+    path.write_text(json.dumps(study))
+    context = Context(read_study(path.parent))
+    (dataset,) = context.datasets
+    assert {each.answer for each in verdicts(context, dataset).values()} == {"repair"}
+    (first, commands), (second, none) = next_steps(context, dataset)
+    assert "A and B:" in first
+    assert "C:" in second
+    assert none == []
+    words = [word for line in commands for word in shlex.split(line)]
+    outs = [words[i + 1] for i, word in enumerate(words) if word == "--out"]
+    assert len(outs) == len(set(outs)) == 6
+    assert {"my nets/a", "a_calibrated"} & {*words} == {"my nets/a", "a_calibrated"}
+    assert not {*outs} & {"my nets/a", "a_calibrated"}
 
 
 def test_poor_masks_come_before_confidence(one: Context) -> None:

@@ -25,7 +25,7 @@ from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.fail_rules import check_rules, parse_rule
 from segcal.evaluation.posthoc_apply import Applied, apply_folder, check_num_classes
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
-from segcal.evaluation.predict_manifest import calibration_of, seen_cases
+from segcal.evaluation.predict_manifest import calibration_of, seen_cases, write_applied
 from segcal.study import Evaluation, read_evaluation
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ __all__ = [
     "differences",
     "evaluate_run", "export_predictions", "fit_and_save", "fit_pairs", "fit_run", "make_networks",
     "open_run", "parse_rule", "predict_case", "predict_volumes", "read_evaluation",
-    "saved_calibrator", "seen_cases", "write_evaluation",
+    "saved_calibrator", "seen_cases", "write_applied", "write_evaluation",
 ]  # fmt: skip
 
 _LAZY = {

@@ -19,7 +19,7 @@ from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.measured_cases import KeptCase, key_of
-from segcal.evaluation.predict_manifest import seen_cases
+from segcal.evaluation.predict_manifest import calibration_of, seen_cases
 from segcal.metrics import POOLED, REGIONS, CaseOptions, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
@@ -313,7 +313,13 @@ def _study_file(
         datasets=(dataset,),
         methods=tuple(
             Method(
-                name=slug, title=title, options={"predictions": str(networks[title]), "kind": kind}
+                name=slug,
+                title=title,
+                options={
+                    "predictions": str(networks[title]),
+                    "kind": kind,
+                    **({"calibrated": known} if (known := calibration_of(networks[title])) else {}),
+                },
             )
             for title, slug in slugs.items()
         ),

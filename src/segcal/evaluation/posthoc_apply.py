@@ -96,8 +96,7 @@ def apply_folder(
         if (out / MANIFEST).is_file():  # of other maps, which stay
             shutil.copyfile(out / MANIFEST, draft / MANIFEST)
         maps = {name: (file.path, outputs_of(file, out, to)) for name, file in found.items()}
-        how = {"method": calibrator.method, **calibrator.params()}
-        write_applied(folder, draft, maps, how, calibrator.about.get("cases", ()))
+        write_applied(folder, draft, maps, calibrator)
     changed = sum(part.changed_labels for part in parts)
     return Applied(len(parts), sum(part.voxels for part in parts), changed)
 

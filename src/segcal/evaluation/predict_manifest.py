@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from segcal.core.documents import read_json
 from segcal.core.errors import PathError, write_errors
 from segcal.core.files import remove_drafts, write_json
 from segcal.data import files_of
+from segcal.posthoc import BaseCalibrator
 from segcal.predictions import Pairs
 
 NAME = "predict.json"
@@ -87,8 +88,7 @@ def write_applied(
     source: Path,
     out: Path,
     maps: Mapping[str, tuple[Path, Sequence[Path]]],
-    calibrator: Mapping[str, Any],
-    fitted_on: Collection[str],
+    calibrator: BaseCalibrator,
 ) -> None:
     """Write the manifest of calibrated maps: case → the map of `source`, and those made of it.
 
@@ -97,9 +97,11 @@ def write_applied(
     """
     settings, known = _read(source / NAME)
     done, entries = _read(out / NAME)
+    how = {"method": calibrator.method, **calibrator.params()}
+    fitted_on = calibrator.about.get("cases", ())
     for case, (path, written) in maps.items():
         entry = known.get(path.name, {})
-        own = {"calibrator": dict(calibrator), "source": settings.get(entry.get("settings"))}
+        own = {"calibrator": how, "source": settings.get(entry.get("settings"))}
         key = _key(own)
         done[key] = own
         seen = entry.get("seen") or ("val" if case in fitted_on else None)

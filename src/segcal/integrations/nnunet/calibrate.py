@@ -16,7 +16,7 @@ from segcal.core.files import staged_files
 from segcal.core.heads import head_masks, paint, region_map
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import read_dataset_json, read_header
-from segcal.evaluation import Applied, Fitted, check_num_classes, fit_pairs
+from segcal.evaluation import Applied, Fitted, check_num_classes, fit_pairs, write_applied
 from segcal.integrations.nnunet.held_out import Warn, held_out
 from segcal.posthoc import CALIBRATORS, BaseCalibrator, HeadCalibrator, to_probs
 from segcal.predictions import (
@@ -190,6 +190,10 @@ def _calibrate_all(
                 write_nifti_like(source, labels, draft)
             done.count(before, after, 0.5 if isinstance(calibrator, HeadCalibrator) else None)
             progress("calibrating", done.cases, len(predictions))
+        made = {
+            name: (files[0].path, outputs_of(files[0], out)) for name, files in predictions.items()
+        }
+        write_applied(folder, draft, made, calibrator)
     return done
 
 

@@ -8,6 +8,8 @@ patient is compared with the accuracy in this patient.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import numpy as np
@@ -16,7 +18,7 @@ from segcal.report.aggregates import Number
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, RESAMPLES, Floats
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
-from segcal.report.text import count
+from segcal.report.text import count, join
 from segcal.stats import Estimate, mean_interval
 from segcal.study import Dataset
 
@@ -219,7 +221,7 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     """What to do next with the predictions that were audited, and the commands for it."""
     options = context.study.methods[method].options
     folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
-    held_out = f"--{given} HELD_OUT --labels HELD_OUT_LABELS"
+    held_out = f"--{given} HELD_OUT/{method} --labels HELD_OUT_LABELS"
     if verdict.poor_masks:
         return "look at the worst cases and train again; no calibrator improves the masks.", []
     if verdict.answer == "trust":
@@ -227,20 +229,53 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
             "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
             "derived from labeled cases that the network was not trained on:"
         )
-        return text, [f"segcal assure fit {held_out} --out assurance.json"]
+        return text, [f"segcal assure fit {held_out} --out {method}_assurance.json"]
     unclear = verdict.answer == "cannot tell" and verdict.patients >= MIN_PATIENTS
+    more = f"audit more patients than these {verdict.patients}"
+    if options.get("calibrated") and unclear:
+        return f"{more}; the predictions are calibrated already.", []
+    if options.get("calibrated") and verdict.answer == "repair":
+        text = (
+            "the predictions are calibrated already. Fit the calibrator on more cases, or on cases "
+            "more like these, and apply it to the original predictions."
+        )
+        return text, []
     if verdict.answer == "repair" or unclear:
         text = (
             "fit a calibrator on labeled cases that are neither in the training nor in this audit, "
             "apply it, and audit the result:"
         )
-        if unclear:
-            text = f"audit more patients than these {verdict.patients}, or {text}"
-        return text, [
-            f"segcal calibrate {held_out} --method auto --out calibrator.json",
-            f"segcal apply calibrator.json --{given} {folder} --out calibrated",
-            "segcal audit --probs calibrated --labels LABELS --out audit_calibrated",
+        out = _new_folder(context, method)
+        return f"{more}, or {text}" if unclear else text, [
+            f"segcal calibrate {held_out} --method auto --out {method}_calibrator.json",
+            f"segcal apply {method}_calibrator.json --{given} {quote(folder)} --out {out}",
+            f"segcal audit --probs {out} --labels LABELS --out audit_{out}",
         ]
     if verdict.answer == "do not use":
         return "look at the worst cases and train again; no calibrator repairs this.", []
     return f"audit more patients, at least {MIN_PATIENTS}.", []
+
+
+def _new_folder(context: Context, method: str) -> str:
+    """A folder for calibrated predictions that no network of the audit was read from."""
+    methods = context.study.methods.values()
+    existing = {Path(each.options.get("predictions", "")).name for each in methods}
+    out = f"{method}_calibrated"
+    while out in existing:
+        out += "_again"
+    return out
+
+
+def next_steps(context: Context, dataset: Dataset) -> list[tuple[str, list[str]]]:
+    """The next steps of all networks of a dataset; networks with the same advice share one."""
+    merged: dict[str, tuple[list[str], list[str]]] = {}
+    found = verdicts(context, dataset)
+    for method, verdict in found.items():
+        text, commands = next_step(context, method, verdict)
+        titles, every = merged.setdefault(text, ([], []))
+        titles.append(context.title(method))
+        every += commands
+    return [
+        (f"Next{f', {join(titles)}' if len(found) > 1 else ''}: {text}", commands)
+        for text, (titles, commands) in merged.items()
+    ]

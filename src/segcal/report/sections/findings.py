@@ -66,10 +66,8 @@ def network_verdicts(context: Context) -> list[Block]:
         if table is not None:
             out.append(table)
         if context.study.info.kind == "audit":
-            for method, each in found.items():
-                text, commands = verdict.next_step(context, method, each)
-                title = f"Next, {context.title(method)}: " if len(found) > 1 else "Next: "
-                out.append(Text(title + text))
+            for text, commands in verdict.next_steps(context, dataset):
+                out.append(Text(text))
                 out += [Text("\n".join(commands), "command")] if commands else []
     return out
 
