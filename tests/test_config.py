@@ -11,7 +11,7 @@ from segcal.config import (
     ConfigError,
     OptimizerConfig,
     TrainConfig,
-    changed_keys,
+    changed_values,
     check_config,
     make_config,
     to_yaml,
@@ -103,10 +103,14 @@ def test_invalid_files_are_named(tmp_path: Path) -> None:
 def test_changed_keys_are_dotted() -> None:
     old = make_config(overrides=["loss.options={penalty_weight: 0.1}"])
     new = make_config(overrides=["loss.options={penalty_weight: 0.2}", "epochs=7"])
-    assert changed_keys(old, new) == ["epochs", "loss.options.penalty_weight"]
-    assert changed_keys(old, old) == []
+    assert changed_values(old, new) == {
+        "epochs": (old.epochs, 7),
+        "loss.options.penalty_weight": (0.1, 0.2),
+    }
+    assert changed_values(old, old) == {}
     # What a recipe fills in is no change; what is set is compared.
     filled = check_config({"recipe": "strong", "batch_size": 9, "ema": 0.9, "clip": 2.0})
-    assert changed_keys(filled, check_config({"recipe": "strong", "ema": 0.9})) == []
-    assert changed_keys(filled, check_config({"recipe": "strong", "ema": 0.8})) == ["ema"]
-    assert "clip" in changed_keys(filled, check_config({"recipe": "paper"}))
+    assert changed_values(filled, check_config({"recipe": "strong", "ema": 0.9})) == {}
+    other = check_config({"recipe": "strong", "ema": 0.8})
+    assert changed_values(filled, other) == {"ema": (0.9, 0.8)}
+    assert "clip" in changed_values(filled, check_config({"recipe": "paper"}))

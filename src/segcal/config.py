@@ -323,13 +323,17 @@ def merge(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """Dotted keys whose values differ; those that the recipe of `new` fills in do not count."""
+def changed_values(old: TrainConfig, new: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """(old, new) value of each dotted key that differs; None where it is not set.
+
+    Keys that the recipe of `new` fills in do not count.
+    """
     filled = new.recipe != "paper"
     before = dict(_flat(old.model_dump(mode="json")))
     after = dict(_flat(new.model_dump(mode="json", exclude_unset=filled)))
     keys = after if filled else before | after
-    return sorted(key for key in keys if before.get(key) != after.get(key))
+    pairs = {key: (before.get(key), after.get(key)) for key in sorted(keys)}
+    return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

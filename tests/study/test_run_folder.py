@@ -60,6 +60,13 @@ def test_other_settings_data_and_cases_are_refused(run: Path) -> None:
     refused("--resume", RunFolder(run, resume=False), config, "f", cases)
     refused("another `seed`", resumed, check_config({"epochs": 3, "seed": 5}), "f", cases)
     refused(r"`epochs` \(3, not 2\)", resumed, check_config({"epochs": 2, "seed": 4}), "f", cases)
+    both = check_config({"epochs": 2, "seed": 5, "loss": {"name": "ls"}, "batch_size": 7})
+    old = check_config({"epochs": 3})
+    refused(
+        rf"`batch_size` \({old.batch_size}, not 7\).*`loss\.name` \(\"{old.loss.name}\", not "
+        r"\"ls\"\).*`seed` \(4, not 5\).*`epochs` \(3, not 2\)",
+        resumed, both, "f", cases,
+    )  # fmt: skip
     refused("other data", resumed, config, "g", cases)
     refused("val cases .*such as c", resumed, config, "f", {"train": ["a"], "val": ["b", "c"]})
     (run / "run.json").unlink()

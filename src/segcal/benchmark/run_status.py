@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segcal.config import TrainConfig, changed_keys
+from segcal.config import TrainConfig, changed_values
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.study import (
@@ -50,7 +50,7 @@ def is_trained(task: Task, study: Path) -> bool:
     except ValueError:  # a damaged file
         return False
     ignored = free_to_change(task.config) - {"epochs"}
-    if existing is None or set(changed_keys(existing, task.config)) - ignored:
+    if existing is None or set(changed_values(existing, task.config)) - ignored:
         return False
     return is_evaluated(task, study)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from segcal.config import TrainConfig, changed_keys, check_config, read_yaml, to_yaml
+from segcal.config import TrainConfig, changed_values, check_config, read_yaml, to_yaml
 from segcal.core.documents import read_model
 from segcal.core.errors import PathError
 from segcal.core.files import write_json, write_text
@@ -168,12 +168,16 @@ def free_to_change(config: TrainConfig) -> set[str]:
 def check_same_settings(folder: Path, config: TrainConfig) -> None:
     """Refuse to continue a run with other settings, or with fewer epochs."""
     old, free = read_run(folder).config, free_to_change(config)
-    changed = [f"`{key}`" for key in changed_keys(old, config) if key not in free]
+    changed = {key: both for key, both in changed_values(old, config).items() if key not in free}
     if config.epochs < old.epochs:
-        changed.append(f"`epochs` ({old.epochs}, not {config.epochs})")
+        changed["epochs"] = (old.epochs, config.epochs)
     if changed:
-        remedy = "restore the old value, or choose another --out"
-        raise PathError(folder, f"was started with another {changed[0]}", remedy)
+        shown = ", ".join(
+            f"`{key}` ({json.dumps(was)}, not {json.dumps(now)})"
+            for key, (was, now) in changed.items()
+        )
+        remedy = "restore what the run had, or choose another --out"
+        raise PathError(folder, f"was started with another {shown}", remedy)
 
 
 def check_same_data(
