@@ -41,9 +41,10 @@ def test_invalid_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     torch.save({"state_dict": {}}, path)
     with pytest.raises(PathError, match="not a checkpoint of segcal"):
         load_model(path)
-    torch.save({"format": "segcal-checkpoint", "version": 9}, path)
-    with pytest.raises(PathError, match="version 9"):
-        load_model(path)
+    for version, remedy in ((9, "update segcal"), (0, "train again"), (None, "train again")):
+        torch.save({"format": "segcal-checkpoint", "version": version}, path)
+        with pytest.raises(PathError, match=f"version {version}.*; .*{remedy}"):
+            load_model(path)
     write_checkpoint(path, {"model": {}})
     with pytest.raises(PathError, match="its network cannot be built"):
         load_model(path)

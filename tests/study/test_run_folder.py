@@ -87,6 +87,25 @@ def test_folders_that_are_not_runs(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+def test_a_key_that_is_missing_is_named_without_the_content(run: Path) -> None:
+    content = json.loads((run / "run.json").read_text())
+    del content["space"]
+    (run / "run.json").write_text(json.dumps(content))
+    with pytest.raises(PathError, match=r"`space` is missing") as caught:
+        read_run(run)
+    assert content["run_id"] not in str(caught.value)
+    assert "train the run again" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [".", "fold_0"])
+def test_results_of_nnunet_are_recognized(tmp_path: Path, place: str) -> None:
+    (tmp_path / "fold_0").mkdir()
+    for name in ("plans.json", "dataset.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(PathError, match=r"nnU-Net.*segcal nnunet.*segcal audit"):
+        read_run(tmp_path / place)
+
+
 @pytest.mark.parametrize("early", [[], ["run.json"], [".partial-host-1-config.yaml", "run.json"]])
 def test_a_folder_that_was_killed_before_its_config_is_begun_anew(
     tmp_path: Path, early: list[str]

@@ -62,6 +62,8 @@ def invalid_key(error: Any) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"`{where}` {message}" if where else message
+    if error["type"] == "missing":  # its input is the whole content
+        return f"`{where}` is missing"
     given = textwrap.shorten(repr(error["input"]), 80)
     return f"`{where}`: {message[:1].lower() + message[1:]}, but got {given}"
 

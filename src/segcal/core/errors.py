@@ -34,6 +34,14 @@ class LeakError(PathError):
     """Splits in which two parts share a patient or a scan."""
 
 
+def version_error(path: Path, version: object, known: int, again: str) -> PathError:
+    """For a file of another format version than `known`; `again` is the remedy for an older one."""
+    newer = isinstance(version, int) and version > known
+    remedy = "it was written by a newer segcal: update segcal" if newer else again
+    problem = f"has format version {version!r}, but this segcal reads {known}"
+    return PathError(path, problem, remedy)
+
+
 @contextmanager
 def read_errors(path: Path, remedy: str = "check the path") -> Iterator[None]:
     """Turn an OSError inside the block into a PathError that names `path`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from segcal.core.errors import PathError, read_errors
+from segcal.core.errors import PathError, read_errors, version_error
 from segcal.core.files import atomic_path
 from segcal.models.network import NetworkSpec, SegmentationNetwork, make_model
 
@@ -46,9 +46,8 @@ def read_checkpoint(path: Path | str, device: torch.device | str = "cpu") -> dic
         raise PathError(path, f"is damaged or not safe to load ({reason})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PathError(path, "is not a checkpoint of segcal")
-    version = content.get("version")
-    if version != VERSION:
-        raise PathError(path, f"has format version {version}, but this segcal reads {VERSION}")
+    if content.get("version") != VERSION:
+        raise version_error(path, content.get("version"), VERSION, "train again")
     return content
 
 

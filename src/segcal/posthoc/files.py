@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from segcal import __version__
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, version_error
 from segcal.core.files import make_parent, write_text
 from segcal.posthoc.calibrator import CALIBRATORS, BaseCalibrator, FitReport
 from segcal.posthoc.heads import HeadCalibrator
@@ -59,8 +59,7 @@ def calibrator_from(content: Any, path: Path) -> BaseCalibrator:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PathError(path, "is not a calibrator of segcal", _REMEDY)
     if content.get("version") != VERSION:
-        problem = f"has format version {content.get('version')!r}, but this segcal reads {VERSION}"
-        raise PathError(path, problem, "fit the calibrator again")
+        raise version_error(path, content.get("version"), VERSION, "fit the calibrator again")
     try:
         num_classes = content["num_classes"]
         if not isinstance(num_classes, int) or not 1 <= num_classes <= 10_000:

@@ -79,6 +79,12 @@ def read_run(folder: Path) -> RunRecord:
         raise PathError(folder, "does not exist", remedy)
     config = read_run_config(folder)
     if config is None or not (folder / INFO).is_file():
+        if any((place / "plans.json").is_file() for place in (folder, folder.parent)):
+            problem = "is of nnU-Net, not a run of segcal"
+            remedy = (
+                "calibrate its predictions with `segcal nnunet`, measure them with `segcal audit`"
+            )
+            raise PathError(folder, problem, remedy)
         raise PathError(folder, "is not a run", remedy)
     return RunRecord(folder, config, read_run_info(folder))
 
