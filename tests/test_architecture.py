@@ -143,6 +143,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         ("networks", "unet"),
         ("sources", "acdc"),
         ("calibrators", "temperature"),
+        ("calibrators", "auto"),
         ("sections", "ranking"),
     ],
 )

@@ -411,7 +411,8 @@ def test_processes_do_not_change_the_result(file: Path, data: Path, tmp_path: Pa
 def test_invalid_fits_are_refused(data: Path, tmp_path: Path) -> None:
     given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
     result = segcal("fit", *given, "--out", tmp_path / "a.json", "--calibrator", "temp", code=1)
-    assert "--calibrator temp" in str(result.exception)
+    for part in ("--calibrator temp", "Did you mean 'temperature'?", "auto"):
+        assert part in str(result.exception)
     result = segcal("fit", *given, "--out", tmp_path / "a.json", "--patient", "p", code=1)
     assert "one patient" in str(result.exception)
     other = TemperatureScaling()
@@ -422,6 +423,18 @@ def test_invalid_fits_are_refused(data: Path, tmp_path: Path) -> None:
                     tmp_path / "t.json", code=1)  # fmt: skip
     assert "fitted on 5 classes" in str(result.exception)
     assert not (tmp_path / "a.json").exists()
+
+
+def test_the_calibrator_may_be_chosen(data: Path, tmp_path: Path) -> None:
+    """`auto` fits what `segcal calibrate --method auto` fits."""
+    given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
+    file, calibrator = tmp_path / "a.json", tmp_path / "c.json"
+    printed = segcal("fit", *given, "--out", file, "--calibrator", "auto").output
+    command = ["calibrate", *given, "--out", calibrator, "--method", "auto"]
+    assert CliRunner().invoke(app, [str(word) for word in command]).exit_code == 0
+    wanted, found = json.loads(calibrator.read_text()), load_assurance(file).calibrator
+    assert found["params"] == wanted["params"]
+    assert f"chosen: {wanted['about']['auto']['chosen']};" in printed
 
 
 def test_a_calibrator_that_looks_at_neighbors(data: Path, tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_auto_chooses_by_cross_validated_nll(tmp_path: Path, labels: Path, too_s
         change = verdict.change("nll", region)
         assert about["nll"]["temperature"][region] == pytest.approx(change.after)
         assert about["nll"]["none"][region] == pytest.approx(change.before)
+    for part in ("--method temp", "Did you mean 'temperature'?", "auto"):
+        assert part in str(run(*base[:-1], "temp", "--overwrite").exception)
     for wrong in (("--folds", 0), ("--set", "odir=1")):
         assert "--method auto" in str(run(*base, "--overwrite", *wrong).exception)
 

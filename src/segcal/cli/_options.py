@@ -63,7 +63,9 @@ Flips = Annotated[
 ]
 Calibrator = Annotated[
     str | None,
-    typer.Option(help="A file of `segcal calibrate`, or a name to fit on validation cases."),
+    typer.Option(
+        help="A file of `segcal calibrate`, a method to fit on validation cases, or auto."
+    ),
 ]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Do not use the calibrator of `segcal train --posthoc`.")

@@ -39,7 +39,8 @@ def fit(
     run: Run = None,
     images: opt.Images = None,
     calibrator: Annotated[
-        str, typer.Option(help="A file of `segcal calibrate`, a method to fit here, or none.")
+        str,
+        typer.Option(help="A file of `segcal calibrate`, a method to fit here, auto, or none."),
     ] = "temperature",
     coverage: Annotated[float, _share("Coverage of volume and Dice intervals.")] = 0.9,
     risk: Annotated[float, _share("Share that outer masks miss, or inner masks add.")] = 0.1,
@@ -74,7 +75,7 @@ def fit(
             names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
         found = fit_assurance(
             pairs, names,
-            calibrator=_calibrator(calibrator, pairs, progress),
+            calibrator=_calibrator(calibrator, pairs, patient or known, jobs, progress),
             calibrated=calibration_of(pairs.folder), coverage=coverage, risk=risk,
             min_dice=min_dice, max_failures=max_failures, patient=patient or known, jobs=jobs,
             progress=progress,
@@ -140,19 +141,28 @@ def _pairs(
             raise ValueError(text.replace(shown, str(run))) from error
 
 
-def _calibrator(text: str, pairs: "Pairs", progress: ProgressCallback) -> "BaseCalibrator | None":
+def _calibrator(
+    text: str, pairs: "Pairs", patient: str | Mapping[str, str] | None, jobs: int,
+    progress: ProgressCallback,
+) -> "BaseCalibrator | None":  # fmt: skip
     from segcal.assurance import fit_calibrator
-    from segcal.posthoc import CALIBRATORS, load_calibrator
+    from segcal.evaluation import AUTO, check_method, fit_pairs
+    from segcal.posthoc import load_calibrator
 
     if text == "none":
         return None
     if Path(text).suffix == ".json":
         return load_calibrator(text)
-    try:
-        CALIBRATORS.get(text)
-    except ValueError as error:
-        raise ValueError(f"--calibrator {text}: {error}") from error
-    fitted = fit_calibrator(pairs, text, progress)
+    check_method("--calibrator", text)
+    if text == AUTO:
+        chosen = fit_pairs(
+            pairs, AUTO, from_probs=True, patient=patient, jobs=jobs, progress=progress
+        )
+        for line in chosen.choice.lines() if chosen.choice is not None else ():
+            typer.echo(line)
+        fitted = chosen.calibrator
+    else:
+        fitted = fit_calibrator(pairs, text, progress)
     for part in getattr(fitted, "parts", [fitted]):
         for line in part.report.warnings() if part.report is not None else ():
             typer.echo(f"warning: {line}", err=True)

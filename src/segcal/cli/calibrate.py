@@ -63,16 +63,15 @@ def calibrate(
     from segcal.evaluation import (
         calibration_of,
         calibrator_path,
+        check_method,
         fit_pairs,
         fit_run,
         seen_cases,
     )
-    from segcal.posthoc import make_calibrator
     from segcal.predictions import check_not_existing, find_pairs
 
     options = _parse_options(override)
-    if method != "auto":
-        make_calibrator(method, **options)
+    check_method("--method", method, **options)
     fit: dict[str, Any] = {
         "region": region, "balance": balance, "folds": folds,
         "max_voxels": max_voxels, "seed": seed, "options": options, "shared": shared,

@@ -30,7 +30,11 @@ def list_names(
     check_choice("kind", kind, REGISTRIES)
     module, attribute = REGISTRIES[kind]
     registry = getattr(import_module(module), attribute)
-    names = registry.available()
-    width = max(map(len, names))
-    for name in names:
-        typer.echo(f"{name:<{width}}  {registry.describe(name)}".rstrip())
+    lines = {name: registry.describe(name) for name in registry.available()}
+    if kind == "calibrators":
+        from segcal.evaluation import AUTO, AUTO_TITLE
+
+        lines[AUTO] = AUTO_TITLE
+    width = max(map(len, lines))
+    for name, title in lines.items():
+        typer.echo(f"{name:<{width}}  {title}".rstrip())

@@ -172,10 +172,10 @@ def _train_fold(settings: TrainConfig, folder: Path, resume: bool) -> str:
 def _check_posthoc(settings: TrainConfig) -> None:
     """Refuse a calibrator that cannot be fitted, before the training."""
     from segcal.data import open_dataset
-    from segcal.posthoc import make_calibrator
+    from segcal.evaluation import check_method
 
-    if settings.posthoc not in (None, "auto"):
-        make_calibrator(settings.posthoc)
+    if settings.posthoc is not None:
+        check_method("--posthoc", settings.posthoc)
     part = open_dataset(settings.data.path).part("val", settings.data.fold)
     if settings.posthoc == "auto" and len({case.patient for case in part}) < 2:
         remedy = "name a method, such as --posthoc temperature"

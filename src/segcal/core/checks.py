@@ -51,8 +51,11 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
     Example:
         >>> did_you_mean("nalc", ["nacl", "ce"])
         " Did you mean 'nacl'?"
+        >>> did_you_mean("temp", ["temperature"])
+        " Did you mean 'temperature'?"
     """
-    near = get_close_matches(str(value), list(known), n=1)
+    names, text = list(known), str(value)
+    near = get_close_matches(text, names, n=1) or [n for n in names if text and n.startswith(text)]
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -24,6 +24,7 @@ from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.fail_rules import check_rules, parse_rule
 from segcal.evaluation.posthoc_apply import Applied, apply_folder, check_num_classes
+from segcal.evaluation.posthoc_choice import AUTO, AUTO_TITLE, check_method
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict_manifest import calibration_of, seen_cases, write_applied
 from segcal.study import Evaluation, read_evaluation
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
     from segcal.evaluation.run_export import export_predictions
 
 __all__ = [
-    "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted", "PredictedCase", "apply_folder",
-    "audit_predictions", "calibration_of", "calibrator_path", "check_num_classes", "check_rules",
-    "differences",
-    "evaluate_run", "export_predictions", "fit_and_save", "fit_pairs", "fit_run", "make_networks",
-    "open_run", "parse_rule", "predict_case", "predict_volumes", "read_evaluation",
-    "saved_calibrator", "seen_cases", "write_applied", "write_evaluation",
+    "AUTO", "AUTO_TITLE", "OUTPUTS", "SPLITS", "Applied", "Evaluation", "Fitted",
+    "PredictedCase", "apply_folder", "audit_predictions", "calibration_of", "calibrator_path",
+    "check_method", "check_num_classes", "check_rules", "differences", "evaluate_run",
+    "export_predictions", "fit_and_save", "fit_pairs", "fit_run", "make_networks", "open_run",
+    "parse_rule", "predict_case", "predict_volumes", "read_evaluation", "saved_calibrator",
+    "seen_cases", "write_applied", "write_evaluation",
 ]  # fmt: skip
 
 _LAZY = {

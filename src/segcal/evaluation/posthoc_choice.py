@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segcal.core.checks import did_you_mean
 from segcal.evaluation.posthoc_verdict import Change, paired_change
+from segcal.posthoc import CALIBRATORS, make_calibrator
 
 AUTO = "auto"
 NONE = "none"
@@ -20,8 +22,22 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "mixture": {},
     "dirichlet": {"keep_argmax": True},
 }
+AUTO_TITLE = f"the best of {', '.join(CANDIDATES)} by cross-validation, or none"
 # Both are regions in which a calibrated network scores best.
 JUDGED = ("all", "predicted_boundary")
+
+
+def check_method(argument: str, method: str, **options: Any) -> None:
+    """Refuse what is neither "auto" nor a calibrator, before any file is read."""
+    if method == AUTO:
+        return
+    if ":" not in method and method not in CALIBRATORS:
+        names = [*CALIBRATORS, AUTO]
+        raise ValueError(
+            f"{argument} {method}: no calibrator has this name.{did_you_mean(method, names)} "
+            f"Known: {', '.join(names)}; or an import path package.module:Object"
+        )
+    make_calibrator(method, **options)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from segcal.core.errors import PathError
 from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
-from segcal.evaluation.posthoc_choice import AUTO, NONE
+from segcal.evaluation.posthoc_choice import AUTO, NONE, check_method
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.predict import NO_LOGITS
 from segcal.evaluation.predictor import make_predictor
@@ -27,7 +27,6 @@ from segcal.posthoc import (
     Calibrator,
     HeadCalibrator,
     load_calibrator,
-    make_calibrator,
     short_name,
 )
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
@@ -122,8 +121,7 @@ def fit_and_save(run: Path | str, method: str, **options: Any) -> Fitted:
 
     Only "auto" is cross-validated: it chooses by it.
     """
-    if method != AUTO:
-        make_calibrator(method)  # refuses an unknown name before anything is predicted
+    check_method("--calibrator", method)  # before anything is predicted
     fitted = fit_run(run, method, folds=5 if method == AUTO else 0, **options)
     fitted.calibrator.save(calibrator_path(run, method))
     return fitted
