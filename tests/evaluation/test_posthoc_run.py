@@ -11,6 +11,7 @@ from helpers.runs import phantom, settings
 from helpers.trees import run_cli, save, scan
 from segcal.config import to_yaml
 from segcal.evaluation import evaluate_run, predict_volumes
+from segcal.evaluation.posthoc_verdict import MIN_UNITS
 from segcal.posthoc import load_calibrator
 from segcal.study import read_run
 
@@ -67,6 +68,22 @@ def test_evaluate_and_predict_use_it(
     assert named.calibrator == "temperature"
     both = [(tmp_path / n / "a_probs.nii.gz").read_bytes() for n in ("default", "named", "raw")]
     assert both[0] == both[1] != both[2]
+
+
+def test_a_fit_on_few_cases_is_reported(run: Path, images: Path, tmp_path: Path) -> None:
+    """With the number of cases and the verdict; a calibrator that is kept is used silently."""
+    copy, lines = Path(shutil.copytree(run, tmp_path / "run")), list[str]()
+    cases = len(read_run(copy).info.cases["val"])
+    assert cases < MIN_UNITS
+    predict_volumes([copy], images, tmp_path / "a", calibrator="vector", warn=lines.append)
+    (line,) = (line for line in lines if "vector" in line)
+    verdict = load_calibrator(copy / "calibrator_vector.json").about["cross_validation"]
+    assert verdict["helped"] == "too few"
+    for part in ("warning", f"{cases} validation cases", verdict["summary"]):
+        assert part in line
+    found = list[str]()
+    evaluate_run(copy, calibrator="vector", say=found.append)
+    assert not any("vector" in line for line in found)
 
 
 def test_a_killed_fit_is_repeated_by_resume(

@@ -145,11 +145,8 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         typer.echo(f"warning: {line}", err=True)
     for line in fitted.choice.lines() if fitted.choice is not None else ():
         typer.echo(line)
-    if verdict is None and fitted.choice is not None:
-        typer.echo("the file holds a temperature of 1, which changes nothing")
-        return
     if verdict is None:
-        typer.echo("not cross-validated (--folds 0)")
+        typer.echo(fitted.conclusion())
         return
     typer.echo(
         f"{'region':<19}{'metric':<7}{'before':>9}{'after':>9}   95 % interval of the change"
@@ -165,4 +162,4 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         f"{calibrator.method} {effect}: {verdict.changed_labels:,} of {verdict.voxels:,} voxels "
         "changed their label"
     )
-    typer.echo(verdict.summary())
+    typer.echo(fitted.conclusion())

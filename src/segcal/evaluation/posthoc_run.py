@@ -16,6 +16,7 @@ from segcal.core.arrays import to_numpy
 from segcal.core.errors import PathError
 from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
+from segcal.core.text import count
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_choice import AUTO, NONE, check_method
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
@@ -75,9 +76,13 @@ def run_calibrator(
     known = saved_calibrator(folders[0], str(calibrator), config)
     if known is not None:
         return known
-    return fit_and_save(
+    new = fit_and_save(
         folders[0], str(calibrator), config=config, data=data, device=device, say=say
-    ).calibrator
+    )
+    method, cases = new.calibrator.method, len(new.calibrator.about["cases"])
+    text = f"{method} was fitted on {count(cases, 'validation case')}. {new.conclusion()}"
+    say(text if new.enough_cases else f"warning: {text}")
+    return new.calibrator
 
 
 def default_calibrator(
@@ -117,12 +122,9 @@ def saved_calibrator(
 
 
 def fit_and_save(run: Path | str, method: str, **options: Any) -> Fitted:
-    """Fit a calibrator as `fit_run` does, with its default options, and keep it in the run.
-
-    Only "auto" is cross-validated: it chooses by it.
-    """
+    """Fit a calibrator as `fit_run` does, with its default options, and keep it in the run."""
     check_method("--calibrator", method)  # before anything is predicted
-    fitted = fit_run(run, method, folds=5 if method == AUTO else 0, **options)
+    fitted = fit_run(run, method, **options)
     fitted.calibrator.save(calibrator_path(run, method))
     return fitted
 
@@ -152,7 +154,8 @@ def fit_run(
         run: the folder that `segcal train` wrote.
         config: checkpoint, flips and average of the prediction.
         data, device, say: as in `evaluate_run`.
-        method, options, progress: as in `fit_pairs`; patients are by default those of the set.
+        method, options, progress: as in `fit_pairs`; patients are by default those of the set, and
+            one patient is not cross-validated by default (which "auto" needs).
     """
     config = config or EvaluationConfig()
     runs = open_runs(run)
@@ -180,6 +183,8 @@ def fit_run(
                 progress("predicting", len(pairs), total)
         if len(set(patients.values())) < len(pairs):
             options.setdefault("patient", patients)
+        if len(set(patients.values())) < 2 and method != AUTO:
+            options.setdefault("folds", 0)
         found = Pairs(Path(run), tuple(pairs), ())
         fitted = fit_pairs(found, method, from_probs=False, progress=progress, **options)
     fitted.calibrator.about |= _identity(runs, config)
