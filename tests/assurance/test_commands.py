@@ -515,3 +515,12 @@ def test_intensities_without_a_common_unit_do_not_refer(data: Path, tmp_path: Pa
     assert {key.partition(":")[0] for key in found.scope.center} == {"confidence", "shape"}
     usual = fit(data / "fit", tmp_path / "b.json", *OPTIONS, "--images", data / "fit" / "images")
     assert "intensity" in {key.partition(":")[0] for key in usual.scope.center}
+
+
+@pytest.mark.parametrize(("given", "remedy"), [("90", "0.9 for 90 %"), ("0", "from 0.001")])
+def test_percent_is_no_share(given: str, remedy: str, tmp_path: Path) -> None:
+    command = ["assure", "fit", "--probs", "p", "--labels", "l", "--out", str(tmp_path / "a.json")]
+    done = CliRunner().invoke(app, [*command, "--coverage", given])
+    assert done.exit_code == 2
+    assert "--coverage" in done.output
+    assert remedy in " ".join(done.output.split())

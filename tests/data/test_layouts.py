@@ -20,6 +20,7 @@ from segcal.data import (
     find_images,
     prepare,
 )
+from segcal.data.formats import describe_content
 from segcal.data.survey import find_cases
 
 SHAPE = (20, 22, 6)
@@ -247,3 +248,33 @@ def test_labels_may_have_any_format(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         dataset["a"].grid.affine, nib.load(tmp_path / "s/images/a.nii.gz").affine
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int16])
+def test_swapped_images_and_labels_are_suspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], dtype: type
+) -> None:
+    values = (np.random.default_rng(0).normal(size=(4, 24, 24)) * 900).astype(dtype)
+    for name in ("a", "b", "c"):
+        save(tmp_path / "in" / "images" / f"{name}.nii.gz", (values > 0).astype(np.uint8), AFFINE)
+        save(tmp_path / "in" / "labels" / f"{name}.nii.gz", values, AFFINE)
+    command = ("prepare", "folder", "--source", tmp_path / "in", "--out", tmp_path / "out")
+    assert run_cli(monkeypatch, *command) == 2
+    shown = capsys.readouterr().err
+    assert "images and labels swapped" in shown
+    assert len(shown) < 500
+
+
+@pytest.mark.parametrize("part", ["imagesTr", "labelsTr"])
+def test_a_part_of_a_data_set_refers_to_the_whole(tmp_path: Path, part: str) -> None:
+    for folder in ("imagesTr", "labelsTr"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.nii.gz").write_text("")
+    with pytest.raises(PathError, match=f"{part}: .*give {tmp_path} to --source"):
+        prepare(FolderSource(tmp_path / part), tmp_path / "out")
+
+
+def test_double_endings_are_named(tmp_path: Path) -> None:
+    for name in ("a.nii.gz", "b.1.nii.gz", "c.gz", "d.nii"):
+        (tmp_path / name).write_text("")
+    assert "found 2 .nii.gz, 1 .gz, 1 .nii;" in describe_content(tmp_path)

@@ -346,6 +346,25 @@ def test_probabilities_given_as_logits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"case_000.npy: Expected .* look like probabilities"):
         audit_predictions({"a": probs}, labels, tmp_path / "out", logits=True)
     assert not (tmp_path / "out").exists()
+    done = command(
+        "audit", "--probs", probs, "--labels", labels, "--out", tmp_path / "out", "--logits"
+    )
+    assert done.returncode == 2
+    assert "use --probs without --logits" in done.stderr
+    assert "from_probs" not in done.stderr
+
+
+def test_percent_and_sigmoid_outputs_have_a_remedy_of_the_command_line(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    probs = write_predictions(tmp_path / "probs", "npy", 1)
+    file = probs / "case_000.npy"
+    values = np.load(file)
+    for wrong, remedy in ((100 * values, "divide them by 100"), (0.8 * values, "--heads")):
+        np.save(file, wrong)
+        done = command("audit", "--probs", probs, "--labels", labels, "--out", tmp_path / "out")
+        assert done.returncode == 2
+        assert remedy in done.stderr
+        assert "evaluate_heads" not in done.stderr
 
 
 def test_cases_left_out_of_a_limit_are_counted(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_dirichlet_options_change_the_result() -> None:
     assert offset(max_bias=0.1, bias_penalty=0) == pytest.approx(0.1)
     tight = DirichletScaling(max_weight=1.0).fit([(logits * 0.3, target)])
     assert tight.report is not None
-    assert "weight of class 0 in class 0" in tight.report.at_bound
+    assert "weight of class 0's own score" in tight.report.at_bound
 
 
 def test_vector_options_change_the_result() -> None:

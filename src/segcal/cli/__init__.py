@@ -100,7 +100,10 @@ def run() -> None:
 
 
 def _name_options(message: str) -> str:
-    """Functions name their arguments; on the command line these are options or arguments."""
+    """Functions name their arguments; on the command line these are options or arguments.
+
+    Where a message says "use `x=1` (on the command line: --y)", only the latter remains.
+    """
     kinds = dict(sorted(_parameters(typer.main.get_command(app))))
 
     def option(found: re.Match[str]) -> str:
@@ -109,6 +112,7 @@ def _name_options(message: str) -> str:
             return f"--{name.replace('_', '-')}"
         return f"argument {name.upper()}" if name in kinds else found[0]
 
+    message = re.sub(r"`[^`]+` \(on the command line: ([^)]+)\)", r"\1", message)
     return re.sub(r"argument `(\w+)`", option, message)
 
 

@@ -28,7 +28,16 @@ Run = Annotated[
 
 
 def _share(text: str) -> typer.models.OptionInfo:
-    return typer.Option(help=text, min=0.001, max=0.999)  # type: ignore[no-any-return]
+    return typer.Option(help=f"{text} 0.001 to 0.999.", callback=_check_share)  # type: ignore[no-any-return]
+
+
+def _check_share(value: float) -> float:
+    if not 0.001 <= value <= 0.999:
+        percent = f"; write {value / 100:g} for {value:g} %" if 1 < value < 100 else ""
+        raise typer.BadParameter(
+            f"expected a share from 0.001 to 0.999, but got {value:g}{percent}"
+        )
+    return value
 
 
 @app.command()

@@ -128,6 +128,10 @@ def check_labels(source: Source, cases: Iterable[SourceCase]) -> None:
     classes, table = source.description.classes, source.description.label_map or {}
     stored = {value: table.get(value, value) for value in found if table.get(value) != IGNORED}
     ordered = sorted({0, *stored.values()})
+    if len(ordered) > IGNORED:
+        problem = f"is one of the label maps, which hold {len(ordered)} labels, like images"
+        remedy = f"at most {IGNORED} are possible; are images and labels swapped?"
+        raise PathError(found[max(stored)], problem, remedy)
     if classes:
         wrong = set(ordered) - set(classes) and len(ordered) == len(classes)
     else:

@@ -45,8 +45,8 @@ class Inspector:
             raise ValueError(
                 "Expected argument `probs` to sum to 1 over the classes of every voxel, but got "
                 f"sums that differ from it by up to {off:.3g}. They are not normalized: sigmoid "
-                "outputs (for overlapping regions use `evaluate_heads`, or --heads in commands), a "
-                "softmax over another axis than the class axis, or missing classes."
+                "outputs of overlapping regions (use `evaluate_heads` (on the command line: "
+                "--heads)), a softmax over another axis than the class axis, or missing classes."
             )
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.voxels += int(probs.shape[1])
@@ -108,5 +108,5 @@ def _out_of_range(probs: Array, low: float, high: float) -> str:
         count = int((probs != probs).sum())
         return f"{expected}NaN at {count} of {int(np.prod(tuple(probs.shape)))} values."
     values = f"{expected}values in [{low:.4g}, {high:.4g}]. "
-    logits = "It looks like logits: apply softmax over the class axis, once."
-    return values + (hint_out_of_range(probs) or logits)
+    logits = "It looks like logits: apply softmax over the class axis, once"
+    return values + (hint_out_of_range(probs) or f"{logits} (on the command line: --logits).")

@@ -146,8 +146,8 @@ class BlockReader:
         if self._looks_like_probs:
             raise ValueError(
                 "Expected argument `logits` to be logits, but all values are in [0, 1] and sum to "
-                "1 over the classes, so they look like probabilities. Pass `from_probs=True` "
-                "(on the command line: --probs instead of --logits)."
+                "1 over the classes, so they look like probabilities: use "
+                "`from_probs=True` (on the command line: --probs without --logits)."
             )
         return self.num_classes
 
@@ -233,7 +233,7 @@ def softmax(values: Floats) -> Floats:
 
 def _check_probs(values: npt.NDArray[Any], low: float, high: float) -> None:
     if low < -_RANGE_TOLERANCE or high > 1 + _RANGE_TOLERANCE:
-        logits = "They look like logits: pass them as logits (on the command line: --logits)."
+        logits = "They look like logits: use `from_probs=False` (on the command line: --logits)."
         raise ValueError(
             f"Expected probabilities in [0, 1], but got values in [{low:.4g}, {high:.4g}]. "
             f"{hint_out_of_range(values) or logits}"

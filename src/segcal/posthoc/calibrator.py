@@ -58,7 +58,7 @@ class FitReport:
         """A line for each problem of the fit."""
         lines = [
             f"the {name} stopped at its limit: there are too few errors to fit on, or the network "
-            "is extreme"
+            "is extremely over- or under-confident; fit on more cases, or with a simpler method"
             for name in self.at_bound
         ]
         if not self.converged:

@@ -45,7 +45,15 @@ class DirichletScaling(LinearCalibrator):
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (K, K+1), row k = (weights of class k, its offset), flattened."""
         k = num_classes
-        names = [[f"weight of class {j} in class {i}" for j in range(k)] for i in range(k)]
+        names = [
+            [
+                f"weight of class {i}'s own score"
+                if i == j
+                else f"weight of class {j}'s score in that of class {i}"
+                for j in range(k)
+            ]
+            for i in range(k)
+        ]
         upper = np.full((k, k + 1), self.max_weight)
         upper[:, -1] = self.max_bias
         lower = -upper

@@ -249,7 +249,8 @@ def check_same_place(file: SoftmaxFile, label: Path, header: Header) -> None:
     """
     if not _has_shape(file, header):
         own_shape = f"{file.grid_shape} for {file.num_classes} classes"
-        problem = f"has shape {own_shape}, but {label.name} has {header.shape}"
+        order = " (z, y, x)" if header.has_geometry else ""
+        problem = f"has shape {own_shape}, but {label.name} has {header.shape}{order}"
         raise PathError(file.path, problem, "predictions and labels must have the same grid")
     own = file.header()
     if own is None:

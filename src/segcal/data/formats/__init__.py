@@ -85,10 +85,15 @@ def files_of(path: Path) -> tuple[Path, ...]:
     return (path, *(other for other in detached if other.is_file()))
 
 
+def _ending(path: Path) -> str:
+    """Such as .nii.gz; of other files the last suffix."""
+    return "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+
+
 def describe_content(folder: Path) -> str:
     """What a folder holds, by ending, and what could be read: the text of an error message."""
     entries = list_folder(folder)
-    counts = Counter(path.suffix or "without ending" for path in entries if path.is_file())
+    counts = Counter(_ending(path) or "without ending" for path in entries if path.is_file())
     found = [f"{count} {ending}" for ending, count in counts.most_common(5)]
     folders = sum(path.is_dir() for path in entries)
     found += [f"{folders} folders"] if folders else []
@@ -182,7 +187,10 @@ def read_labels(path: Path, key: str = "label") -> tuple[NDArray[np.integer], He
         if wrong.any():
             example = repr(float(values[wrong].flat[0]))
             problem = f"holds labels that are not whole numbers (such as {example})"
-            remedy = "resample labels with nearest neighbor and write them without scaling"
+            remedy = (
+                "resample labels with nearest neighbor and write them without scaling; if it is an "
+                "image, are images and labels swapped?"
+            )
             raise PathError(path, problem, remedy)
         values = rounded.astype(np.int32)
     return np.ascontiguousarray(values), header

@@ -55,6 +55,11 @@ def paired_cases(
         problems += twice + [PathError(p, *UNSUPPORTED) for p in others if not scan_name(p)]
         usable = bool(scans) or not others
     if not usable:
+        parent = images.parent
+        inside = any(images.name in pair and (parent / pair[1]).is_dir() for pair in _FOLDERS)
+        if inside and images == labels:
+            problem = "holds no images with labels, but is a part of a data set"
+            raise PathError(images, problem, f"give {parent} to --source")
         expected = "expected images/ and labels/, imagesTr/ and labelsTr/, or NAME and NAME_seg"
         remedy = f"{expected}; {describe_content(images)}"
         raise PathError(images, "holds no images with labels", remedy)
