@@ -100,6 +100,10 @@ def test_other_networks_and_damaged_files_are_rejected(tmp_path: Path, labels: P
     np.save(other / "a.npy", softmax(np.random.default_rng(0).normal(size=(4, 5, 6, 7))))
     done = run("apply", file, "--probs", other, "--out", tmp_path / "out")
     assert "has 4 classes, but the calibrator was fitted on 3" in str(done.exception)
+    done = run(
+        "apply", file, "--probs", write_labels(tmp_path / "maps", 1), "--out", tmp_path / "out"
+    )
+    assert "label map" in str(done.exception)
     done = run("apply", file, "--logits", probs, "--out", tmp_path / "out")
     assert "case_000.npy: Expected argument `logits` to be logits" in str(done.exception)
     file.write_text(file.read_text()[:50])

@@ -23,6 +23,7 @@ from segcal.predictions import (
     Form,
     SoftmaxFile,
     check_not_existing,
+    check_one_map,
     find_softmax,
     name_file_in_errors,
     outputs_of,
@@ -118,6 +119,8 @@ def _apply(
 def check_num_classes(file: SoftmaxFile, num_classes: int) -> None:
     """Raise a PathError if a prediction has another number of classes than the calibrator."""
     if file.num_classes != num_classes:
+        if file.num_classes == 1:
+            check_one_map(file)
         problem = f"has {file.num_classes} classes, but the calibrator was fitted on {num_classes}"
         remedy = "use predictions of the network that it was fitted on, or fit another calibrator"
         raise PathError(file.path, problem, remedy)

@@ -22,7 +22,12 @@ from segcal.predictions.pairing import (
     find_pairs,
     find_unlabeled,
 )
-from segcal.predictions.softmax_files import SoftmaxFile, find_softmax, name_file_in_errors
+from segcal.predictions.softmax_files import (
+    SoftmaxFile,
+    check_one_map,
+    find_softmax,
+    name_file_in_errors,
+)
 from segcal.predictions.writer import (
     Form,
     check_not_existing,
@@ -34,7 +39,7 @@ from segcal.predictions.writer import (
 
 __all__ = [
     "IGNORED", "Axes", "Form", "LoadedCase", "Pair", "Pairs", "SoftmaxFile", "Unlabeled",
-    "check_not_existing", "check_same_place", "class_names", "find_pairs",
+    "check_not_existing", "check_one_map", "check_same_place", "class_names", "find_pairs",
     "find_softmax", "find_unlabeled", "name_file_in_errors", "outputs_of", "write_like",
     "write_nifti_like", "write_nnunet",
 ]  # fmt: skip
