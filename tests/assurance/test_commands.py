@@ -22,6 +22,7 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.assurance import INTERVAL_TITLES, Assurance, load_assurance
+from segcal.assurance.check import AURC
 from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
@@ -131,7 +132,7 @@ def test_check_confirms_the_promises(file: Path, data: Path) -> None:
     crps = [value["class 1", name, "CRPS ml"] for name in ("factor", "independent", "nested")]
     assert crps[0] == min(crps)
     assert value["all", "expected Dice", "absolute error"] < 0.05
-    assert value["all", "expected Dice", "AURC"] <= value["all", "mean confidence", "AURC"] + 0.02
+    assert value["all", "expected Dice", AURC] <= value["all", "mean confidence", AURC] + 0.02
     one = rows(out / "volumes.csv")[0]
     inside = float(one["lower"]) <= float(one["true_ml"]) <= float(one["upper"])
     assert float(one["covered"]) == inside
@@ -152,7 +153,26 @@ def test_a_broken_promise_is_exit_code_1(file: Path, data: Path, tmp_path: Path)
                     tmp_path / "labels", "--out", tmp_path / "out", code=1)  # fmt: skip
     assert "BROKEN" in result.output
     promises = json.loads((tmp_path / "out" / "check.json").read_text())["promises"]
-    assert any(promise["broken"] for promise in promises)
+    broken = sum(promise["broken"] for promise in promises)
+    assert broken > 0
+    conclusion = f"{broken} of {len(promises)} promises broken"
+    assert conclusion in result.output
+    assert conclusion in (tmp_path / "out" / "index.html").read_text()
+    assert "simultaneous" in result.output
+    assert "AURC" not in result.output
+    assert "accepted share" in result.output
+
+
+def test_without_a_referral_no_share_is_accepted(data: Path, tmp_path: Path) -> None:
+    given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
+    printed = segcal("fit", *given, "--out", tmp_path / "a.json", "--min-dice", 0.999).output
+    found = load_assurance(tmp_path / "a.json")
+    assert found.referral is None
+    assert f"temperature {found.calibrator['params']['temperature']:.4f}" in printed
+    result = segcal("check", tmp_path / "a.json", "--probs", data / "test" / "probs", "--labels",
+                    data / "test" / "labels", "--out", tmp_path / "out")  # fmt: skip
+    assert "accepted share" not in result.output
+    assert "in scope share" in result.output
 
 
 def test_scans_of_the_fit_are_no_check(file: Path, data: Path, tmp_path: Path) -> None:

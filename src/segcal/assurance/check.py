@@ -26,10 +26,12 @@ from segcal.core.errors import PathError
 from segcal.core.files import write_json
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
+from segcal.core.text import count
 from segcal.predictions import Pairs
 from segcal.stats import Estimate, mean_interval
 
 _BOOTSTRAPS = 1000
+AURC = "area under the risk-coverage curve"
 # Volume distributions that need no fit: name, ρ.
 _UNFITTED = {"independent": 0.0, "nested": 1.0}
 Units: TypeAlias = NDArray[np.str_]
@@ -80,6 +82,11 @@ class CheckResult(NamedTuple):
     def broken(self) -> list[Promise]:
         """The promises that do not hold."""
         return [promise for promise in self.promises if promise.broken]
+
+    @property
+    def conclusion(self) -> str:
+        """How many promises are broken."""
+        return f"{len(self.broken)} of {count(len(self.promises), 'promise')} broken"
 
 
 def check_assurance(
@@ -162,7 +169,8 @@ def measure(
         claims.append(("all", what, assurance.max_failures, failed, False))
     measures += _dice_measures("all", table, units)
     measures += _aurc(table, units)
-    for key, method in (("accepted", "referral"), ("in_scope", "scope")):
+    referral = {"accepted": "referral"} if assurance.referral is not None else {}
+    for key, method in {**referral, "in_scope": "scope"}.items():
         share = _proportion(table[key], units)
         measures.append(Measure("all", method, f"{key.replace('_', ' ')} share", *share))
     kept = [claim for claim in claims if not np.isnan(claim[3]).all()]
@@ -273,7 +281,10 @@ def _dice_measures(name: str, table: Mapping[str, Floats], units: Units) -> list
 
 
 def _aurc(table: Mapping[str, Floats], units: Units) -> list[Measure]:
-    """AURC of the loss 1 − Dice for three orders of scans; patients are resampled."""
+    """The area under the risk-coverage curve of the loss 1 − Dice for three orders of scans.
+
+    Patients are resampled.
+    """
     known = ~np.isnan(table["expected_dice"] + table["dice"])
     if not known.any():
         return []
@@ -290,5 +301,5 @@ def _aurc(table: Mapping[str, Floats], units: Units) -> list[Measure]:
             areas.append(risk_coverage(score[own > 0], loss[own > 0], own[own > 0]).aurc)
         low, high = np.quantile(areas[1:], [0.025, 0.975])
         name = {"dice": "best", "confidence": "mean confidence"}.get(key, "expected Dice")
-        out.append(Measure("all", name, "AURC", areas[0], float(low), float(high)))
+        out.append(Measure("all", name, AURC, areas[0], float(low), float(high)))
     return out

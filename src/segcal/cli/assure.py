@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from segcal.cli import _options as opt
+from segcal.cli.calibrate import print_temperature
 from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, show_progress
 
@@ -82,14 +83,15 @@ def fit(
         names: Sequence[str] = ("background", *pairs.heads)
         if not pairs.heads:
             names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
+        model = _calibrator(calibrator, pairs, patient or known, jobs, progress)
         found = fit_assurance(
-            pairs, names,
-            calibrator=_calibrator(calibrator, pairs, patient or known, jobs, progress),
-            calibrated=calibration_of(pairs.folder), coverage=coverage, risk=risk,
-            min_dice=min_dice, max_failures=max_failures, patient=patient or known, jobs=jobs,
-            progress=progress,
+            pairs, names, calibrator=model, calibrated=calibration_of(pairs.folder),
+            coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
+            patient=patient or known, jobs=jobs, progress=progress,
         )  # fmt: skip
     found.save(out)
+    if model is not None:
+        print_temperature(model)
     patients = len({case.patient for case in found.cases})
     typer.echo(f"{out}: fitted on {len(found.cases)} scans of {patients} patients")
     for one in found.structures:
@@ -255,6 +257,8 @@ def check(
         text = f"{one.what} {one.measured:.3f} [{one.low:.3f}, {one.high:.3f}]"
         line = f"{one.structure}: {text}, promised {sign} {one.promised:g}"
         typer.echo(f"segcal: BROKEN {line}" if one.broken else line, err=one.broken)
+    together = "; their intervals hold together with 95 % (simultaneous)"
+    typer.echo(result.conclusion + together * (len(result.promises) > 1))
     for m in result.measures:
         if m.structure == "all":
             span = f"[{opt.number(m.low)}, {opt.number(m.high)}]"

@@ -12,6 +12,7 @@ from segcal.core.progress import show_progress
 
 if TYPE_CHECKING:
     from segcal.evaluation import Fitted
+    from segcal.posthoc import BaseCalibrator
 
 
 def calibrate(
@@ -128,6 +129,14 @@ def _parse_options(texts: list[str] | None) -> dict[str, Any]:
     return out
 
 
+def print_temperature(calibrator: BaseCalibrator) -> None:
+    """Print the temperature, or those of all sigmoid outputs; nothing of another calibrator."""
+    params = calibrator.params()
+    if calibrator.method == "temperature":
+        for name, each in (params if "temperature" not in params else {"": params}).items():
+            typer.echo(f"{name}{name and ': '}temperature {each['temperature']:.4f}")
+
+
 def print_fit(fitted: Fitted, out: Path) -> None:
     """Print what was fitted, and the verdict of the cross-validation."""
     calibrator, report, verdict = fitted.calibrator, fitted.calibrator.report, fitted.verdict
@@ -136,10 +145,7 @@ def print_fit(fitted: Fitted, out: Path) -> None:
         f"{out}: {calibrator.method} fitted on {report.cases} cases, {report.voxels:,} voxels "
         f"({report.used:,} sampled), NLL {report.nll_before:.4f} → {report.nll_after:.4f}"
     )
-    params = calibrator.params()
-    if calibrator.method == "temperature":
-        for name, each in (params if "temperature" not in params else {"": params}).items():
-            typer.echo(f"{name}{name and ': '}temperature {each['temperature']:.4f}")
+    print_temperature(calibrator)
     opt.warn_absent(fitted.absent)
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)

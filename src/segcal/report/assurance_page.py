@@ -96,8 +96,7 @@ def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> 
             ],
         })  # fmt: skip
     facts = [
-        count(result.cases, "scan"), count(result.patients, "patient"),
-        f"{len(result.broken)} of {count(len(result.promises), 'promise')} broken",
+        count(result.cases, "scan"), count(result.patients, "patient"), result.conclusion,
     ]  # fmt: skip
     return _write(out, "check", "Do the promises hold?", facts, assurance, tables, [])
 
