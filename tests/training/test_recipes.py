@@ -52,6 +52,24 @@ def test_strong_chooses_from_the_data(slices: Path, volumes: Path) -> None:
     assert len(config.augment[0].options["spacing"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("epochs", "given", "warmup"),
+    [(None, None, 2), (100, None, 2), (25, None, 2), (12, None, 1), (2, None, 0), (2, 2, 2)],
+)
+def test_a_short_training_has_a_short_warm_up(
+    slices: Path, epochs: int | None, given: int | None, warmup: int
+) -> None:
+    content: dict[str, Any] = {"recipe": "strong", "data": {"path": str(slices)}}
+    content |= {} if epochs is None else {"epochs": epochs}
+    content |= {} if given is None else {"optimizer": {"warmup": given}}
+    said: list[str] = []
+    optimizer = complete_config(check_config(content), say=said.append)[0].optimizer
+    assert (optimizer.warmup, optimizer.decay) == (warmup, "cosine")
+    assert any("warm-up" in line for line in said) == (warmup < 2)
+    if epochs == 2 and given is None:
+        assert optimizer.lr_at(0, 2) == optimizer.lr
+
+
 def test_given_settings_win(volumes: Path) -> None:
     given: dict[str, Any] = {
         "recipe": "strong", "data": {"path": str(volumes), "mode": "2d"}, "batch_size": 3,
@@ -133,5 +151,10 @@ def test_command_line(slices: Path, tmp_path: Path) -> None:
     path.write_text("recipe: paper\n")
     printed = yaml.safe_load(segcal("train", "--config", path, "--data", slices, "--print-config"))
     assert (printed["recipe"], printed["model"]["name"]) == ("paper", "unet")
+    assert printed["device"] == "auto"
+    device = ("--device", "cpu")
+    output = segcal("train", "--config", path, "--data", slices, "--print-config", *device)
+    assert yaml.safe_load(output)["device"] == "cpu"
+    assert "device" in segcal("train", "--data", slices, "--print-config", "--device", "cpuu")
     assert "--out" in segcal("train", "--data", slices)
     assert {"strong", "paper"} <= set(segcal("list", "recipes").split())

@@ -47,6 +47,7 @@ def train(
         bool, typer.Option("--resume", help="Continue the run in --out, if there is one.")
     ] = False,
     precision: Annotated[str | None, typer.Option(help="auto, 32, tf32 or bf16-mixed.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs, 100 by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the weights and the order.")] = None,
     posthoc: Annotated[
@@ -90,7 +91,8 @@ def train(
             raise ValueError(f"--loss {loss}: {error}") from error
     given: dict[str, Any] = {
         "recipe": recipe, "data.path": str(data) if data is not None else None, "loss.name": loss,
-        "precision": precision, "epochs": epochs, "seed": seed, "posthoc": posthoc,
+        "precision": precision, "device": device, "epochs": epochs, "seed": seed,
+        "posthoc": posthoc,
     }  # fmt: skip
     flags = {key: value for key, value in given.items() if value is not None}
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from segcal.config import TrainConfig
+from segcal.core.text import count
 from segcal.data import PreparedDataset
 from segcal.training.batched_augment import ANISOTROPIC
 from segcal.training.device import choose_accelerator
@@ -31,6 +32,8 @@ _VOXELS_ON_CPU = 1 << 20
 # Memory of a training step for each voxel of the batch in bytes, estimated from the sizes of the
 # features in fp32, not measured.
 _BYTES_PER_VOXEL = 3000
+# The longest warm-up, as a share of the epochs.
+_WARMUP = 0.1
 
 
 def adapt(
@@ -86,6 +89,11 @@ def adapt(
         chosen["model"] = {"options": choose_levels(size, steps_mm)}
         filters = chosen["model"]["options"]["filters"]
         reasons.append(f"network of {len(filters)} levels, {filters[0]} to {filters[-1]} channels")
+    # A short training would otherwise end before its learning rate has risen.
+    warmup = min(config.optimizer.warmup, round(_WARMUP * config.epochs))
+    if warmup < config.optimizer.warmup and "warmup" not in given.get("optimizer", {}):
+        chosen["optimizer"] = {"warmup": warmup}
+        reasons.append(f"warm-up of {count(warmup, 'epoch')}, a tenth of all")
     if mode == "3d" and "augment" not in given:
         relative = [round(float(step / spacing.min()), 2) for step in spacing]
         chosen["augment"] = [
