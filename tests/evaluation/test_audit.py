@@ -248,6 +248,10 @@ def test_networks_must_share_cases_and_classes(tmp_path: Path) -> None:
 
 
 def test_names_of_networks(tmp_path: Path) -> None:
+    for generic in ("probs", "predictions", "softmax", "all", "test", "val"):
+        assert list(make_networks([f"{tmp_path}/ours/{generic}"])) == [f"ours/{generic}"]
+    assert list(make_networks([f"{tmp_path}/all/ours", "/probs"])) == ["ours", "probs"]
+    assert list(make_networks([f"x={tmp_path}/ours/probs"])) == ["x"]
     assert make_networks(["a/b"], "Ours") == {"Ours": Path("a/b")}
     odd = tmp_path / "x=y"
     odd.mkdir()

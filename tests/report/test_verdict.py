@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.chromium import Browser
-from helpers.studies import ACDC, CE, Recipe, distort, make_case, make_study, softmax
+from helpers.studies import ACDC, CE, LS, Recipe, distort, make_case, make_study, softmax
 from segcal.report import Context, write_report
 from segcal.report.findings.verdict import (
     MIN_PATIENTS,
@@ -22,6 +23,7 @@ from segcal.report.findings.verdict import (
     verdict_table,
     verdicts,
 )
+from segcal.report.plots.reliability import draw_organs
 from segcal.report.sections.cases import worst_cases
 from segcal.report.sections.classes import organ_table
 from segcal.report.sections.external import organ_group_table
@@ -215,11 +217,46 @@ def test_worst_cases_and_classes(one: Context) -> None:
     ece = one.aggregates.cases("acdc", "ece")["ce_dice"]
     assert worst is not None
     assert worst.rows[0].title == dsc.idxmin()
-    assert {*dsc.nsmallest(5).index, *ece.nlargest(5).index} == {row.title for row in worst.rows}
+    lowest, largest = {*dsc.nsmallest(5).index}, {*ece.nlargest(5).index}
+    assert lowest | largest == {row.title for row in worst.rows}
+    for row in worst.rows:
+        assert row.note == ("lowest DSC" if row.title in lowest else "largest ECE")
+    later = [row.title in largest - lowest for row in worst.rows]
+    assert later == sorted(later)
+    assert any(later)
+    assert [row.rule for row in worst.rows].index(True) == later.index(True)
+    assert sum(row.rule for row in worst.rows) == 1
     classes = organ_table(one, dataset, "predicted")
     assert classes is not None
     assert [row.title for row in classes.rows][1:] == ["CE+Dice, RV", "CE+Dice, MYO", "CE+Dice, LV"]
     assert all(cell.after for cell in classes.rows[1].cells)
+
+
+def test_an_audit_has_no_split_and_no_seeds(folder: Path, tmp_path: Path) -> None:
+    assert "split" not in write_report(folder).read_text().partition("<script")[0].lower()
+    for kind in ("audit", "benchmark"):
+        recipe = Recipe(
+            methods=(CE, LS), datasets=(ACDC,), seeds=(0,), cases=6, shape=SHAPE, kind=kind,
+            logits=False, evil=False, slices=False,
+        )  # fmt: skip
+        html = write_report(make_study(tmp_path / kind, recipe)).read_text()
+        assert ('id="seeds"' in html) == (kind == "benchmark")
+        assert ("split “test”" in html) == (kind == "benchmark")
+
+
+def test_axis_labels_of_neighboring_organs_are_apart(one: Context) -> None:
+    figure = draw_organs(one, one.datasets[0], "ce_dice")
+    assert figure is not None
+    drawn = figure.figure
+    drawn.canvas.draw()
+    ends = [
+        (boxes[0].x0, boxes[-1].x1, boxes[-1].width)
+        for axes in drawn.axes
+        if (boxes := [label.get_window_extent() for label in axes.get_xticklabels()])
+    ]
+    assert len(ends) == 3
+    for (_, end, width), (start, _, _) in pairwise(ends):
+        assert start - end > 2 * width
 
 
 def test_organs_by_group(one: Context) -> None:

@@ -39,6 +39,8 @@ from segcal.study import (
 )
 
 METRICS = ("dsc", "hd95_mm", "ece", "cece")
+# Names of folders that do not tell whose predictions they hold.
+GENERIC = ("probs", "predictions", "softmax", "all", "test", "val")
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,13 @@ def _describe_gap(gap: float) -> str:
 def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Path]:
     """Titles and folders from `NAME=FOLDER` or `FOLDER`; without a name, the folder's own is used.
 
+    A generic one, such as "probs", follows that of its parent.
+
     Example:
         >>> make_networks(["ours=runs/a", "runs/b"])
         {'ours': PosixPath('runs/a'), 'b': PosixPath('runs/b')}
+        >>> list(make_networks(["first/probs", "second/probs"]))
+        ['first/probs', 'second/probs']
     """
     out: dict[str, Path] = {}
     for text in texts:
@@ -108,12 +114,19 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
         if name is not None and (len(texts) > 1 or not bare):
             raise ValueError("--name needs one --probs FOLDER; name several by --probs NAME=FOLDER")
         if bare:
-            title, folder = name or Path(text).resolve().name, text
+            title, folder = name or _title_of(Path(text)), text
         if not title or not folder or title in out:
             expected = "expected FOLDER, or NAME=FOLDER with a different name for each"
             raise ValueError(f"--probs {text}: {expected}")
         out[title] = Path(folder)
     return out
+
+
+def _title_of(folder: Path) -> str:
+    """The name of a folder, after that of its parent if it is generic."""
+    *_, parent, name = ("", *folder.resolve().parts)
+    parent = Path(parent).name  # of the root: empty
+    return f"{parent}/{name}" if parent and name.lower() in GENERIC else name
 
 
 def audit_predictions(

@@ -63,7 +63,8 @@ def _facts(context: Context) -> str:
         out[0] += f" and {calibrated} calibrated versions"
     if aggregates.seeds > 1:
         out.append(f"{aggregates.seeds} seeds")
-    out.append(f"split {study.info.split}")
+    if study.info.kind != "audit":
+        out.append(f"split {study.info.split}")
     if study.regions:
         out.append(f"calibration in region {context.region} unless stated otherwise")
         out.append(f"measured on the {study.info.measured_grid} grid")

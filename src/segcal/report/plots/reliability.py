@@ -70,6 +70,13 @@ def draw_diagram(
     )  # fmt: skip
 
 
+def _square(axes: Axes) -> None:
+    """Both axes from 0 to 1, with short labels."""
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks([0, 0.5, 1], ["0", "0.5", "1"])
+
+
 def _draw_cases(axes: Axes, sums: Floats) -> None:
     """Thin lines of single cases, evenly selected if there are many."""
     count, confidence, accuracy = sums
@@ -97,9 +104,7 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
         curve, cases = context.curves[name, method, of], context.bins[name, method].regions[of]
         label = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
         draw_diagram(axes, curve, context.colors[method], label, cases=cases)
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_ticks([0, 0.5, 1], ["0", "0.5", "1"])
+        _square(axes)
     region, outcome = ("all", "true probability") if truth else (of, "accuracy")
     figure.supxlabel(f"confidence ({dataset.title}, region {region})", fontsize=8)
     figure.supylabel(outcome, fontsize=8)
@@ -118,11 +123,13 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
     title = context.title(method)
     size = (2.75, 2.85) if len(found) > 3 else (3.6, 3.7)
     figure, panels = panel_grid(len(found), 4, size, (0.4, 0.4))
+    # Inches beside each panel, so that "1" and the "0" of the next panel are not read as one.
+    figure.set_layout_engine("constrained", w_pad=0.12)
     for axes, (label, curve) in zip(panels, found.items(), strict=True):
         text = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
         draw_diagram(axes, curve, context.colors[method], text, edges=LEVELS)
         axes.set_title(shorten(dataset.class_name(label), 26), loc="left")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        _square(axes)
     figure.supxlabel(f"confidence ({title})", fontsize=8)
     figure.supylabel("accuracy", fontsize=8)
     alt = f"Reliability of {title} on {dataset.title} in the voxels that it calls each organ"

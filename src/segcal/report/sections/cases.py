@@ -70,20 +70,26 @@ def worst_cases(context: Context, dataset: Dataset) -> Table | None:
             for kind in ("predicted", "true")
         )
         several = len(context.methods_of(dataset.name)) > 1
+        lowest = {str(case) for case in values["dsc"].nsmallest(WORST).index}
+        divided = False
         for case in context.worst_cases(dataset.name, method):
             numbers = values.loc[[case]].iloc[0]
             title = f"{context.title(method)}, {case}" if several else str(case)
+            note = "lowest DSC" if case in lowest else "largest ECE"
+            rule = case not in lowest and not divided
+            divided = divided or rule
             rows.append(Row(method, title, (
                 Cell(Number(float(numbers["dsc"]))), Cell(text=_lowest(organs, case)),
                 Cell(Number(float(numbers["ece"]))),
                 Cell(Number(float(numbers["signed_gap"])), signed=True),
                 Cell(text=_largest_error(predicted, true, case)),
-            ), case=case))  # fmt: skip
+            ), rule=rule, note=note, case=case))  # fmt: skip
     if not rows:
         return None
     caption = (
-        f"The {WORST} cases with the lowest DSC, then the {WORST} with the largest ECE. ECE in "
-        f"region “{context.region}”. Volume error: predicted mask minus truth."
+        f"The {WORST} cases with the lowest DSC, then, after a line, those of the {WORST} with the "
+        f"largest ECE that are not among them. ECE in region “{context.region}”. Volume error: "
+        "predicted mask minus truth."
     )
     title = f"Worst cases: {dataset.title}"
     return Table(

@@ -17,8 +17,10 @@ _HOW = (
 
 def build(context: Context) -> Section | None:
     """Everything that a reader needs to repeat the study."""
+    info = context.study.info
+    split = "" if info.kind == "audit" else f", split “{info.split}”"
     blocks: list[Block] = [
-        Text(f"Datasets, split “{context.study.info.split}”", "heading"),
+        Text(f"Datasets{split}", "heading"),
         _datasets(context),
         Text("Methods", "heading"),
         _methods(context),

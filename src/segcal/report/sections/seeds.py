@@ -28,8 +28,9 @@ _ENOUGH_SEEDS = 5
 
 def build(context: Context) -> Section | None:
     """A table per region and a forest plot for each dataset, or why there are none."""
-    if context.rankings is None:
-        return None
+    audit = context.study.info.kind == "audit"
+    if context.rankings is None or (audit and context.aggregates.seeds < 2):
+        return None  # an audited network has one seed, unless it was given several
     own = context.seed_comparisons[context.region]
     blocks: list[Block] = [Text(seeds_note(context, own))]
     for dataset in own.datasets:
