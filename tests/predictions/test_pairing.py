@@ -57,6 +57,9 @@ def test_missing_labels_and_images_are_listed(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels", 3)
     folder = write_predictions(tmp_path / "probs", "npy", 5)
     rejected(r"has no label for case_003, case_004 of .*probs", folder, labels)
+    readers = tmp_path / "readers"
+    (readers / "1").mkdir(parents=True)
+    rejected("or a folder in this one", folder, readers)
     for i in (3, 4):
         write_nifti(labels / f"case_{i:03d}.nii.gz", blobs(i)[1])
     write_nifti(labels / "case_009.nii.gz", blobs(9)[1])

@@ -176,6 +176,8 @@ def find_pairs(
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if missing[5:] else "")
         remedy = "give a label map NAME.nii.gz for every prediction"
+        if len(missing) == len(found) and any(path.is_dir() for path in labels.iterdir()):
+            remedy += ", or a folder in this one (of several readers, give one)"
         raise PathError(labels, f"has no label for {shown} of {folder}", remedy)
     for file in found.values():
         if file.num_classes != first.num_classes:
