@@ -96,9 +96,7 @@ def test_auto_chooses_by_cross_validated_nll(tmp_path: Path, labels: Path, too_s
         assert relative["temperature"] == pytest.approx(relative["mixture"], abs=0.02)
     # The numbers are those of the cross-validation of the method alone.
     pairs = find_pairs(folder, labels)
-    fitted = fit_pairs(pairs, "temperature", from_probs=True)
-    assert fitted.enough_cases
-    verdict = fitted.verdict
+    verdict = fit_pairs(pairs, "temperature", from_probs=True).verdict
     assert verdict is not None
     for region in ("all", "predicted_boundary"):
         change = verdict.change("nll", region)
@@ -199,9 +197,7 @@ def test_cases_are_scored_by_a_fit_without_them(tmp_path: Path) -> None:
         np.save(tmp_path / "logits" / f"c{i}.npy", logits * factor)
         write_nifti(tmp_path / "labels" / f"c{i}.nii.gz", target.astype(np.uint8))
     pairs = find_pairs(tmp_path / "logits", tmp_path / "labels")
-    fitted = fit_pairs(pairs, "temperature", from_probs=False, folds=2)
-    assert not fitted.enough_cases
-    verdict = fitted.verdict
+    verdict = fit_pairs(pairs, "temperature", from_probs=False, folds=2).verdict
     assert verdict is not None
     assert verdict.change("nll").after > verdict.change("nll").before
     assert verdict.helped == "too few"  # two cases prove nothing, however large the change

@@ -51,15 +51,7 @@ class Fitted:
             return self.verdict.summary()
         if self.choice is not None:
             return "the file holds a temperature of 1, which changes nothing"
-        return "not cross-validated"
-
-    @property
-    def enough_cases(self) -> bool:
-        """Whether there were enough cases (or patients) for a verdict."""
-        if self.verdict is not None:
-            return self.verdict.helped != "too few"
-        changes = self.choice.changes.values() if self.choice is not None else ()
-        return any(change.direction != "too few" for change in changes)
+        return "not cross-validated (--folds 0)"
 
 
 def fit_pairs(

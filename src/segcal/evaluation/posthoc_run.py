@@ -20,6 +20,7 @@ from segcal.core.text import count
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
 from segcal.evaluation.posthoc_choice import AUTO, NONE, check_method
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
+from segcal.evaluation.posthoc_verdict import MIN_UNITS
 from segcal.evaluation.predict import NO_LOGITS
 from segcal.evaluation.predictor import make_predictor
 from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
@@ -79,9 +80,11 @@ def run_calibrator(
     new = fit_and_save(
         folders[0], str(calibrator), config=config, data=data, device=device, say=say
     )
-    method, cases = new.calibrator.method, len(new.calibrator.about["cases"])
-    text = f"{method} was fitted on {count(cases, 'validation case')}. {new.conclusion()}"
-    say(text if new.enough_cases else f"warning: {text}")
+    cases = len(new.calibrator.about["cases"])
+    text = f"{new.calibrator.method} was fitted on {count(cases, 'validation case')}"
+    if cases < MIN_UNITS:
+        text += f": too few to know whether it helps ({MIN_UNITS} are needed)"
+    say(text)
     return new.calibrator
 
 
@@ -122,9 +125,13 @@ def saved_calibrator(
 
 
 def fit_and_save(run: Path | str, method: str, **options: Any) -> Fitted:
-    """Fit a calibrator as `fit_run` does, with its default options, and keep it in the run."""
+    """Fit a calibrator as `fit_run` does, with its default options, and keep it in the run.
+
+    Only "auto" is cross-validated: it chooses by it. For the others this would take longer than
+    the fit, for every run of a study.
+    """
     check_method("--calibrator", method)  # before anything is predicted
-    fitted = fit_run(run, method, **options)
+    fitted = fit_run(run, method, folds=5 if method == AUTO else 0, **options)
     fitted.calibrator.save(calibrator_path(run, method))
     return fitted
 
@@ -154,8 +161,7 @@ def fit_run(
         run: the folder that `segcal train` wrote.
         config: checkpoint, flips and average of the prediction.
         data, device, say: as in `evaluate_run`.
-        method, options, progress: as in `fit_pairs`; patients are by default those of the set, and
-            one patient is not cross-validated by default (which "auto" needs).
+        method, options, progress: as in `fit_pairs`; patients are by default those of the set.
     """
     config = config or EvaluationConfig()
     runs = open_runs(run)
@@ -183,8 +189,6 @@ def fit_run(
                 progress("predicting", len(pairs), total)
         if len(set(patients.values())) < len(pairs):
             options.setdefault("patient", patients)
-        if len(set(patients.values())) < 2 and method != AUTO:
-            options.setdefault("folds", 0)
         found = Pairs(Path(run), tuple(pairs), ())
         fitted = fit_pairs(found, method, from_probs=False, progress=progress, **options)
     fitted.calibrator.about |= _identity(runs, config)
