@@ -140,10 +140,12 @@ def test_sigterm_saves_within_an_epoch_and_the_folder_is_locked(
     out = tmp_path / "run"
     process = start("train", "--config", config_file, "--out", out)
     wait_for_epochs(process, out, 2)
+    process.send_signal(signal.SIGSTOP)  # a fast machine would finish the training meanwhile
     # Another process must not use the folder at the same time.
     with pytest.raises(PathError, match=f"in use by process {process.pid}"):
         train(long_settings(_data_of(config_file)), out, resume=True)
     process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
     code, output = finish(process)
     assert code == 128 + signal.SIGTERM, output
     assert "continue with --resume" in output
