@@ -16,7 +16,7 @@ from segcal.posthoc import CALIBRATORS, make_calibrator
 AUTO = "auto"
 NONE = "none"
 # The methods that `auto` compares, with their options. All keep the label of every voxel.
-# `class_affine` was never the best in nested cross-validation (docs/how-to/posthoc.md).
+# `class_affine` was never the best in nested cross-validation (docs/results/calibrators.md).
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {
     "temperature": {},
     "mixture": {},
