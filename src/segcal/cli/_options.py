@@ -57,7 +57,7 @@ Address = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")]
-Checkpoint = Annotated[str, typer.Option(help="best (by validation DSC) or last.")]
+Checkpoint = Annotated[str, typer.Option(help="best (chosen by validation) or last.")]
 Flips = Annotated[
     str, typer.Option(help="Average over mirror images along these axes, such as hw or dhw.")
 ]
