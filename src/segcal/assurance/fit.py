@@ -20,6 +20,7 @@ from segcal.assurance.conformal import (
     referral_limit,
     unit_weights,
 )
+from segcal.assurance.dice_line import DiceLine, fit_dice_line
 from segcal.assurance.factor import best_rho, crps_curve, expected_dice
 from segcal.assurance.histogram import EDGES, Floats, Ints, bin_index
 from segcal.assurance.intervals import METHODS, Method, Slopes, plain_interval, volume_slopes
@@ -112,16 +113,18 @@ def fit_assurance(
     parts = [np.isin(units, patients[part]) for part in make_folds(patients.tolist(), _FOLDS)]
     folds = [(np.flatnonzero(part), np.flatnonzero(~part)) for part in parts]
     refused: list[str] = []
-    fits, expected = [], []
+    fits: list[StructureFit] = []
+    expected = []
     for s, name in enumerate(names[1:]):
         curves = np.stack([one[1][s] for one in read])
         rhos = np.empty(len(cases))
         for part, others in folds:
             rhos[part] = best_rho(curves[others], weights[others])
         data = _Structure(cases, s, units, folds, rhos, coverage)
-        fits.append(_fit_structure(data, name, best_rho(curves, weights), risk, refused))
-        pairs_of = zip(cases, rhos, strict=True)
-        expected.append([expected_dice(c.histogram(s), c.inside(s), rho) for c, rho in pairs_of])
+        dice_line, dices = data.fit_dice()
+        rho = best_rho(curves, weights)
+        fits.append(_fit_structure(data, name, rho, risk, dice_line, refused))
+        expected.append(dices)
     predicted = np.array([nanmean(row) for row in zip(*expected, strict=True)])
     true = np.array([nanmean([c.dice(s) for s in range(len(fits))]) for c in cases])
     known = ~np.isnan(predicted + true)
@@ -202,6 +205,13 @@ class _Structure:
     rhos: Floats
     coverage: float
 
+    def fit_dice(self) -> tuple[DiceLine, Floats]:
+        """The correction of expected Dice, and the corrected expected Dice of each scan."""
+        pairs = list(zip(self.cases, self.rhos, strict=True))
+        expected = [expected_dice(c.histogram(self.s), c.inside(self.s), rho) for c, rho in pairs]
+        true = np.array([case.dice(self.s) for case in self.cases])
+        return fit_dice_line(np.array(expected), true, self.units, self.folds)
+
     def fit_interval(self, method: Method) -> IntervalFit | None:
         """Slopes and conformal factor, and the cross-validated coverage, width and score."""
         pairs = list(zip(self.cases, self.rhos, strict=True))
@@ -244,7 +254,12 @@ class _Structure:
 
 
 def _fit_structure(
-    data: _Structure, name: str, rho: float, risk: float, refused: list[str]
+    data: _Structure,
+    name: str,
+    rho: float,
+    risk: float,
+    dice_line: DiceLine,
+    refused: list[str],
 ) -> StructureFit:
     s, cases, units = data.s, data.cases, data.units
     found = {method: data.fit_interval(method) for method in METHODS}
@@ -276,7 +291,7 @@ def _fit_structure(
     return StructureFit(
         name=name, rho=rho,
         method=min(intervals, key=lambda m: intervals[m].score_ml, default="factor"),
-        intervals=intervals, outer=outer, inner=inner,
+        intervals=intervals, dice_line=dice_line, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
     )  # fmt: skip
 

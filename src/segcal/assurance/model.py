@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from segcal.assurance.conformal import Referral
+from segcal.assurance.dice_line import DiceLine
 from segcal.assurance.factor import expected_dice
 from segcal.assurance.intervals import Interval, Method, Slopes, plain_interval
 from segcal.assurance.summary import CaseSummary
@@ -57,6 +58,7 @@ class StructureFit(Part):
         rho: correlation of the one-factor model.
         method: the kind of volume interval that is used: of `intervals`, the one with the smallest
             interval score.
+        dice_line: correction of the expected Dice.
         outer, inner: thresholds of the conformal masks.
         threshold: that of the largest mean Dice, one of `operating_points`.
     """
@@ -65,6 +67,7 @@ class StructureFit(Part):
     rho: float
     method: Method
     intervals: dict[Method, IntervalFit]
+    dice_line: DiceLine = DiceLine()
     outer: float | None
     inner: float | None
     threshold: float
@@ -159,8 +162,9 @@ class Assurance(Part):
         return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
 
     def structure_dice(self, case: CaseSummary, s: int) -> float:
-        """Expected Dice of the argmax mask of structure `s`."""
-        return expected_dice(case.histogram(s), case.inside(s), self.structures[s].rho)
+        """Expected Dice of the argmax mask of structure `s`, corrected by the scans of the fit."""
+        fit = self.structures[s]
+        return fit.dice_line.corrected(expected_dice(case.histogram(s), case.inside(s), fit.rho))
 
     def out_of_scope(self, features: dict[str, float]) -> str:
         """Why a scan is unlike those of the fit; empty if it is not."""

@@ -103,6 +103,7 @@ def fit(
             typer.echo(f"  {INTERVAL_TITLES[method]:<42}{numbers}{chosen}")
         limits = map(opt.number, (one.outer, one.threshold, one.inner))
         typer.echo("  thresholds: outer {}, best {}, inner {}".format(*limits))
+        typer.echo(f"  correction of expected Dice: {one.dice_line.describe()}")
     if (rule := found.referral) is not None:
         typer.echo(
             f"accept scans with expected Dice ≥ {rule.limit:.3f}: {rule.accepted} patients, "

@@ -1,0 +1,140 @@
+"""The correction of expected Dice: by hand, its limits, its choice, and in a fit."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from helpers.assurance_phantoms import write_phantoms
+from helpers.softmax_files import write_nifti
+from segcal.assurance import fit_assurance, summarize
+from segcal.assurance.dice_line import DiceLine, fit_dice_line
+from segcal.assurance.model import load_assurance, nanmean
+from segcal.predictions import find_pairs
+from segcal.stats import make_folds
+
+Folds = list[tuple[np.ndarray, np.ndarray]]
+
+
+def folds_of(units: np.ndarray, number: int = 10) -> Folds:
+    patients = np.unique(units)
+    parts = [np.isin(units, patients[part]) for part in make_folds(patients.tolist(), number)]
+    return [(np.flatnonzero(part), np.flatnonzero(~part)) for part in parts]
+
+
+def names(n: int, scans: int = 1) -> np.ndarray:
+    return np.array([f"p{i // scans:03d}" for i in range(n)])
+
+
+def test_corrected_by_hand() -> None:
+    line = DiceLine(-0.1, 0.5)
+    assert line.corrected(0.8) == pytest.approx(0.3)
+    assert line.corrected(0.1) == 0.0  # clipped
+    assert DiceLine(0.3, 1.0).corrected(0.9) == 1.0
+    assert line.corrected(0.0) == 0.0  # an empty mask
+    assert math.isnan(line.corrected(math.nan))
+    assert DiceLine().corrected(0.7) == 0.7
+
+
+def test_an_offset_and_a_line_are_found() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.5, 0.95, 60)
+    noise = rng.normal(0, 0.01, 60)
+    line, _ = fit_dice_line(x, x - 0.1 + noise, names(60), folds_of(names(60)))
+    assert line.slope == 1.0
+    assert line.offset == pytest.approx(-0.1, abs=0.005)
+    line, corrected = fit_dice_line(x, 1.4 * x - 0.45 + noise, names(60), folds_of(names(60)))
+    assert line == pytest.approx((-0.45, 1.4), abs=0.03)
+    assert np.abs(corrected - (1.4 * x - 0.45)).max() < 0.01
+    line, _ = fit_dice_line(x, 0.7 + 0 * x - 0.2 * x + noise, names(60), folds_of(names(60)))
+    assert line.slope == 0.0  # never falling: a scan with more doubt is not better
+    assert line.offset == pytest.approx((0.7 - 0.2 * x + noise).mean(), abs=1e-9)
+
+
+def test_right_values_hardly_change() -> None:
+    """Over repetitions the correction costs little where none is needed."""
+    change = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        x = rng.uniform(0.7, 0.9, 20)
+        true = x + rng.normal(0, 0.03, 20)
+        line, _ = fit_dice_line(x, true, names(20), folds_of(names(20)))
+        change.append([line.corrected(value) - value for value in (0.75, 0.8, 0.85)])
+    assert np.sqrt(np.square(change).mean()) < 0.03 / np.sqrt(10)
+    assert abs(np.mean(change)) < 0.002
+
+
+def test_each_scan_is_corrected_by_others() -> None:
+    """Changing the Dice of a scan does not change its own corrected value."""
+    rng = np.random.default_rng(1)
+    x, units = rng.uniform(0.5, 0.9, 24), names(24, scans=2)
+    true = x - 0.2 + rng.normal(0, 0.01, 24)
+    _, before = fit_dice_line(x, true, units, folds_of(units))
+    true[0] += 0.03
+    _, after = fit_dice_line(x, true, units, folds_of(units))
+    assert after[0] == before[0]
+    assert after[1] == before[1]  # the other scan of this patient
+    assert (after[2:] != before[2:]).any()
+
+
+def test_patients_count_once() -> None:
+    x = np.full(20, 0.8)
+    true = np.where(np.arange(20) < 10, 0.5, 0.7)
+    each = names(20)
+    one_has_ten = np.array(["p0"] * 10 + [f"q{i}" for i in range(10)])
+    assert fit_dice_line(x, true, each, folds_of(each))[0].offset == pytest.approx(-0.2)
+    weighted = fit_dice_line(x, true, one_has_ten, folds_of(one_has_ten))[0].offset
+    assert weighted == pytest.approx((0.5 + 10 * 0.7) / 11 - 0.8)
+
+
+def test_too_few_patients_and_empty_masks_leave_it_as_it_is() -> None:
+    x = np.array([0.8, 0.82, 0.84, 0.86])
+    line, corrected = fit_dice_line(x, x - 0.3, names(4), folds_of(names(4), 4))
+    assert line == DiceLine()
+    assert corrected.tolist() == x.tolist()
+    empty = np.array([0.0, np.nan, 0.0, np.nan, 0.0, 0.0])
+    line, corrected = fit_dice_line(empty, empty, names(6), folds_of(names(6), 6))
+    assert line == DiceLine()
+    np.testing.assert_array_equal(corrected, empty)
+
+
+def test_a_fit_corrects_a_reader_who_marks_less(tmp_path: Path) -> None:
+    """Labels without every other column: expected Dice is right on average, for new scans, too."""
+    folder = write_phantoms(tmp_path / "all", range(40))
+    for path in sorted((folder / "labels").iterdir()):
+        target = np.asarray(nib.load(path).dataobj).astype(np.uint8).T
+        target[:, ::2] = 0
+        write_nifti(path, target)
+    labels = folder / "labels"
+    names_of = ["background", "a", "b"]
+    pairs = find_pairs(folder / "probs", labels)
+    fitted = fit_assurance(replace(pairs, pairs=pairs.pairs[:24]), names_of)
+    new = [pair.load() for pair in pairs.pairs[24:]]
+    cases = [summarize(case.values, case.target, case.spacing_mm) for case in new]
+    plain = fitted.model_copy(
+        update={
+            "structures": tuple(
+                s.model_copy(update={"dice_line": DiceLine()}) for s in fitted.structures
+            )
+        }
+    )
+    true = np.array([nanmean([case.dice(s) for s in (0, 1)]) for case in cases])
+    before, after = (np.array([a.dice(case).mean for case in cases]) for a in (plain, fitted))
+    assert (before - true).mean() > 0.1
+    assert abs((after - true).mean()) < 0.03
+    assert np.abs(after - true).mean() < np.abs(before - true).mean() / 2
+    assert fitted.dice_factor is not None  # the interval belongs to the corrected value
+    intervals = [fitted.dice(case) for case in cases]
+    assert np.mean([e.low <= t <= e.high for e, t in zip(intervals, true, strict=True)]) > 0.7
+    path = tmp_path / "assurance.json"
+    fitted.save(path)
+    assert load_assurance(path).structures == fitted.structures
+    content = json.loads(path.read_text())
+    for structure in content["structures"]:
+        del structure["dice_line"]  # as in files that were written before
+    path.write_text(json.dumps(content))
+    assert load_assurance(path).structures == plain.structures
