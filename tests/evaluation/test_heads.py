@@ -90,6 +90,22 @@ def test_one_map_is_the_probability_of_one_region(tmp_path: Path, form: str) -> 
     assert audited.networks["net"].info.structures == ("organs",)
 
 
+def test_maps_of_one_region_are_numbered_cases_without_labels(tmp_path: Path) -> None:
+    """case_000, case_001, … beside labels of these names, and later alone."""
+    labels, probs = write_labels(tmp_path / "labels", 3), tmp_path / "probs"
+    for i in range(3):
+        write_nifti(probs / f"case_{i:03d}.nii.gz", region_probs(i)[0].astype(np.float32))
+    base = ("--probs", probs, "--labels", labels, "--heads", "organs=1+2")
+    run("calibrate", *base, "--out", tmp_path / "cal.json", "--folds", 0)
+    text = run("apply", tmp_path / "cal.json", "--probs", probs, "--out", tmp_path / "out")
+    assert "3 cases" in text
+    run("assure", "fit", *base, "--out", tmp_path / "assurance.json")
+    file = tmp_path / "assurance.json"
+    run("assure", "apply", file, "--probs", probs, "--out", tmp_path / "volumes")
+    rows = (tmp_path / "volumes" / "volumes.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 1 + 3
+
+
 def test_networks_with_other_outputs_are_not_compared(files: Path, tmp_path: Path) -> None:
     other = write_predictions(tmp_path / "softmax", "nnunet")
     with pytest.raises(ValueError, match="'a' has whole, right and 'b' 3"):

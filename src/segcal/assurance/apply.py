@@ -157,9 +157,8 @@ def result_folder(out: Path, overwrite: bool) -> Iterator[Path]:
 
 def check_classes(file: SoftmaxFile, assurance: Assurance) -> None:
     """Raise a PathError if a prediction has other classes than the fit."""
-    fitted = len(assurance.structures) + (not assurance.heads)
-    if file.num_classes != fitted:
-        problem = f"has {file.num_classes} classes, but the fit had {fitted}"
+    if file.num_classes != assurance.num_classes:
+        problem = f"has {file.num_classes} classes, but the fit had {assurance.num_classes}"
         raise PathError(file.path, problem, "use predictions of the network of the fit")
 
 

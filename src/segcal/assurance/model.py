@@ -123,6 +123,11 @@ class Assurance(Part):
     cases: tuple[FittedCase, ...]
     versions: dict[str, str]
 
+    @property
+    def num_classes(self) -> int:
+        """The maps of each case: with the background, or those of sigmoid heads."""
+        return len(self.structures) + (not self.heads)
+
     def save(self, path: Path) -> None:
         """Write the file, completely or not at all."""
         make_parent(path)

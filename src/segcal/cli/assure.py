@@ -202,7 +202,7 @@ def apply(
 
     assurance = load_assurance(file)
     assurance.check_input(probs, calibration_of(probs))
-    scans = find_unlabeled(probs, images, axes=axes)
+    scans = find_unlabeled(probs, images, axes=axes, one_map=assurance.num_classes == 1)
     with show_progress() as progress:
         results = apply_assurance(
             assurance, scans, out, masks=opt.split_names(masks) or (),  # type: ignore[arg-type]

@@ -80,12 +80,13 @@ def apply_folder(
     `to` is the format of the files, see `write_like`; None keeps that of the input. The files
     appear in `out` after the last case, so either all are written or none.
     """
-    found = find_softmax(folder)
+    num_classes = calibrator.check_fitted()
+    found = find_softmax(folder, one_map=num_classes == 1)
     if out.resolve() == folder.resolve():
         raise PathError(out, "is the input folder", "choose another --out")
     check_not_existing([p for file in found.values() for p in outputs_of(file, out, to)], overwrite)
     for file in found.values():
-        check_num_classes(file, calibrator.check_fitted())
+        check_num_classes(file, num_classes)
     with staged_files(out) as draft:
         work = {
             name: partial(_apply, calibrator, file, draft, from_probs, to)

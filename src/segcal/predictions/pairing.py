@@ -298,11 +298,14 @@ class Unlabeled:
 
 
 def find_unlabeled(
-    folder: Path, images: Path | None = None, *, axes: Axes = "auto"
+    folder: Path, images: Path | None = None, *, axes: Axes = "auto", one_map: bool = False
 ) -> tuple[Unlabeled, ...]:
-    """Every prediction of a folder, matched with images; arguments as in `find_pairs`."""
+    """Every prediction of a folder, matched with images.
+
+    Arguments are as in `find_pairs`, and `one_map` as in `find_softmax`.
+    """
     check_choice("axes", axes, get_args(Axes))
-    found = find_softmax(folder)
+    found = find_softmax(folder, one_map=one_map)
     channels = _find_images(images, found) if images else {}
     every = {name: read_header(paths[0]) for name, paths in channels.items()}
     headers = {name: header for name, header in every.items() if header.has_geometry}

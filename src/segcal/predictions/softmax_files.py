@@ -8,8 +8,9 @@ Formats, recognized by the files in the folder:
               (the map of a single region: NAME_probs.nii.gz, also 3-D)
     classes   NAME_class0.nii.gz, NAME_class1.nii.gz, … (or NAME_0, NAME_1; one 3-D file per class)
 
-The number of a 3-D file is a class only if a case has classes 0, 1, … and no label map has the name
-of the file, number included: in a folder with case_000 and case_098, numbers are those of cases.
+The number of a 3-D file is a class only if a case has classes 0, 1, …, no label map has the name of
+the file, number included, and a case may have several maps: in a folder with case_000 and case_098,
+numbers are those of cases.
 """
 
 from __future__ import annotations
@@ -157,11 +158,12 @@ def is_nifti(path: Path) -> bool:
 
 
 def find_softmax(
-    folder: Path, labels: Mapping[str, Path] = MappingProxyType({})
+    folder: Path, labels: Mapping[str, Path] = MappingProxyType({}), *, one_map: bool = False
 ) -> dict[str, SoftmaxFile]:
     """Every case of a folder, by name, in name order; only headers are read.
 
     `labels` are label maps by name: a file NAME_000 for which there is one is a case, not a class.
+    With `one_map`, every case is known to have one map: numbers are those of cases.
     """
     files = [path for path in list_folder(folder, "--probs or --logits") if path.is_file()]
     npz = [path for path in files if path.suffix.lower() == ".npz"]
@@ -170,7 +172,7 @@ def find_softmax(
         problem = f"contains .npz and .npy files ({npz[0].name}, {npy[0].name})"
         raise PathError(folder, problem, "keep files of one format per folder")
     found = [_describe_npz(path) for path in npz] + [_describe_npy(path) for path in npy]
-    found = found or _describe_nifti([path for path in files if is_nifti(path)], labels)
+    found = found or _describe_nifti([path for path in files if is_nifti(path)], labels, one_map)
     if not found:
         per_class = "one .nii.gz per class (NAME_class0.nii.gz, …)"
         remedy = f"give a folder with .npz, .npy or 4-D .nii.gz files, or {per_class}"
@@ -234,12 +236,14 @@ def _describe_npz(path: Path) -> SoftmaxFile:
 # NIfTI files
 
 
-def _describe_nifti(files: list[Path], labels: Mapping[str, Path]) -> list[SoftmaxFile]:
+def _describe_nifti(
+    files: list[Path], labels: Mapping[str, Path], one_map: bool
+) -> list[SoftmaxFile]:
     """4-D files are cases, or else NAME_probs, or else those of one class each, or else all."""
     headers = {path: read_header(path) for path in files}
     four_d = [path for path, h in headers.items() if h.channels > 1]
     cases = four_d or [path for path in files if _SUFFIX.search(stem_of(path))]
-    by_case = {} if cases else _class_files(files, labels)
+    by_case = {} if cases or one_map else _class_files(files, labels)
     if by_case:
         return [_one_per_class(case, by_class, headers) for case, by_class in by_case.items()]
     return [
