@@ -168,6 +168,14 @@ def test_poor_masks_come_before_confidence(one: Context) -> None:
             assert not (poor and commands)
 
 
+def test_nothing_predicted_has_no_confidence() -> None:
+    for dsc, poor in ((1.0, False), (0.1, True)):
+        text = describe(replace(judge(np.zeros((3, 12, 15))), dsc=Estimate(dsc, dsc, dsc)))
+        assert text.startswith("poor masks") == poor
+        assert "nan" not in text
+        assert "percentage points" not in text
+
+
 def test_the_table_has_the_mean_dsc_of_all_organs(one: Context) -> None:
     table = verdict_table(one, one.datasets[0])
     assert table is not None

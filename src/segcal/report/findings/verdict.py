@@ -152,9 +152,11 @@ def describe(verdict: Verdict) -> str:
     masks = (
         f"The mean DSC is {v.dsc.mean:.3f}, below {POOR_DSC:g}; calibration cannot repair that. "
     )
+    start = f"{v.title}. {masks * v.poor_masks}"
+    if not v.patients:
+        return f"{start}It calls no voxel an organ: there is no confidence to judge."
     return (
-        f"{v.title}. {masks * v.poor_masks}"
-        "Where it calls a voxel an organ, confidence and accuracy differ by "
+        f"{start}Where it calls a voxel an organ, confidence and accuracy differ by "
         f"{_points(v.error)} percentage points (pooled ECE; {gap}). {reason}. "
         f"{count(v.patients, 'patient')}{', 95 % intervals' if v.patients > 1 else ''}."
     )
@@ -253,7 +255,7 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
         ]
     if verdict.answer == "do not use":
         return "look at the worst cases and train again; no calibrator repairs this.", []
-    return f"audit more patients, at least {MIN_PATIENTS}.", []
+    return f"audit more patients, at least {MIN_PATIENTS} in whom it finds an organ.", []
 
 
 def _new_folder(context: Context, method: str) -> str:
