@@ -1,6 +1,7 @@
 """`train --posthoc`: the calibrator of a run, which evaluate and predict use by default."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from helpers.runs import phantom, settings
 from helpers.trees import run_cli, save, scan
 from segcal.config import to_yaml
 from segcal.evaluation import evaluate_run, predict_volumes
+from segcal.evaluation.posthoc_choice import choose
 from segcal.evaluation.posthoc_verdict import MIN_UNITS
 from segcal.posthoc import load_calibrator
 from segcal.study import read_run
@@ -81,6 +83,20 @@ def test_a_fit_on_few_cases_is_reported(run: Path, images: Path, tmp_path: Path)
     found = list[str]()
     evaluate_run(copy, calibrator="vector", say=found.append)
     assert not any("vector" in line for line in found)
+
+
+def test_auto_that_chooses_none_is_reported_as_such(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file holds a temperature of 1, which was not fitted."""
+    copy, lines = Path(shutil.copytree(run, tmp_path / "run")), list[str]()
+    monkeypatch.setattr(
+        "segcal.evaluation.posthoc_fit.choose", lambda *args: replace(choose(*args), method="none")
+    )
+    evaluate_run(copy, calibrator="auto", say=lines.append)
+    (line,) = (line for line in lines if "validation case" in line)
+    assert "“none”" in line
+    assert "temperature" not in line
 
 
 def test_a_killed_fit_is_repeated_by_resume(

@@ -82,6 +82,8 @@ def run_calibrator(
     )
     cases = len(new.calibrator.about["cases"])
     text = f"{new.calibrator.method} was fitted on {count(cases, 'validation case')}"
+    if new.choice is not None:
+        text = f"auto chose “{new.choice.method}” on {count(cases, 'validation case')}"
     if cases < MIN_UNITS:
         text += f": too few to know whether it helps ({MIN_UNITS} are needed)"
     say(text)
