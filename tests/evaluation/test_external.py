@@ -148,7 +148,8 @@ def test_the_original_grid_is_that_of_predict_and_audit(
         assert found.info.seen == audit.info.seen == audited.seen == seen
         assert (len(said), len(warned)) == (2 * len(seen), len(seen))
         page = write_report(scans / "audit").read_text()
-        assert ("net: was trained or validated on 1 of these scans (again)" in page) == bool(seen)
+        warning = "net: was trained, validated or calibrated on 1 of these scans (again)"
+        assert (warning in page) == bool(seen)
 
 
 def test_training_scans_are_named(

@@ -42,7 +42,7 @@ def build(context: Context) -> Section:
 
 
 def seen_scans(context: Context) -> list[Block]:
-    """A warning on each audited network that was trained on scans of the audit."""
+    """A warning on each audited network that was trained or calibrated on scans of the audit."""
     if context.study.info.kind != "audit":
         return []
     out: list[Block] = []
@@ -50,7 +50,7 @@ def seen_scans(context: Context) -> list[Block]:
         found = read_evaluation(path.parent)
         if found is not None and found.info.seen:
             scans = f"{len(found.info.seen)} of these scans ({first_few(found.info.seen)})"
-            text = f"was trained or validated on {scans}; its results are optimistic."
+            text = f"was trained, validated or calibrated on {scans}; its results are optimistic."
             out.append(Text(f"{context.title(run.method)}: {text}", "note"))
     return out
 
