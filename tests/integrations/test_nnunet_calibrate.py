@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from helpers.posthoc_samples import blobs, softmax
 from helpers.softmax_files import write_labels, write_nifti, write_prediction, write_regions
 from segcal.cli import app
+from segcal.evaluation.predict_manifest import seen_maps
 from segcal.posthoc import load_calibrator
 
 DATASET = "Dataset004_Toy"
@@ -255,6 +256,18 @@ def test_overwrite(results: Path, tmp_path: Path) -> None:
     rejected("has 2 classes, but the calibrator was fitted on 3", "apply",
             results / "segcal_temperature.json", "--predictions", wrong, "--out", out,
             "--overwrite")  # fmt: skip
+
+
+def test_predictions_in_parts_are_all_recorded(results: Path, tmp_path: Path) -> None:
+    """The second call does not lose what is known of the maps of the first."""
+    run("calibrate", results, "--folds", 0)
+    for i in (5, 6):  # the calibrator was fitted on the first of them
+        part = put(tmp_path / f"part{i}", [i])
+        run("apply", results / "segcal_temperature.json", "--predictions", part, "--out",
+            tmp_path / "out")  # fmt: skip
+    maps = json.loads((tmp_path / "out" / "predict.json").read_text())["maps"]
+    assert {"case_005.npz", "case_006.npz"} <= set(maps)
+    assert seen_maps(tmp_path / "out", ["val"]) == {"case_005.npz", "case_005.pkl"}
 
 
 def test_existing_outputs_are_found_before_any_work(results: Path, tmp_path: Path) -> None:

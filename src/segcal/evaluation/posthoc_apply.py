@@ -15,7 +15,6 @@ from segcal.core.files import staged_files
 from segcal.core.heads import head_masks
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
-from segcal.evaluation.predict_manifest import NAME as MANIFEST
 from segcal.evaluation.predict_manifest import write_applied
 from segcal.metrics import predicted_labels
 from segcal.posthoc import BaseCalibrator, HeadCalibrator
@@ -95,10 +94,8 @@ def apply_folder(
         parts = run_all(work, jobs, "calibrating", progress)
         if (folder / DATASET).is_file():  # names of classes and regions, for `segcal audit`
             shutil.copyfile(folder / DATASET, draft / DATASET)
-        if (out / MANIFEST).is_file():  # of other maps, which stay
-            shutil.copyfile(out / MANIFEST, draft / MANIFEST)
         maps = {name: (file.path, outputs_of(file, out, to)) for name, file in found.items()}
-        write_applied(folder, draft, maps, calibrator)
+        write_applied(folder, out, draft, maps, calibrator)
     changed = sum(part.changed_labels for part in parts)
     return Applied(len(parts), sum(part.voxels for part in parts), changed)
 

@@ -87,13 +87,14 @@ class PredictionManifest:
 def write_applied(
     source: Path,
     out: Path,
+    draft: Path,
     maps: Mapping[str, tuple[Path, Sequence[Path]]],
     calibrator: BaseCalibrator,
 ) -> None:
     """Write the manifest of calibrated maps: case → the map of `source`, and those made of it.
 
     They keep what is known of the scan; a scan that the calibrator was fitted on counts as one of
-    validation.
+    validation. The file in `draft` is for `out` and keeps what is known of the maps there.
     """
     settings, known = _read(source / NAME)
     done, entries = _read(out / NAME)
@@ -107,7 +108,7 @@ def write_applied(
         seen = entry.get("seen") or ("val" if case in fitted_on else None)
         new = {"settings": key, "scan": entry.get("scan", []), "seen": seen}
         entries |= {each.name: new for each in written}
-    write_json(out / NAME, {"settings": done, "maps": dict(sorted(entries.items()))})
+    write_json(draft / NAME, {"settings": done, "maps": dict(sorted(entries.items()))})
 
 
 def calibration_of(folder: Path) -> str:

@@ -193,7 +193,7 @@ def _calibrate_all(
         made = {
             name: (files[0].path, outputs_of(files[0], out)) for name, files in predictions.items()
         }
-        write_applied(folder, draft, made, calibrator)
+        write_applied(folder, out, draft, made, calibrator)
     return done
 
 
