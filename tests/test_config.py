@@ -108,6 +108,11 @@ def test_changed_keys_are_dotted() -> None:
         "loss.options.penalty_weight": (0.1, 0.2),
     }
     assert changed_values(old, old) == {}
+    # Options where there were none: an empty section is no value of its own.
+    none = make_config(overrides=["epochs=7"])
+    assert none.loss.options == {}
+    assert changed_values(none, new) == {"loss.options.penalty_weight": (None, 0.2)}
+    assert changed_values(new, none) == {"loss.options.penalty_weight": (0.2, None)}
     # What a recipe fills in is no change; what is set is compared.
     filled = check_config({"recipe": "strong", "batch_size": 9, "ema": 0.9, "clip": 2.0})
     assert changed_values(filled, check_config({"recipe": "strong", "ema": 0.9})) == {}
