@@ -121,14 +121,17 @@ def test_a_killed_fit_is_repeated_by_resume(
 
 
 def test_folds_share_an_out_of_fold_calibrator(
-    config: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    config: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     out = tmp_path / "cv"
     command = ("train", "--config", config, "--out", out, "--folds", "0,1", "--epochs", "1")
     assert run_cli(monkeypatch, *command, "--posthoc", "temperature") == 0
     fitted = load_calibrator(out / "calibrator_temperature.json")
     cases = [read_run(out / f"fold{k}").info.cases["val"] for k in (0, 1)]
     assert list(fitted.about["cases"]) == [*cases[0], *cases[1]]
+    # --folds of the training is not that of a cross-validation.
+    assert "--folds" not in capsys.readouterr().out
     assert predict_volumes([out], images, tmp_path / "a").calibrator == "temperature"
     lines: list[str] = []
     two = predict_volumes([out / "fold0", out / "fold1"], images, tmp_path / "b", warn=lines.append)

@@ -51,7 +51,7 @@ class Fitted:
             return self.verdict.summary()
         if self.choice is not None:
             return "the file holds a temperature of 1, which changes nothing"
-        return "not cross-validated (--folds 0)"
+        return "not cross-validated"
 
 
 def fit_pairs(
