@@ -163,6 +163,18 @@ def test_a_broken_promise_is_exit_code_1(file: Path, data: Path, tmp_path: Path)
     assert "accepted share" in result.output
 
 
+def test_no_promise_is_no_success(data: Path, tmp_path: Path) -> None:
+    """Four scans are too few to promise anything."""
+    few = tmp_path / "few"
+    write_phantoms(few, range(4))
+    fit(few, tmp_path / "a.json")
+    result = segcal("check", tmp_path / "a.json", "--probs", data / "test" / "probs", "--labels",
+                    data / "test" / "labels", "--out", tmp_path / "out")  # fmt: skip
+    assert json.loads((tmp_path / "out" / "check.json").read_text())["promises"] == []
+    assert "promises broken" not in result.output
+    assert "no promise" in result.output
+
+
 def test_without_a_referral_no_share_is_accepted(data: Path, tmp_path: Path) -> None:
     given = ("--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
     printed = segcal("fit", *given, "--out", tmp_path / "a.json", "--min-dice", 0.999).output

@@ -85,7 +85,9 @@ class CheckResult(NamedTuple):
 
     @property
     def conclusion(self) -> str:
-        """How many promises are broken."""
+        """How many promises are broken, if any could be checked."""
+        if not self.promises:
+            return "no promise could be checked"
         return f"{len(self.broken)} of {count(len(self.promises), 'promise')} broken"
 
 
