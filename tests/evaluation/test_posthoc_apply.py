@@ -15,6 +15,7 @@ from helpers.softmax_files import (
 )
 from segcal.cli import app
 from segcal.evaluation import calibration_of, seen_cases
+from segcal.evaluation.predict_manifest import seen_maps
 from segcal.posthoc import make_calibrator
 from segcal.predictions import find_pairs
 
@@ -186,6 +187,23 @@ def test_calibrated_maps_keep_what_is_known_of_them(tmp_path: Path, labels: Path
     fitted = run("calibrate", "--probs", out, "--labels", labels, "--out", tmp_path / "u.json",
                  "--folds", 0)  # fmt: skip
     assert f"is calibrated already ({once})" in fitted.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"k": [1]}, "k"),
+        ({"k": {"calibrator": "temperature"}}, "k"),
+        ({"k": {"calibrator": {"temperature": 2.0}}}, "k"),
+        ({"k": {"source": 5}}, "k"),
+        ({}, ["k"]),
+    ],
+)
+def test_a_damaged_record_counts_as_none(tmp_path: Path, settings: Any, key: Any) -> None:
+    content = {"settings": settings, "maps": {"a.npy": {"settings": key, "seen": "val"}}}
+    (tmp_path / "predict.json").write_text(json.dumps(content))
+    assert calibration_of(tmp_path) == ""
+    assert seen_maps(tmp_path) == set()
 
 
 def test_maps_of_two_calibrators_in_one_folder(tmp_path: Path, labels: Path) -> None:

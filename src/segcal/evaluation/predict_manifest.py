@@ -153,7 +153,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         content = read_json(path)
         settings, maps = dict(content["settings"]), dict(content["maps"])
-        valid = all(isinstance(entry, dict) and "settings" in entry for entry in maps.values())
-    except (OSError, ValueError, KeyError, TypeError):
+        for entry in maps.values():
+            _ = entry.get("seen"), _describe(settings.get(entry["settings"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}, {}
-    return (settings, maps) if valid else ({}, {})
+    return settings, maps
