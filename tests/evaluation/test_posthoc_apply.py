@@ -189,6 +189,20 @@ def test_calibrated_maps_keep_what_is_known_of_them(tmp_path: Path, labels: Path
     assert f"is calibrated already ({once})" in fitted.output
 
 
+def test_auto_that_chose_none_leaves_maps_uncalibrated(tmp_path: Path, labels: Path) -> None:
+    probs, file = write_predictions(tmp_path / "probs", "npy"), tmp_path / "c.json"
+    run("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--method", "auto")
+    content = json.loads(file.read_text())
+    content |= {"method": "temperature", "params": {"temperature": 1.0}, "options": {}}
+    for chosen, known in (("temperature", True), ("none", False)):
+        content["about"]["auto"]["chosen"] = chosen
+        file.write_text(json.dumps(content))
+        out = tmp_path / chosen
+        assert run("apply", file, "--probs", probs, "--out", out).exit_code == 0
+        assert calibration_of(out).startswith("temperature") == known
+        assert len(seen_cases(find_pairs(out, labels))) == 6
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [

@@ -11,7 +11,7 @@ import torch
 from helpers.runs import phantom, settings
 from helpers.trees import run_cli, save, scan
 from segcal.config import to_yaml
-from segcal.evaluation import evaluate_run, predict_volumes
+from segcal.evaluation import calibration_of, evaluate_run, predict_volumes
 from segcal.evaluation.posthoc_choice import choose
 from segcal.evaluation.posthoc_verdict import MIN_UNITS
 from segcal.posthoc import load_calibrator
@@ -86,7 +86,7 @@ def test_a_fit_on_few_cases_is_reported(run: Path, images: Path, tmp_path: Path)
 
 
 def test_auto_that_chooses_none_is_reported_as_such(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file holds a temperature of 1, which was not fitted."""
     copy, lines = Path(shutil.copytree(run, tmp_path / "run")), list[str]()
@@ -97,6 +97,8 @@ def test_auto_that_chooses_none_is_reported_as_such(
     (line,) = (line for line in lines if "validation case" in line)
     assert "“none”" in line
     assert "temperature" not in line
+    assert predict_volumes([copy], images, tmp_path / "a", calibrator="auto").calibrator is None
+    assert calibration_of(tmp_path / "a") == ""
 
 
 def test_a_killed_fit_is_repeated_by_resume(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segcal.core.checks import did_you_mean
 from segcal.evaluation.posthoc_verdict import Change, paired_change
-from segcal.posthoc import CALIBRATORS, make_calibrator
+from segcal.posthoc import CALIBRATORS, BaseCalibrator, make_calibrator
 
 AUTO = "auto"
 NONE = "none"
@@ -38,6 +38,12 @@ def check_method(argument: str, method: str, **options: Any) -> None:
             f"Known: {', '.join(names)}; or an import path package.module:Object"
         )
     make_calibrator(method, **options)
+
+
+def chose_none(calibrator: BaseCalibrator) -> bool:
+    """Whether "auto" chose no method: a temperature of 1 stands for it, which changes nothing."""
+    auto = calibrator.about.get("auto")
+    return isinstance(auto, dict) and auto.get("chosen") == NONE
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from segcal.core.files import scratch_folder
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.text import count
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
-from segcal.evaluation.posthoc_choice import AUTO, NONE, check_method
+from segcal.evaluation.posthoc_choice import AUTO, check_method, chose_none
 from segcal.evaluation.posthoc_fit import Fitted, fit_pairs
 from segcal.evaluation.posthoc_verdict import MIN_UNITS
 from segcal.evaluation.predict import NO_LOGITS
@@ -108,7 +108,7 @@ def default_calibrator(
         say("several runs have no common calibrator: not calibrated; --calibrator FILE gives one")
         return None
     found = run_calibrator(run, str(methods.pop()), say=say, **options)
-    if found.about.get("auto", {}).get("chosen") == NONE:
+    if chose_none(found):
         say("the calibrator of the run is “none”, which auto chose: not calibrated")
         return None
     return found

@@ -17,6 +17,7 @@ from segcal.core.documents import read_json
 from segcal.core.errors import PathError, write_errors
 from segcal.core.files import remove_drafts, write_json
 from segcal.data import files_of
+from segcal.evaluation.posthoc_choice import chose_none
 from segcal.posthoc import BaseCalibrator
 from segcal.predictions import Pairs
 
@@ -98,7 +99,9 @@ def write_applied(
     """
     settings, known = _read(source / NAME)
     done, entries = _read(out / NAME)
-    how = {"method": calibrator.method, **calibrator.params()}
+    how = None
+    if not chose_none(calibrator):
+        how = {"method": calibrator.method, **calibrator.params()}
     fitted_on = calibrator.about.get("cases", ())
     for case, (path, written) in maps.items():
         entry = known.get(path.name, {})

@@ -23,6 +23,7 @@ from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, Header, find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_runs
+from segcal.evaluation.posthoc_choice import chose_none
 from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import AVERAGES, FLIPS, restore_probs
 from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
@@ -170,6 +171,7 @@ def predict_volumes(
     fit: dict[str, Any] = {"config": config, "data": None, "device": device, "say": warn}
     if calibrator is not None:
         fitted = run_calibrator(runs, calibrator, **fit)
+        fitted = None if chose_none(fitted) else fitted
     elif not raw:
         fitted = default_calibrator(runs, **fit)
     if fitted is not None:
