@@ -56,6 +56,19 @@ def test_calibrate_and_apply(tmp_path: Path, labels: Path, form: str) -> None:
         np.testing.assert_allclose(pair.load().values, wanted, atol=1e-3)
 
 
+@pytest.mark.parametrize("command", [("calibrate", "--method"), ("assure", "fit", "--calibrator")])
+def test_auto_with_one_patient_has_a_remedy_that_works(
+    tmp_path: Path, labels: Path, command: tuple[str, ...]
+) -> None:
+    """Not --folds 0, which `auto` refuses and `assure fit` does not have."""
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    *words, option = command
+    base = (*words, "--probs", probs, "--labels", labels, "--out", tmp_path / "c.json")
+    done = run(*base, option, "auto", "--patient", "case")
+    assert "name a method" in str(done.exception)
+    assert "--folds" not in str(done.exception)
+
+
 @pytest.mark.parametrize("method", ["vector", "dirichlet", "matrix"])
 def test_changed_labels_are_counted(tmp_path: Path, labels: Path, method: str) -> None:
     folder = write_predictions(tmp_path / "logits", "npy", logits=True)

@@ -96,8 +96,11 @@ def fit_pairs(
     check_int("folds", folds, low=0)
     if method == AUTO and (folds < 2 or options):
         raise ValueError("--method auto needs --folds 2 or more, and has no options (--set)")
-    parts = make_folds(pairs.names, folds, patient, seed) if folds else []
     units = None if patient is None else list(patients_of(pairs.names, patient).values())
+    if method == AUTO and len(set(units or pairs.names)) < 2:
+        problem = "auto compares methods over two patients or more, but there is one"
+        raise ValueError(f"{problem}; give more cases, or name a method, such as temperature")
+    parts = make_folds(pairs.names, folds, patient, seed) if folds else []
     methods = CANDIDATES if method == AUTO else {method: options or {}}
     make = {name: partial(make_calibrator, name, **given) for name, given in methods.items()}
     kinds = [new() for new in make.values()]
