@@ -11,6 +11,7 @@ import torch
 from helpers.runs import phantom, settings
 from helpers.trees import run_cli, save, scan
 from segcal.config import to_yaml
+from segcal.core.errors import PathError
 from segcal.evaluation import calibration_of, evaluate_run, predict_volumes
 from segcal.evaluation.posthoc_choice import choose
 from segcal.evaluation.posthoc_verdict import MIN_UNITS
@@ -139,6 +140,11 @@ def test_folds_share_an_out_of_fold_calibrator(
     two = predict_volumes([out / "fold0", out / "fold1"], images, tmp_path / "b", warn=lines.append)
     assert two.calibrator is None
     assert any("no common calibrator" in line for line in lines)
+
+
+def test_a_calibrator_file_that_does_not_exist(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r"typo\.json: does not exist"):
+        evaluate_run(run, calibrator=tmp_path / "typo.json")
 
 
 def test_refused_before_the_training(

@@ -61,7 +61,7 @@ def run_calibrator(
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
     """
     runs = open_runs(run)
-    if Path(calibrator).is_file():
+    if Path(calibrator).suffix == ".json" or Path(calibrator).is_file():
         fitted = load_calibrator(calibrator)
         outputs = [*(runs[0].heads or runs[0].data_info.classes.values())]
         kind = HeadCalibrator if runs[0].heads else Calibrator
