@@ -94,7 +94,8 @@ def test_auto_that_chooses_none_is_reported_as_such(
     monkeypatch.setattr(
         "segcal.evaluation.posthoc_fit.choose", lambda *args: replace(choose(*args), method="none")
     )
-    evaluate_run(copy, calibrator="auto", say=lines.append)
+    found = evaluate_run(copy, calibrator="auto", say=lines.append)
+    assert (found.folder, found.info.method) == (copy / "calibrated" / "none", "nacl+none")
     (line,) = (line for line in lines if "validation case" in line)
     assert "“none”" in line
     assert "temperature" not in line

@@ -46,6 +46,11 @@ def chose_none(calibrator: BaseCalibrator) -> bool:
     return isinstance(auto, dict) and auto.get("chosen") == NONE
 
 
+def method_of(calibrator: BaseCalibrator) -> str:
+    """The method that a calibrator was fitted by, or "none"."""
+    return NONE if chose_none(calibrator) else calibrator.method
+
+
 @dataclass(frozen=True)
 class Choice:
     """The chosen method, and why.

@@ -20,6 +20,7 @@ from segcal.data import PreparedDataset
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
+from segcal.evaluation.posthoc_choice import method_of
 from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import choose_device
 from segcal.evaluation.predictor import Predictor, make_predictor
@@ -108,7 +109,7 @@ def evaluate_run(
     elif not raw:
         fitted = default_calibrator(run, **fit)
     if fitted is not None:
-        short = short_name(fitted.method)
+        short = short_name(method_of(fitted))
         suffix, folder = f"+{short}", folder / "calibrated" / short
     folder = folder if out is None else Path(out)
     if other is not None:
@@ -264,7 +265,7 @@ def _device_name(device: str) -> str:
 
 def _describe_calibrator(fitted: BaseCalibrator) -> dict[str, Any]:
     return {
-        "method": fitted.method,
+        "method": method_of(fitted),
         "fitted_on": fitted.about.get("split", ""),
         "fitted_cases": fitted.about.get("cases", ()),
         "params": fitted.params(),
