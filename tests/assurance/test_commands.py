@@ -483,7 +483,9 @@ def test_a_calibrator_that_looks_at_neighbors(data: Path, tmp_path: Path) -> Non
     printed = segcal("fit", *before, "--calibrator", "none", "--out", tmp_path / "before.json")
     plain = load_assurance(tmp_path / "before.json")
     assert found.structures == plain.structures
-    assert printed.output.count("chosen: smallest interval score") == len(found.structures)
+    # 12 patients are too few to choose among kinds of intervals.
+    assert {structure.method for structure in found.structures} == {"quantile"}
+    assert printed.output.count("too few to choose") == len(found.structures)
     for structure in found.structures:
         assert f"  {INTERVAL_TITLES[structure.method]}" in printed.output
     for name, probs in (("inside", some / "probs"), ("before", tmp_path / "changed")):

@@ -71,8 +71,8 @@ def test_right_values_hardly_change() -> None:
 def test_each_scan_is_corrected_by_others() -> None:
     """Changing the Dice of a scan does not change its own corrected value."""
     rng = np.random.default_rng(1)
-    x, units = rng.uniform(0.5, 0.9, 24), names(24, scans=2)
-    true = x - 0.2 + rng.normal(0, 0.01, 24)
+    x, units = rng.uniform(0.5, 0.9, 48), names(48, scans=2)
+    true = x - 0.2 + rng.normal(0, 0.01, 48)
     _, before = fit_dice_line(x, true, units, folds_of(units))
     true[0] += 0.03
     _, after = fit_dice_line(x, true, units, folds_of(units))
@@ -82,22 +82,26 @@ def test_each_scan_is_corrected_by_others() -> None:
 
 
 def test_patients_count_once() -> None:
-    x = np.full(20, 0.8)
-    true = np.where(np.arange(20) < 10, 0.5, 0.7)
-    each = names(20)
-    one_has_ten = np.array(["p0"] * 10 + [f"q{i}" for i in range(10)])
+    x = np.full(40, 0.8)
+    true = np.where(np.arange(40) < 20, 0.5, 0.7)
+    each = names(40)
+    one_has_twenty = np.array(["p"] * 20 + [f"q{i}" for i in range(20)])
     assert fit_dice_line(x, true, each, folds_of(each))[0].offset == pytest.approx(-0.2)
-    weighted = fit_dice_line(x, true, one_has_ten, folds_of(one_has_ten))[0].offset
-    assert weighted == pytest.approx((0.5 + 10 * 0.7) / 11 - 0.8)
+    weighted = fit_dice_line(x, true, one_has_twenty, folds_of(one_has_twenty))[0].offset
+    assert weighted == pytest.approx((0.5 + 20 * 0.7) / 21 - 0.8)
 
 
 def test_too_few_patients_and_empty_masks_leave_it_as_it_is() -> None:
-    x = np.array([0.8, 0.82, 0.84, 0.86])
-    line, corrected = fit_dice_line(x, x - 0.3, names(4), folds_of(names(4), 4))
-    assert line == DiceLine()
-    assert corrected.tolist() == x.tolist()
-    empty = np.array([0.0, np.nan, 0.0, np.nan, 0.0, 0.0])
-    line, corrected = fit_dice_line(empty, empty, names(6), folds_of(names(6), 6))
+    for n, corrects in ((19, False), (20, True)):
+        x = np.linspace(0.6, 0.9, n)
+        line, corrected = fit_dice_line(x, x - 0.3, names(n), folds_of(names(n)))
+        assert (line != DiceLine()) == corrects
+        assert (corrected != x).any() == corrects
+        twice, units = np.repeat(x, 2), names(2 * n, scans=2)
+        line, _ = fit_dice_line(twice, twice - 0.3, units, folds_of(units))
+        assert (line != DiceLine()) == corrects  # patients, not scans
+    empty = np.array([0.0, np.nan] * 12)
+    line, corrected = fit_dice_line(empty, empty, names(24), folds_of(names(24)))
     assert line == DiceLine()
     np.testing.assert_array_equal(corrected, empty)
 

@@ -11,6 +11,7 @@ require_app(__name__)
 from segcal.assurance.apply import MASKS, CaseResult, MaskKind, Plane, apply_assurance
 from segcal.assurance.check import CheckResult, Measure, Promise, check_assurance
 from segcal.assurance.conformal import (
+    CHOICE_NEEDS,
     Referral,
     RiskCoverage,
     cases_needed,
@@ -38,8 +39,9 @@ from segcal.assurance.model import Assurance, load_assurance
 from segcal.assurance.summary import CaseSummary, summarize
 
 __all__ = [
-    "INTERVAL_TITLES", "MASKS", "Assurance", "CaseResult", "CaseSummary", "CheckResult", "Interval",
-    "MaskKind", "Measure", "Plane", "ProbHistogram", "Promise", "Referral", "RiskCoverage",
+    "CHOICE_NEEDS", "INTERVAL_TITLES", "MASKS", "Assurance", "CaseResult", "CaseSummary",
+    "CheckResult", "Interval", "MaskKind", "Measure", "Plane", "ProbHistogram", "Promise",
+    "Referral", "RiskCoverage",
     "apply_assurance", "cases_needed", "check_assurance", "clopper_pearson", "conformal_quantile",
     "crps", "dice_optimal_threshold", "expected_dice", "expected_volume", "first_controlled",
     "fit_assurance", "fit_calibrator", "fit_rho", "load_assurance",

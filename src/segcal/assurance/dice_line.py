@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.assurance.conformal import unit_weights
+from segcal.assurance.conformal import CHOICE_NEEDS, unit_weights
 from segcal.assurance.histogram import Floats, Ints
 
 Kind: TypeAlias = Literal["none", "offset", "line"]
-_FEWEST = 5  # patients that a correction needs
+_NO_VARIANCE = 1e-12  # rounding: the same expected Dice in all scans says nothing about a slope
 
 
 class DiceLine(NamedTuple):
@@ -54,7 +54,8 @@ def fit_dice_line(
     """The correction of all scans, and the value of each scan corrected by folds without it.
 
     Compared are no correction, an offset, and a line whose slope is not negative; the smallest
-    cross-validated mean squared error wins, and the simpler one of a tie.
+    cross-validated mean squared error wins, and the simpler one of a tie. Fewer than 20 patients
+    are too few to choose: no correction.
 
     Args:
         expected, true: Dice of each scan; NaN where it is undefined.
@@ -65,15 +66,16 @@ def fit_dice_line(
 
     def line(kind: Kind, some: Ints) -> DiceLine:
         own = some[usable[some]]
-        weights, patients = unit_weights(units[own], len(own))
-        if kind == "none" or patients < _FEWEST:
+        if kind == "none" or not len(own):
             return DiceLine()
+        weights, _ = unit_weights(units[own], len(own))
         x, y = (float(np.average(each[own], weights=weights)) for each in (expected, true))
         slope = 1.0
         if kind == "line":
             deviation = expected[own] - x
             variance = float(weights @ deviation**2)
-            slope = max(float(weights @ (deviation * true[own])) / variance, 0.0) if variance else 0
+            if variance > _NO_VARIANCE:
+                slope = max(float(weights @ (deviation * true[own])) / variance, 0.0)
         return DiceLine(y - slope * x, slope)
 
     def held_out(kind: Kind) -> Floats:
@@ -83,7 +85,9 @@ def fit_dice_line(
             out[part] = [found.corrected(value) for value in expected[part]]
         return out
 
-    weights, _ = unit_weights(units[usable], int(usable.sum()))
+    weights, patients = unit_weights(units[usable], int(usable.sum()))
+    if patients < CHOICE_NEEDS:
+        return DiceLine(), expected
     tried = {kind: held_out(kind) for kind in get_args(Kind)}
     errors = {
         kind: float(weights @ (out[usable] - true[usable]) ** 2) for kind, out in tried.items()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.assurance.conformal import (
+    CHOICE_NEEDS,
     Units,
     cases_needed,
     conformal_quantile,
@@ -23,7 +24,14 @@ from segcal.assurance.conformal import (
 from segcal.assurance.dice_line import DiceLine, fit_dice_line
 from segcal.assurance.factor import best_rho, crps_curve, expected_dice
 from segcal.assurance.histogram import EDGES, Floats, Ints, bin_index
-from segcal.assurance.intervals import METHODS, Method, Slopes, plain_interval, volume_slopes
+from segcal.assurance.intervals import (
+    METHODS,
+    WITHOUT_CHOICE,
+    Method,
+    Slopes,
+    plain_interval,
+    volume_slopes,
+)
 from segcal.assurance.model import (
     Assurance,
     FittedCase,
@@ -288,9 +296,11 @@ def _fit_structure(
         if np.isnan(inner):
             inner = None
             refused.append(f"{name}: an inner mask: at every threshold more than {risk:g} is wrong")
+    method = WITHOUT_CHOICE
+    if patients >= CHOICE_NEEDS:
+        method = min(intervals, key=lambda m: intervals[m].score_ml, default=method)
     return StructureFit(
-        name=name, rho=rho,
-        method=min(intervals, key=lambda m: intervals[m].score_ml, default="factor"),
+        name=name, rho=rho, method=method,
         intervals=intervals, dice_line=dice_line, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
     )  # fmt: skip

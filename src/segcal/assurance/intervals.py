@@ -13,6 +13,9 @@ from segcal.assurance.summary import CaseSummary
 
 Method: TypeAlias = Literal["quantile", "factor", "share", "constant", "hard"]
 METHODS: tuple[Method, ...] = get_args(Method)
+# Of too few patients to choose. In simulations with 10 patients it kept its coverage, and its score
+# was at most 4 % above the smallest, or 31 % for structures that half of the scans lack.
+WITHOUT_CHOICE: Method = "quantile"
 INTERVAL_TITLES: dict[Method, str] = {
     "quantile": "expected volume × fitted quantiles, ± ml",
     "factor": "one-factor model",

@@ -57,7 +57,7 @@ class StructureFit(Part):
     Attributes:
         rho: correlation of the one-factor model.
         method: the kind of volume interval that is used: of `intervals`, the one with the smallest
-            interval score.
+            interval score; with fewer than 20 patients always "quantile".
         dice_line: correction of the expected Dice.
         outer, inner: thresholds of the conformal masks.
         threshold: that of the largest mean Dice, one of `operating_points`.

@@ -68,7 +68,7 @@ def fit(
 
     Of a run, they are its validation cases; of a folder of folds, those of each fold.
     """
-    from segcal.assurance import INTERVAL_TITLES, fit_assurance
+    from segcal.assurance import CHOICE_NEEDS, INTERVAL_TITLES, fit_assurance
     from segcal.evaluation import calibration_of
     from segcal.predictions import check_not_existing, class_names
 
@@ -93,14 +93,17 @@ def fit(
     if model is not None:
         print_temperature(model)
     patients = len({case.patient for case in found.cases})
+    why = "chosen: smallest interval score"
+    if patients < CHOICE_NEEDS:
+        why = f"used: fewer than {CHOICE_NEEDS} patients are too few to choose"
     typer.echo(f"{out}: fitted on {len(found.cases)} scans of {patients} patients")
     for one in found.structures:
         what = "volume intervals (mean width and coverage, cross-validated)"
         typer.echo(f"{one.name}: {what if one.intervals else 'no volume interval'}")
         for method, interval in one.intervals.items():
-            chosen = "  chosen: smallest interval score" if method == one.method else ""
             numbers = f"{interval.width_ml:>9.3g} ml {interval.coverage:>6.0%}"
-            typer.echo(f"  {INTERVAL_TITLES[method]:<42}{numbers}{chosen}")
+            used = f"  {why}" if method == one.method else ""
+            typer.echo(f"  {INTERVAL_TITLES[method]:<42}{numbers}{used}")
         limits = map(opt.number, (one.outer, one.threshold, one.inner))
         typer.echo("  thresholds: outer {}, best {}, inner {}".format(*limits))
         typer.echo(f"  correction of expected Dice: {one.dice_line.describe()}")
