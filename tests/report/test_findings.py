@@ -274,6 +274,20 @@ def test_unchanged_masks_are_tested_once(tmp_path: Path) -> None:
     assert "lower with a+temperature (0.100 → 0.070) and b+temperature (0.200 → 0.140)" in text
 
 
+def test_a_test_that_the_mean_contradicts_is_neither_won_nor_lost(tmp_path: Path) -> None:
+    """`a` has the lower ECE in most cases, but three bad cases make its mean worse."""
+    values: Values = {
+        (m, 0, f"c{i:02}"): {"ece": 0.2 + (m == "a") * (0.9 if i < 3 else -0.01 - i / 1000)}
+        for m in ("a", "b")
+        for i in range(40)
+    }
+    context = read(tmp_path, values, metrics=["ece"])
+    (text,) = ranking.significance(context)
+    assert text.startswith("b against a over cases: 0 of 1 test significantly better, 0 signif")
+    assert "In 1 test with a significant result, mean and signed ranks favor different" in text
+    assert ranked(context).wins_and_losses("a", "b") == (0, 0)
+
+
 def test_two_networks_with_the_same_masks(tmp_path: Path) -> None:
     """Only the metrics that differ are counted as tests."""
     values: Values = {

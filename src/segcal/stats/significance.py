@@ -83,11 +83,13 @@ def compare(scores: CaseScores, reference: str | None = None) -> "pd.DataFrame":
 
     One row per dataset, metric and pair: `mean_difference` is the mean over cases of the value of
     `method` minus that of `other`; `better` names the method that the direction of the metric
-    favors; `p_value`, `p_holm` and `cases`; `region`, `missing`, and `undefined`, the number of
-    undefined values of both. A pair without any difference has p = 1 and is not a test. Pairs that
-    compare the same numbers (masks that a calibrator did not change) have the same `hypothesis` and
-    count once in Holm's correction. The p-values do not account for a reference that was chosen
-    because it is the best on the same cases.
+    favors, or "neither" if mean and signed ranks favor different methods: a few large misses can
+    decide the mean, but the test is about the ranks; `p_value`, `p_holm` and `cases`; `region`,
+    `missing`, and `undefined`, the number of undefined values of both. A pair without any
+    difference has p = 1 and is not a test. Pairs that compare the same numbers (masks that a
+    calibrator did not change) have the same `hypothesis` and count once in Holm's correction. The
+    p-values do not account for a reference that was chosen because it is the best on the same
+    cases.
 
     Args:
         scores: the result of `collect`.
@@ -125,7 +127,7 @@ def _comparison(
     return {
         "dataset": dataset, "metric": scores.metrics[i], "method": method, "other": other,
         "mean_difference": _mean(values[kept, 0] - values[kept, 1]),
-        "better": preferred(method, other, _mean(difference)),
+        "better": _favored(method, other, difference),
         "p_value": _wilcoxon(difference), "differences": difference, "cases": int(kept.sum()),
         "region": scores.region_of(scores.metrics[i]), "missing": scores.missing,
         "undefined": int(scores.undefined[dataset][pair, i].sum()),
@@ -141,6 +143,17 @@ def preferred(method: str, other: str, cost_difference: float) -> str:
     if not abs(cost_difference) >= 1e-12:  # also true for NaN
         return "neither"
     return method if cost_difference < 0 else other
+
+
+def _favored(method: str, other: str, difference: Floats) -> str:
+    """The method that both the mean and the signed ranks of the differences in costs favor."""
+    from scipy.stats import rankdata
+
+    nonzero = np.round(difference, 12)
+    nonzero = nonzero[nonzero != 0]
+    ranks = float((np.sign(nonzero) * rankdata(np.abs(nonzero))).sum())
+    mean = _mean(difference)
+    return preferred(method, other, 0.0 if mean * ranks < 0 else mean)
 
 
 def _wilcoxon(difference: Floats) -> float:

@@ -132,12 +132,18 @@ def significance(context: Context) -> list[str]:
         return [f"{out}: all values are equal."]
     significant_tests = tested[tested["p_holm"] < ALPHA]
     won = int((significant_tests["better"] == reference).sum())
+    unclear = int((significant_tests["better"] == "neither").sum())
     out += (
         f": {won} of {count(len(tested), 'test')} significantly better, "
-        f"{len(significant_tests) - won} significantly worse ({', '.join(metrics)}; "
+        f"{len(significant_tests) - won - unclear} significantly worse ({', '.join(metrics)}; "
         f"{count(len(ranks.datasets), 'dataset')}; Wilcoxon, Holm over all {ranks.family} tests, "
         f"α = {ALPHA:g})."
     )
+    if unclear:
+        out += (
+            f" In {count(unclear, 'test')} with a significant result, mean and signed ranks favor "
+            "different methods, so neither is called better."
+        )
     if same:
         out += f" {join(same)}: identical, no test."
     elif len(tested) < len(mine):

@@ -140,7 +140,8 @@ def reference_tests(context: Context, ranks: Rankings) -> Table:
     title = context.title(reference)
     caption = (
         f"Difference: mean over cases of {title} minus the method. Calibration in region "
-        f"“{ranks.region}”; “–” under Better: no difference."
+        f"“{ranks.region}”; “–” under Better: no difference, or mean and signed ranks favor "
+        "different methods."
     )
     return Table(
         "tests", f"Tests of {title}", columns, tuple(rows), caption, region=ranks.region,
