@@ -119,3 +119,16 @@ def test_risk_coverage_by_hand() -> None:
     np.testing.assert_allclose(weighted.risk, [0, 0.15, 0.375])
     np.testing.assert_allclose(weighted.coverage, [0.25, 0.5, 1])
     assert weighted.aurc == pytest.approx(0.25 * 0 + 0.25 * 0.15 + 0.5 * 0.375)
+
+
+def test_the_order_of_equal_confidences_does_not_matter() -> None:
+    """A network of probabilities 0 and 1 is equally sure of all scans: no order is better."""
+    risk = np.array([0.0, 0.0, 0.0, 1.0])
+    best, worst = (risk_coverage(np.ones(4), values) for values in (risk, risk[::-1]))
+    assert best.aurc == worst.aurc == pytest.approx(0.25)
+    some = risk_coverage([0.9, 0.5, 0.5], [0.0, 0.2, 0.6])
+    np.testing.assert_allclose(some.risk, [0, 0.4 / 2, 0.8 / 3])
+    assert some.aurc == risk_coverage([0.5, 0.9, 0.5], [0.6, 0.0, 0.2]).aurc
+    # Patients of one and of two scans; the mean over the orders of the two ties, by hand.
+    weighted = risk_coverage([1, 1, 1], [0.0, 0.3, 0.6], [1, 0.5, 0.5])
+    np.testing.assert_allclose(weighted.risk, [0.225] * 3)

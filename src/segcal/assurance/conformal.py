@@ -173,15 +173,19 @@ def risk_coverage(
 ) -> RiskCoverage:
     """The risk–coverage curve, and the area under it (AURC; smaller is better).
 
-    `weights` let the scans of a patient count once together; see `unit_weights`.
+    `weights` let the scans of a patient count once together; see `unit_weights`. Cases of equal
+    confidence share their mean risk, so the order in which they are given does not matter.
 
     Example:
         >>> risk_coverage([0.9, 0.5], [0.0, 1.0]).aurc
         0.25
     """
-    order = np.argsort(-np.asarray(confidence, np.float64), kind="stable")
-    risks = np.asarray(risk, np.float64)[order]
-    share = np.ones(len(risks)) if weights is None else np.asarray(weights, np.float64)[order]
+    score, risks = np.asarray(confidence, np.float64), np.asarray(risk, np.float64)
+    share = np.ones(len(risks)) if weights is None else np.asarray(weights, np.float64)
+    _, equal = np.unique(score, return_inverse=True)
+    risks = (np.bincount(equal, share * risks) / np.bincount(equal, share))[equal]
+    order = np.argsort(-score, kind="stable")
+    risks, share = risks[order], share[order]
     total = share.cumsum()
     means = (share * risks).cumsum() / total
     return RiskCoverage(total / total[-1], means, float(np.average(means, weights=share)))
