@@ -174,7 +174,9 @@ def bootstrap_means(
     """Percentile intervals of the mean of each dataset, metric and method, resampling cases.
 
     Returns `dataset, metric, method, mean, low, high, cases, region, missing, undefined`. All
-    methods use the same resamples. The interval of a single case is NaN.
+    methods use the same resamples. The interval of a single case is NaN. With few cases it is too
+    narrow: at 95 % it contains the mean of normal values in 83 % of samples of 5 cases, 91 % of 10
+    and 93 % of 40, and less often if a few cases decide the mean. `mean_interval` is exact there.
 
     Args:
         scores: the result of `collect`.
