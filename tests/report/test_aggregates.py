@@ -158,6 +158,19 @@ def test_confidence_and_truth_tables(context: Context, rows: pd.DataFrame) -> No
     assert truth_table(context, context.study.datasets["acdc"]) is None
 
 
+def test_the_interval_belongs_to_the_printed_mean(context: Context, study: Path) -> None:
+    """Half of the cases are of one patient: the mean is over cases, and so is its interval."""
+    values = context.aggregates.cases("acdc", "ece", "predicted")["nacl"]
+    of = {case: "p" if i < len(values) / 2 else case for i, case in enumerate(values.index)}
+    fresh = read_study(study)
+    fresh.datasets["acdc"] = fresh.datasets["acdc"].model_copy(update={"patients": of})
+    found = Aggregates(fresh).interval("acdc", "nacl", "ece", "predicted")
+    mean = Aggregates(fresh).overall("acdc", "nacl", "ece", "predicted").mean
+    assert found.mean == pytest.approx(mean)
+    assert (found.low + found.high) / 2 == pytest.approx(mean)
+    assert found.high - found.low > 0
+
+
 @pytest.mark.parametrize("of", ["cases", "pairs", "one"])
 def test_intervals_over_patients(context: Context, study: Path, of: str) -> None:
     values = context.aggregates.cases("acdc", "ece", "predicted")["nacl"]

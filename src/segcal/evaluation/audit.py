@@ -23,7 +23,7 @@ from segcal.evaluation.predict_manifest import calibration_of, seen_cases
 from segcal.metrics import POOLED, REGIONS, CaseOptions, confidence_verdict
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
-from segcal.stats import mean_interval, patients_of
+from segcal.stats import clustered_interval, patients_of
 from segcal.study import (
     FORMAT,
     STUDY,
@@ -83,7 +83,7 @@ class Audited:
         table = evaluation.table()
         chosen = (table["metric"] == "ece") & (table["region"] == self.region)
         cases = table[chosen & (table["case"] != POOLED)]
-        found = mean_interval(cases["value"], [self.patients.get(c, c) for c in cases["case"]])
+        found = clustered_interval(cases["value"], [self.patients.get(c, c) for c in cases["case"]])
         return "" if math.isnan(found.low) else f" [{found.low:.4f}, {found.high:.4f}]"
 
 

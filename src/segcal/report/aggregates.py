@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from segcal.metrics import POOLED, find_metric
-from segcal.stats import Estimate, mean_interval, means_over_seeds
+from segcal.stats import Estimate, clustered_interval, means_over_seeds
 from segcal.study import Study
 
 # Metrics that sections read in addition to those of the study.
@@ -64,7 +64,9 @@ class Aggregates:
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, ...], Estimate]:
-        """The keys of `_numbers` -> mean over patients with interval; seeds are averaged."""
+        """The keys of `_numbers` -> mean over cases, with an interval over patients; seeds
+        are averaged.
+        """
         out: dict[tuple[str, ...], Estimate] = {}
         known = {
             each.name: each.patients
@@ -81,10 +83,9 @@ class Aggregates:
                 known.get(d, {}).get(case, case)
                 for d, case in zip(each["dataset"], each["case"], strict=True)
             ]
-            patients = each.groupby([*keys, "case"], observed=True, sort=False)["value"].mean()
-            lists = patients.groupby(keys, observed=True, sort=False).agg(list)
-            index = map(tuple, lists.index)
-            out |= dict(zip(index, map(mean_interval, lists), strict=True))
+            lists = each.groupby(keys, observed=True, sort=False)[["value", "case"]].agg(list)
+            found = map(clustered_interval, lists["value"], lists["case"])
+            out |= dict(zip(map(tuple, lists.index), found, strict=True))
         return out
 
     @cached_property
@@ -120,7 +121,7 @@ class Aggregates:
     def interval(
         self, dataset: str, method: str, metric: str, region: str | None = None, *label: str
     ) -> Estimate:
-        """Mean over patients, of all labels or of one, with its 95 % interval (Student's t)."""
+        """Mean over cases, of all labels or of one, with its 95 % interval over patients."""
         key = (dataset, method, self.region_of(metric, region), metric, *label)
         return self._estimates.get(key, Estimate(np.nan, np.nan, np.nan))
 

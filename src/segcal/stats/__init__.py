@@ -5,7 +5,7 @@ from segcal.core.checks import require_app
 require_app(__name__)
 
 from segcal.core.patients import patients_of
-from segcal.stats.intervals import Estimate, mean_interval
+from segcal.stats.intervals import Estimate, clustered_interval, mean_interval
 from segcal.stats.long_table import REQUIRED_COLUMNS, check_cells, check_table, to_frame
 from segcal.stats.method_ranking import Ranking, find_eligible, rank_methods, ranked_methods
 from segcal.stats.patients import by_patient, make_folds
@@ -34,9 +34,9 @@ from segcal.stats.summary import means_over_seeds, method_means, summarize, unpa
 __all__ = [
     "PAPER_METRICS", "REQUIRED_COLUMNS", "CaseScores", "Estimate", "Missing", "RandomEffectsTest",
     "Ranking",
-    "bootstrap_means", "bootstrap_ranks", "by_patient", "check_cells", "check_table", "collect",
-    "compare", "compare_with_random_effects", "distinct_hypotheses", "find_eligible", "holm",
-    "make_folds",
+    "bootstrap_means", "bootstrap_ranks", "by_patient", "check_cells", "check_table",
+    "clustered_interval", "collect", "compare", "compare_with_random_effects",
+    "distinct_hypotheses", "find_eligible", "holm", "make_folds",
     "mean_case_rank", "mean_interval", "means_over_seeds", "method_means", "patients_of",
     "rank_methods", "ranked_methods", "sum_rank", "summarize", "to_frame", "two_way_random_effects",
     "unpaired_difference",
