@@ -1,6 +1,7 @@
 """Matching predictions with labels and images."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,20 @@ def test_different_grids_are_rejected(tmp_path: Path) -> None:
     rejected(
         r"has shape \(9, 16, 14\) for 3 classes, but case_000.nii.gz .*z, y, x", folder, labels
     )
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    folder = write_predictions(tmp_path / "probs", "nifti", 1)
+    assert (folder / "case_000.nii.gz").exists()
+    target = blobs(0)[1]
+    label = labels / "case_000.nii.gz"
+    write_nifti(label, target[:-1])
+    rejected(f"but {re.escape(str(label))} has", folder, labels)
+    write_nifti(label, target, np.diag([9.0, 9, 9, 1]))
+    rejected(f"but {re.escape(str(label))} has", folder, labels)
+    write_nifti(label, target + 3)
+    rejected(f"but {re.escape(str(folder / label.name))} has 3 classes", folder, labels)
 
 
 def test_ambiguous_axis_order_must_be_given(tmp_path: Path) -> None:

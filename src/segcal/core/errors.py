@@ -26,6 +26,11 @@ class PathError(ValueError):
         return f"{self.path}: {self.problem}" + (f"; {self.remedy}" if self.remedy else "")
 
 
+def name_beside(path: Path, other: Path) -> str:
+    """The name of a file in a message about `other`: its whole path if both have the same name."""
+    return str(path) if path.name == other.name else path.name
+
+
 class DiskFullError(PathError):
     """No space left on the disk. Skipping cases does not help."""
 

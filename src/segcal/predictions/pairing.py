@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
 from segcal.core.documents import read_json
-from segcal.core.errors import PathError, list_folder
+from segcal.core.errors import PathError, list_folder, name_beside
 from segcal.core.heads import Heads
 from segcal.data import (
     Header,
@@ -89,8 +89,12 @@ class Pair:
         invalid = np.unique(target[unknown & ~ignored])
         if len(invalid):
             shown = ", ".join(map(str, invalid[:5].tolist()))
-            problem = f"contains label {shown}, but {self.softmax.path.name} has {k} classes"
-            remedy = "give every class, or set --ignore-label, or --heads for overlapping regions"
+            problem = f"contains label{'s' * (len(invalid) > 1)} {shown}, but"
+            problem += f" {name_beside(self.softmax.path, self.label)} has {k} classes"
+            remedy = (
+                "labels must be numbers of classes, background included; set --ignore-label only "
+                "for voxels that do not count, --heads for overlapping regions"
+            )
             raise PathError(self.label, f"{problem} (0 to {k - 1})", remedy)
         small = target.size == 0 or target.max() < 1 << 15
         dtype: type[np.signedinteger] = np.int16 if small else np.int32
@@ -252,7 +256,8 @@ def check_same_place(file: SoftmaxFile, label: Path, header: Header) -> None:
     if not _has_shape(file, header):
         own_shape = f"{file.grid_shape} for {file.num_classes} classes"
         order = " (z, y, x)" if header.has_geometry else ""
-        problem = f"has shape {own_shape}, but {label.name} has {header.shape}{order}"
+        other = f"{name_beside(label, file.path)} has {header.shape}{order}"
+        problem = f"has shape {own_shape}, but {other}"
         raise PathError(file.path, problem, "predictions and labels must have the same grid")
     own = file.header()
     if own is None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, name_beside
 from segcal.data.grid import Shape, Spacing
 
 MAX_VOLUME_BYTES = 16 * 2**30
@@ -102,7 +102,7 @@ def check_same_grid(header: Header, reference: Header) -> None:
     The spacing is compared too: where affines are placeholders, only pixdim differs. Files
     without geometry are compared by shape only.
     """
-    other, problem = reference.path.name, ""
+    other, problem = name_beside(reference.path, header.path), ""
     corners = np.array([(*c, 1) for c in product(*((0, n - 1) for n in header.shape[::-1]))])
     apart = np.abs((corners @ (header.affine - reference.affine).T)[:, :3]).max()
     if header.shape != reference.shape:
