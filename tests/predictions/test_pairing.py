@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import nibabel as nib
 import numpy as np
 import pytest
 
@@ -103,6 +104,19 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> No
     rejected(f"but {re.escape(str(label))} has", folder, labels)
     write_nifti(label, target + 3)
     rejected(f"but {re.escape(str(folder / label.name))} has 3 classes", folder, labels)
+
+
+def test_nifti_files_with_the_classes_first_have_a_remedy(tmp_path: Path) -> None:
+    """Volumes of different sizes look like networks with different numbers of classes."""
+    for i, depth in enumerate((5, 6)):
+        name = f"case_{i}.nii.gz"
+        target = np.zeros((depth, 7, 8), np.uint8)
+        target[0, 0, :2] = 1, 2
+        write_nifti(tmp_path / "labels" / name, target)
+        probs = np.full((3, 8, 7, depth), 1 / 3, np.float32)
+        (tmp_path / "probs").mkdir(exist_ok=True)
+        nib.save(nib.Nifti1Image(probs, np.eye(4)), tmp_path / "probs" / name)
+    rejected("first axis holds the classes", tmp_path / "probs", tmp_path / "labels")
 
 
 def test_ambiguous_axis_order_must_be_given(tmp_path: Path) -> None:

@@ -183,10 +183,6 @@ def find_pairs(
         if len(missing) == len(found) and any(path.is_dir() for path in labels.iterdir()):
             remedy += ", or a folder in this one (of several readers, give one)"
         raise PathError(labels, f"has no label for {shown} of {folder}", remedy)
-    for file in found.values():
-        if file.num_classes != first.num_classes:
-            counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
-            raise PathError(file.path, f"has {counts}", "all cases must come from one network")
     every = {name: read_header(label_of[name], "label") for name in found}
     headers = {name: header for name, header in every.items() if header.has_geometry}
     if axes != "auto" and not headers:
@@ -197,6 +193,9 @@ def find_pairs(
     pairs = []
     for name, file in files.items():
         check_same_place(file, label_of[name], every[name])
+        if file.num_classes != first.num_classes:
+            counts = f"{file.num_classes} classes but {first.path.name} has {first.num_classes}"
+            raise PathError(file.path, f"has {counts}", "all cases must come from one network")
         case_images = channels.get(name, ())
         for path in case_images if name in headers else ():
             check_same_grid(read_header(path), headers[name])
@@ -258,7 +257,10 @@ def check_same_place(file: SoftmaxFile, label: Path, header: Header) -> None:
         order = " (z, y, x)" if header.has_geometry else ""
         other = f"{name_beside(label, file.path)} has {header.shape}{order}"
         problem = f"has shape {own_shape}, but {other}"
-        raise PathError(file.path, problem, "predictions and labels must have the same grid")
+        remedy = "predictions and labels must have the same grid"
+        if file.format == "nifti" and (file.num_classes, *file.grid_shape[:-1]) == header.shape:
+            remedy = "its first axis holds the classes: move them to the last one"
+        raise PathError(file.path, problem, remedy)
     own = file.header()
     if own is None:
         return
