@@ -21,3 +21,14 @@ def test_without_any_boundary_all_voxels_decide() -> None:
     found = choose({"none": plain, "temperature": plain * 2, "distance": plain / 2}, None)
     assert found.method == "distance"
     assert np.isnan(found.nll["distance"][1])
+
+
+@pytest.mark.parametrize(("gains", "unsure"), [([0.1, 0.11, 0.12], False), ([0.5, 0.1, 0], True)])
+def test_the_reason_agrees_with_the_interval_in_the_table(gains: list[float], unsure: bool) -> None:
+    """Also with fewer cases than a verdict needs."""
+    plain = np.full((3, 2), 0.5)
+    found = choose({"none": plain, "temperature": plain - np.array(gains)[:, None]}, None)
+    change = found.changes["temperature"]
+    assert change.direction == "too few"
+    assert (change.low <= 0 <= change.high) == unsure
+    assert ("interval" in list(found.lines())[-1]) == unsure

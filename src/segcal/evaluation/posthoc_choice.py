@@ -78,8 +78,8 @@ class Choice:
         reason = "has the smallest relative NLL (mean of both regions, held-out cases)"
         if self.method == NONE:
             reason = "no method lowers the relative NLL of held-out cases"
-        elif self.changes[self.method].direction != "better":
-            reason += ", but the 95 % interval of the change includes 0"
+        elif not self.changes[self.method].high < 0:
+            reason += ", but its 95 % interval includes 1"
         yield f"chosen: {self.method}; {reason}"
 
     def as_dict(self) -> dict[str, Any]:
