@@ -110,7 +110,11 @@ class Verdict:
         return (
             f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
             f"{units}{ece.cases} cases, 95 % intervals."
-            + "".join(f" In region {AUDITED}, which segcal audit judges, {c}." for c in audited)
+            + "".join(
+                f" {'But in' if self.helped == 'yes' and c.direction == 'worse' else 'In'} region "
+                f"{AUDITED}, which segcal audit judges, {c}."
+                for c in audited
+            )
         )
 
     def as_dict(self) -> dict[str, Any]:
