@@ -340,7 +340,7 @@ def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) ->
     found = {row["case"]: row for row in rows(tmp_path / "out" / "cases.csv")}
     assert [found[name]["in_scope"] for name in names] == ["no", "no", "yes"]
     assert "intensity" in found["p020_0"]["reason"]
-    assert "shape" in found["p020_1"]["reason"]
+    assert "shape: expected volume" in found["p020_1"]["reason"]  # not the volume of the mask
     assert found["p020_0"]["status"] == "refer"
 
 

@@ -182,6 +182,8 @@ class Assurance(Part):
         for scale, original in (("log ", np.exp), ("asinh ", np.sinh)):
             if scale in name:
                 name, value, usual = name.replace(scale, ""), original(value), original(usual)
+        # It is the sum of the probabilities, not the median or the mask volume of the tables.
+        name = name.replace("volume in ml", "expected volume in ml")
         for number, structure in reversed(list(enumerate(self.structures, start=1))):
             name = name.replace(f"class {number}", structure.name)
         return f"{name} is {value:.3g}, in the fit about {usual:.3g}"
