@@ -78,3 +78,8 @@ def test_names_are_no_formulas_and_are_read_as_they_were(tmp_path: Path) -> None
     lines = (tmp_path / "cases.csv").read_text().splitlines()[1:]
     assert [line.split(",")[4][0] for line in lines] == ["'"] * 5 + ["p"]
     assert list(read_cases_table(tmp_path / "cases.csv")["case"]) == names
+
+
+def test_the_folder_of_a_study_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r"cases\.csv"):
+        read_cases_table(tmp_path)

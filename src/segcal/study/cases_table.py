@@ -80,6 +80,9 @@ def read_cases_table(
         )
     except FileNotFoundError as error:
         raise PathError(path, "does not exist", "check the path") from error
+    except IsADirectoryError as error:
+        remedy = "give the table in it, such as cases.csv"
+        raise PathError(path, "is a folder, not a table", remedy) from error
     except OSError as error:
         raise PathError(path, f"cannot be read ({error.strerror or error})") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
