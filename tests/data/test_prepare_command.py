@@ -1,6 +1,7 @@
 """`segcal prepare NAME`: commands are generated from the sources, also from a user's own."""
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,3 +176,15 @@ def test_the_smallest_source(tmp_path: Path) -> None:
     (empty / "images").mkdir(parents=True)
     with pytest.raises(PathError, match="holds no cases"):
         prepare(Smallest(empty), tmp_path / "none")
+
+
+def test_the_next_commands_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "my data"
+    options = ["--cases", "6", "--size", "32", "--slices", "4", "--workers", "1"]
+    assert run_cli(monkeypatch, "prepare", "phantom", "--out", out, *options) == 0
+    following = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: ")
+    check, train = (shlex.split(command) for command in following.split(";"))
+    assert check == ["segcal", "data", "check", str(out)]
+    assert train == ["segcal", "train", "--data", str(out), "--out", "runs/my data"]

@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
@@ -139,7 +140,8 @@ def prepare(
         typer.echo(line)
     for problem in report.skipped:
         typer.echo(f"skipped: {problem}", err=True)
-    following = f"segcal train --data {out} --out runs/{out.name}"
+    prepared = quote(str(out))
+    following = f"segcal train --data {prepared} --out {quote(f'runs/{out.name}')}"
     if not report.dataset.splits.train:
-        following = f"segcal evaluate RUN --data {out}"
-    typer.echo(f"Next: segcal data check {out}; {following}")
+        following = f"segcal evaluate RUN --data {prepared}"
+    typer.echo(f"Next: segcal data check {prepared}; {following}")

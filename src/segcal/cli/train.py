@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -227,7 +228,8 @@ def _prepare_nnunet(raw: Path, out: Path | None) -> Path:
             source = SOURCES.get("folder")(raw)
             report = prepare(source, prepared, workers=0, progress=progress)
     except PathError as error:
-        by_hand = f"use `segcal prepare folder --source {raw} --out DATA` and --data DATA"
+        command = f"segcal prepare folder --source {quote(str(raw))} --out DATA"
+        by_hand = f"use `{command}` and --data DATA"
         raise PathError(error.path, error.problem, f"{by_hand}: {error.remedy}") from error
     for line in report.lines():
         typer.echo(line)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from markupsafe import Markup
@@ -77,8 +78,8 @@ def _check_folders(study: Path, target: Path) -> None:
     if is_run and not (study / "study.json").is_file():
         raise PathError(
             study, "is a single run, not a study",
-            f"`segcal evaluate {study}` shows its numbers; for a page, write its predictions with "
-            "`segcal predict` and report on them with `segcal audit`",
+            f"`segcal evaluate {quote(str(study))}` shows its numbers; for a page, write its "
+            "predictions with `segcal predict` and report on them with `segcal audit`",
         )  # fmt: skip
 
 
