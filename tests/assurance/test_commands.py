@@ -323,6 +323,13 @@ def test_names_are_no_formulas(file: Path, data: Path, tmp_path: Path) -> None:
         assert {row["case"] for row in rows(tmp_path / "out" / table)} == {"'=1+1"}
 
 
+def test_scans_that_look_like_those_of_one_patient_are_reported(data: Path, tmp_path: Path) -> None:
+    where = ("fit", "--probs", data / "fit" / "probs", "--labels", data / "fit" / "labels")
+    for options, expected in (((), True), (("--patient", "(.+)_"), False)):
+        result = segcal(*where, "--out", tmp_path / f"{expected}.json", *options)
+        assert ("look like scans of one patient" in result.stderr) == expected
+
+
 def test_other_scans_are_out_of_scope(file: Path, data: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     for part in ("probs", "images"):

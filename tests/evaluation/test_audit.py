@@ -164,6 +164,24 @@ def test_scans_of_one_patient_are_not_counted_as_independent(files: Path, tmp_pa
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("what", ["audit", "calibrate"])
+def test_scans_that_look_like_those_of_one_patient_are_reported(
+    files: Path, tmp_path: Path, what: str
+) -> None:
+    """Without --patient each of them counts as a patient."""
+    for kind in ("good", "labels"):
+        (tmp_path / kind).mkdir()
+        for i, name in enumerate(("p01_1", "p01_2", "p02_1", "p02_2")):
+            shutil.copy(files / kind / f"case_00{i}.nii.gz", tmp_path / kind / f"{name}.nii.gz")
+    where = ["--probs", str(tmp_path / "good"), "--labels", str(tmp_path / "labels")]
+    for options, expected in (([], True), (["--patient", "(.+)_"], False)):
+        out = tmp_path / f"out{len(options)}"
+        done = CliRunner().invoke(app, [what, *where, "--out", str(out), *options])
+        assert done.exit_code == 0, done.stderr
+        found = "p01_1 and p01_2 look like scans of one patient" in done.stderr
+        assert found == expected == ("add --patient '(.+)_'" in done.stderr)
+
+
 def test_a_network_that_finds_nothing_violates_a_limit_but_is_audited(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels", 3)
     for i in range(3):

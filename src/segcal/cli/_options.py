@@ -1,6 +1,6 @@
 """Options that several commands share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,6 +108,17 @@ def warn_unused(unused: Sequence[str]) -> None:
     """A warning about label maps without a prediction."""
     if unused:
         warn(f"{len(unused)} label maps without a prediction are skipped ({first_few(unused)})")
+
+
+def warn_patients(cases: Iterable[str], patient: str | None) -> None:
+    """A warning about scans that look like those of one patient but count as patients."""
+    from segcal.core.patients import scans_of_patients
+
+    alike = scans_of_patients(cases) if patient is None else []
+    if len(alike) > 1:  # the cases of a single group are rather those of one data set
+        first, second, pattern = alike[0]
+        line = f"{first} and {second} look like scans of one patient, but count as two patients"
+        warn(f"{line}, so intervals are too narrow; add --patient '{pattern}'")
 
 
 def warn_absent(structures: Sequence[str]) -> None:

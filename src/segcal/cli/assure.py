@@ -80,6 +80,8 @@ def fit(
             known,
         ),
     ):
+        if known is None:
+            opt.warn_patients(pairs.names, patient)
         names: Sequence[str] = ("background", *pairs.heads)
         if not pairs.heads:
             names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
@@ -251,6 +253,8 @@ def check(
             known,
         ),
     ):
+        if known is None:
+            opt.warn_patients(pairs.names, patient)
         result = check_assurance(
             assurance, pairs, out, patient=patient or known, jobs=jobs, overwrite=overwrite,
             progress=progress,

@@ -51,6 +51,7 @@ def audit(
             jobs=opt.workers(jobs, launcher, address), overwrite=overwrite, progress=step,
         )  # fmt: skip
     opt.warn_unused(audited.unused)
+    opt.warn_patients(next(iter(audited.networks.values())).info.case_names, patient)
     if audited.reused:
         line = f"{audited.reused} cases were measured before the last audit was stopped"
         typer.echo(f"segcal: {line}; they are reused", err=True)

@@ -100,6 +100,7 @@ def calibrate(
             folder, labels, axes=axes, ignore_label=ignore_label, heads=opt.given_heads(heads)
         )
         opt.warn_unused(pairs.unused)
+        opt.warn_patients(pairs.names, patient)
         opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         if known := calibration_of(folder):
             opt.warn(f"{folder}: is calibrated already ({known}); --out is for such predictions")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError, list_folder
-from segcal.core.patients import patients_of
+from segcal.core.patients import patients_of, scans_of_patients
 from segcal.data.case_tables import read_annotated
 from segcal.data.formats import find_label, scan_name
 from segcal.data.grid import IGNORED, Spacing
@@ -22,11 +22,6 @@ from segcal.data.sources.folder_layouts import class_names, list_folder_cases, p
 
 Modality = Literal["mr", "ct"]
 Normalize = Literal["all", "nonzero"]
-# PATIENT_SCAN, where PATIENT holds a digit: patient001_frame01, P03-ES, 0012_n2, sub-01_ses-2.
-_SCAN_OF_PATIENT = re.compile(
-    r"(.*\d.*?)([_.-])(?:[a-z]{0,8}-?\d{1,3}|ed|es|left|right|l|r|pre|post|baseline|follow-?up)",
-    re.IGNORECASE,
-)
 
 
 class FolderSource(Source):
@@ -178,18 +173,10 @@ def _patients(
         if per_case:
             raise ValueError("Expected --patient or --patient-per-case, but got both.")
         return patients_of(names, patient)
-    scans: dict[str, list[str]] = {}
-    for name in names:
-        # A numbered or named scan after something that holds a number itself.
-        match = _SCAN_OF_PATIENT.fullmatch(name)
-        if match and not per_case:
-            scans.setdefault(match[1], []).append(name)
-    for shared in scans.values():
-        if len(shared) > 1:
-            problem = f"{shared[0]} and {shared[1]} look like scans of one patient"
-            ending = _SCAN_OF_PATIENT.fullmatch(shared[0])
-            example = f"--patient '(.+){ending[2] if ending else '_'}'"
-            raise PathError(folder, problem, f"add {example} or --patient-per-case")
+    alike = [] if per_case else scans_of_patients(names)
+    for first, second, pattern in alike[:1]:
+        problem = f"{first} and {second} look like scans of one patient"
+        raise PathError(folder, problem, f"add --patient '{pattern}' or --patient-per-case")
     return {name: name for name in names}
 
 
