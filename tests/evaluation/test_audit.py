@@ -74,7 +74,7 @@ def test_audit_as_a_command(files: Path, tmp_path: Path) -> None:
     for p, y in zip(probs, labels, strict=True):
         said = (p.argmax(0) == 1) & (p.max(0) > 0.95) & (p.max(0) <= 0.99)
         right, count = right + int((y[said] == 1).sum()), count + int(said.sum())
-    stated = f"left: when it says 95 to 99 %, it is right in {100 * right / count:.3g} % ["
+    stated = f"left: when it says 95 to 99 %, it is right in {100 * right / count:.1f} % ["
     assert f"too sure, {stated}" in done.stdout
     assert f"too sure, {stated}" in (out / "report" / "index.html").read_text()
     assert "too sure" in (out / "report" / "index.html").read_text()

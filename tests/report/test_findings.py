@@ -4,11 +4,14 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers.plain_studies import Values, write_plain
+from segcal.metrics import LEVELS
 from segcal.report import Context, write_report
-from segcal.report.findings import calibration, ranking
+from segcal.report.curves import Curve
+from segcal.report.findings import calibration, ranking, stated_confidence
 from segcal.report.formats import to_csv, to_markdown
 from segcal.report.rankings import Rankings
 from segcal.report.sections import findings
@@ -41,6 +44,13 @@ def gaps(*seeds: tuple[float, float]) -> Values:
         }
         for s, (everywhere, inside) in enumerate(seeds)
     }  # fmt: skip
+
+
+def test_percentages_of_the_stated_confidence_have_one_decimal() -> None:
+    size = len(LEVELS) - 1
+    every = np.full(size, 0.9)
+    curve = Curve(np.full(size, 99.0), every, every, np.full(size, 0.000317), np.ones(size))
+    assert stated_confidence._parts(curve).count("90.0 % [0.0, 100.0]") == 2
 
 
 def test_all_voxels_decide_and_not_the_foreground(tmp_path: Path) -> None:

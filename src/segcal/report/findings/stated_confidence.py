@@ -39,12 +39,12 @@ def sentences(context: Context) -> list[str]:
 
 
 def _parts(curve: Curve) -> str:
-    """Such as "95 to 99 %, it is right in 81.2 % [74.0, 87.1]; 99 to 100 %: 93 % [90, 96]"."""
+    """Such as "95 to 99 %, it is right in 81.2 % [74.0, 87.1]; 99 to 100 %: 93.0 % […]"."""
     out: list[str] = []
     for i in range(_FIRST, len(LEVELS) - 1):
         if curve.count[i] >= FEW_VOXELS:
             link = ": " if out else ", it is right in "
-            right = f"{100 * curve.accuracy[i]:.3g} % {_interval(curve, i)}".rstrip()
+            right = f"{100 * curve.accuracy[i]:.1f} % {_interval(curve, i)}".rstrip()
             out.append(f"{_level(i)}{link}{right}")
     return "; ".join(out)
 
@@ -55,7 +55,7 @@ def _level(i: int) -> str:
 
 def _interval(curve: Curve, i: int) -> str:
     low, high = 100 * curve.low[i], 100 * curve.high[i]
-    return "" if math.isnan(low) else f"[{low:.3g}, {high:.3g}]"
+    return "" if math.isnan(low) else f"[{low:.1f}, {high:.1f}]"
 
 
 def _gap(curve: Curve) -> float:
