@@ -225,7 +225,12 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
     held_out = f"--{given} HELD_OUT/{method} --labels HELD_OUT_LABELS"
     if verdict.poor_masks:
-        return "look at the worst cases and train again; no calibrator improves the masks.", []
+        text = (
+            "look at the worst cases. If predictions and labels differ in the order of their "
+            "classes or in their orientation, correct that; otherwise train again. No calibrator "
+            "improves the masks."
+        )
+        return text, []
     if verdict.answer == "trust":
         text = (
             "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
