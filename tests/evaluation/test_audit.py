@@ -362,6 +362,18 @@ def test_only_an_audit_is_replaced_and_never_an_input(tmp_path: Path) -> None:
     refused("is not a study", probs)
 
 
+def test_an_audit_that_was_stopped_before_its_page_names_the_command(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 1)
+    probs = write_predictions(tmp_path / "probs", "npy", 1)
+    out = tmp_path / "my audit"
+    audit_predictions({"a": probs}, labels, out)
+    with pytest.raises(PathError, match=f"segcal report '{out}'"):
+        audit_predictions({"a": probs}, labels, out)
+    write_report(out)
+    with pytest.raises(PathError, match="holds an audit already"):
+        audit_predictions({"a": probs}, labels, out)
+
+
 def test_probabilities_given_as_logits_are_refused(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels", 2)
     probs = write_predictions(tmp_path / "probs", "npy", 2)

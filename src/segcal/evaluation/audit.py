@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from segcal.core.checks import check_choice
 from segcal.core.errors import PathError
@@ -246,6 +247,9 @@ def _check_out(out: Path, overwrite: bool, inputs: Sequence[Path]) -> None:
     if study.kind != "audit":
         raise PathError(out, "holds a study that is not an audit", remedy)
     if not overwrite:
+        if not (out / "report").exists():  # stopped while the page was written
+            remedy = f"write it with `segcal report {quote(str(out))}`, or pass --overwrite"
+            raise PathError(out, "holds an audit without its page", remedy)
         raise PathError(out, "holds an audit already", "pass --overwrite to replace it")
 
 
