@@ -115,3 +115,10 @@ def test_the_difference_of_other_patients() -> None:
     for limit, known in ((39, True), (40, False)):
         ends = unpaired_difference(before, after, min_patients=limit)[1:]
         assert np.isfinite(ends).all() == known
+
+
+def test_messages_show_the_pattern_as_it_was_typed() -> None:
+    for pattern, problem in ((r"p\d+", "does not match"), (r"(\d+", "is not a regular expression")):
+        with pytest.raises(ValueError, match=problem) as error:
+            patients_of(["case"], pattern)
+        assert f"'{pattern}'" in str(error.value)

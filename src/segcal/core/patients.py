@@ -42,14 +42,14 @@ def patients_of(cases: Iterable[str], pattern: str | Mapping[str, str]) -> dict[
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"--patient {pattern!r} is not a regular expression ({error})") from error
+        raise ValueError(f"--patient '{pattern}' is not a regular expression ({error})") from error
     out = {}
     for case in cases:
         found = expression.search(case)
         if found is None:
-            raise ValueError(f"--patient {pattern!r} does not match case {case!r}")
+            raise ValueError(f"--patient '{pattern}' does not match case {case!r}")
         patient = found[1] if found.groups() else found[0]
         if not patient:
-            raise ValueError(f"--patient {pattern!r} matches an empty name in case {case!r}")
+            raise ValueError(f"--patient '{pattern}' matches an empty name in case {case!r}")
         out[case] = patient
     return out
