@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.chromium import Browser
 from helpers.studies import ACDC, CE, LS, Recipe, distort, make_case, make_study, softmax
-from segcal.report import Context, write_report
+from segcal.report import Context, volume_findings, write_report
 from segcal.report.findings.verdict import (
     MIN_PATIENTS,
     POOR_DSC,
@@ -24,10 +25,11 @@ from segcal.report.findings.verdict import (
     verdicts,
 )
 from segcal.report.plots.reliability import draw_organs
+from segcal.report.sections import volumes
 from segcal.report.sections.cases import worst_cases
 from segcal.report.sections.classes import organ_table
 from segcal.report.sections.external import organ_group_table
-from segcal.report.sections.volumes import agreements, compare_volumes
+from segcal.report.sections.volumes import agreements, compare_volumes, far_volumes
 from segcal.stats import Estimate
 from segcal.study import read_study
 
@@ -202,8 +204,29 @@ def test_volumes_are_those_of_the_arrays(one: Context) -> None:
         assert error == pytest.approx(ml * predicted - true, rel=1e-5)
 
 
+def test_volumes_far_from_the_truth_are_a_finding(
+    one: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = pd.Series(np.linspace(10.0, 30.0, 20))
+    noise = np.random.default_rng(0).normal(0, 0.5, 20)
+    names = list(map(str, range(20)))
+    found = [
+        compare_volumes("LV", "Σp", true + 5, true, names),
+        compare_volumes("RV", "Σp", true - 3 + noise - noise.mean(), true, names),
+        compare_volumes("mask", "mask", true + 5, true, names),  # its volume is no sum
+        compare_volumes("near", "Σp", true + 1, true, names),  # 5 %
+        compare_volumes("unsure", "Σp", true + 5 + 100 * noise, true, names),
+        compare_volumes("absent", "Σp", 0 * true + 2, 0 * true, names),
+    ]
+    assert far_volumes(found) == ["LV +5 ml (+25 %)", "RV −3 ml (−15 %)", "absent +2 ml"]
+    assert volume_findings(one) == []  # differences of this study are within their intervals
+    monkeypatch.setattr(volumes, "agreements", lambda *_: found)
+    (text,) = volume_findings(one)
+    assert text.startswith("CE+Dice: ")
+    assert "LV +5 ml (+25 %), RV −3 ml (−15 %) and absent +2 ml" in text
+
+
 def test_limits_of_agreement_by_hand() -> None:
-    import pandas as pd
     from scipy import stats
 
     true = pd.Series(np.arange(1.0, 21.0))

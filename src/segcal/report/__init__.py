@@ -14,11 +14,12 @@ from segcal.report.findings.stated_confidence import sentences as stated_confide
 from segcal.report.findings.verdict import sentences as network_verdicts
 from segcal.report.plots.style import new_figure
 from segcal.report.sections import SECTIONS
+from segcal.report.sections.volumes import findings as volume_findings
 from segcal.report.table_model import Cell, Column, Row, Table
 from segcal.report.writer import write_report
 
 __all__ = [
     "SECTIONS", "Bullets", "Cell", "Column", "Context", "DataFile", "Figure", "Group", "Row",
     "Section", "Table", "Text", "network_verdicts", "new_figure", "stated_confidence",
-    "write_applied_page", "write_checked_page", "write_report",
+    "volume_findings", "write_applied_page", "write_checked_page", "write_report",
 ]  # fmt: skip

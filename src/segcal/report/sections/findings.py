@@ -6,7 +6,7 @@ from segcal.core.text import first_few
 from segcal.report.blocks import Block, Bullets, Section, Text
 from segcal.report.context import Context
 from segcal.report.findings import calibration, ranking, stated_confidence, verdict
-from segcal.report.sections import absent_structures
+from segcal.report.sections import absent_structures, volumes
 from segcal.report.text import count, join
 from segcal.study import BREAKDOWN_SHARE, Training, read_evaluation
 
@@ -21,6 +21,7 @@ def build(context: Context) -> Section:
         *stated_confidence.sentences(context),
         *ranking.first_place(context),
         *ranking.best_of_datasets(context),
+        *volumes.findings(context),
         *absent_structures.findings(context),
         *ranking.reference_place(context),
         *ranking.significance(context),

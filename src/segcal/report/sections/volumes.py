@@ -12,7 +12,7 @@ from segcal.report.blocks import Block, Figure, Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.style import MUTED, panel_grid
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
-from segcal.report.text import shorten
+from segcal.report.text import join, shorten
 from segcal.stats import Estimate, mean_interval
 from segcal.study import Dataset
 
@@ -25,6 +25,8 @@ _TEXT = (
     "between which the error of 95 % of scans lies if errors are normal."
 )
 _Z = 1.96
+# A mean difference between Σp and the true volumes that is a finding, as a share of the latter.
+FAR = 0.1
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,30 @@ def agreements(context: Context, dataset: Dataset, method: str) -> list[Agreemen
             if len(known)
         ]
     return out
+
+
+def far_volumes(found: Sequence[Agreement]) -> list[str]:
+    """Organs whose Σp is far from the true volumes on average, with the mean difference."""
+    out = []
+    for each in found:
+        true = float((each.center - each.error / 2).mean())
+        large = abs(each.bias.mean) > FAR * true
+        if each.kind == "Σp" and large and not each.bias.low <= 0 <= each.bias.high:
+            share = f" ({100 * each.bias.mean / true:+.0f} %)" if true > 0 else ""
+            difference = f"{each.bias.mean:+.3g} ml{share}".replace("-", "−")
+            out.append(f"{each.organ} {difference}")
+    return out
+
+
+def findings(context: Context) -> list[str]:
+    """A sentence for each of few networks that has such organs."""
+    return [
+        f"{context.title(method)}: the sum of the probabilities is far from the true volume, on "
+        f"average {join(far)}. Do not quote it as a volume; segcal assure corrects it."
+        for dataset in context.datasets
+        for method in context.few_networks(dataset)
+        if (far := far_volumes(agreements(context, dataset, method)))
+    ]
 
 
 def build(context: Context) -> Section | None:
