@@ -429,8 +429,9 @@ def test_warnings_and_copies_between_sets(
     assert "no case has class 2 b" in text
     prepare(FolderSource(source, classes="a,b"), tmp_path / "two", dtype="uint8")
     assert run_cli(monkeypatch, "data", "check", tmp_path / "one", tmp_path / "two") == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "same scan" in line]
-    assert len(lines) == 19
+    every = capsys.readouterr().out.splitlines()
+    assert len([line for line in every if "same scan" in line]) == 19
+    assert every[-1].split() == ["check", "22", "warnings"]
     reports = {p: check_dataset(p) for p in (tmp_path / "one", tmp_path / "two")}
     assert len(find_copies(reports)) == 22
 

@@ -183,6 +183,18 @@ def test_an_interrupted_run_prints_one_line(tmp_path: Path, number: int) -> None
     assert not list(out.glob("**/.partial*"))
 
 
+def test_every_command_names_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("segcal.data.open_dataset", interrupt)
+    monkeypatch.setattr("segcal.data.check_dataset", interrupt)
+    assert run_cli(monkeypatch, "data", "check", "any") == 130
+    assert capsys.readouterr().err == "segcal: interrupted; run the same command again\n"
+
+
 def test_an_interrupt_while_json_is_written_is_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

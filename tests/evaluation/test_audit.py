@@ -275,7 +275,7 @@ def test_names_of_networks(tmp_path: Path) -> None:
     odd.mkdir()
     assert make_networks([str(odd)]) == {"x=y": odd}
     for several in (["a/b", "a/c"], ["A=a/b"]):
-        with pytest.raises(ValueError, match="--name needs one --probs FOLDER"):
+        with pytest.raises(ValueError, match="--name needs one FOLDER"):
             make_networks(several, "Ours")
     with pytest.raises(ValueError, match="a different name"):
         make_networks(["a/b", "c/b"])
@@ -380,12 +380,13 @@ def test_probabilities_given_as_logits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"case_000.npy: Expected .* look like probabilities"):
         audit_predictions({"a": probs}, labels, tmp_path / "out", logits=True)
     assert not (tmp_path / "out").exists()
-    done = command(
-        "audit", "--probs", probs, "--labels", labels, "--out", tmp_path / "out", "--logits"
-    )
+    files = ("--labels", labels, "--out", tmp_path / "out")
+    done = command("audit", "--logits", probs, *files)
     assert done.returncode == 2
-    assert "use --probs without --logits" in done.stderr
+    assert "use --probs instead of --logits" in done.stderr
     assert "from_probs" not in done.stderr
+    for given in ((), ("--probs", probs, "--logits", probs)):
+        assert "either --probs FOLDER or --logits FOLDER" in command("audit", *given, *files).stderr
 
 
 def test_percent_and_sigmoid_outputs_have_a_remedy_of_the_command_line(tmp_path: Path) -> None:

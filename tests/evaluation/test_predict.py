@@ -114,6 +114,32 @@ def test_the_original_grid(run: Path, source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(probs.T, case.grid.restore_probs(stored), atol=1e-5)
 
 
+def test_an_unfinished_run_and_label_maps_are_named(
+    run: Path, source: Path, tmp_path: Path
+) -> None:
+    folder, labels = tmp_path / "in", tmp_path / "labels"
+    folder.mkdir()
+    shutil.copy(next(source.rglob("*_frame01.nii.gz")), folder / "x.nii.gz")
+    said: list[str] = []
+    predict_volumes([run], folder, tmp_path / "whole", warn=said.append)
+    assert not [line for line in said if "stopped after" in line]
+    stopped = tmp_path / "stopped run"
+    shutil.copytree(run, stopped)
+    config = (stopped / "config.yaml").read_text()
+    assert "epochs: 1\n" in config
+    (stopped / "config.yaml").write_text(config.replace("epochs: 1\n", "epochs: 3\n"))
+    said = []
+    predict_volumes([stopped], folder, tmp_path / "part", warn=said.append)
+    evaluate_run(stopped, split="val", say=said.append)
+    lines = [line for line in said if "stopped after 1 of 3 epochs" in line]
+    assert len(lines) == 2
+    assert f"segcal train --out '{stopped}' --resume" in lines[0]
+    labels.mkdir()
+    shutil.copy(next(source.rglob("*_frame01_gt.nii.gz")), labels / "x.nii.gz")
+    with pytest.raises(ValueError, match=r"x.nii.gz: .* like a label map; give the folder of the"):
+        predict_volumes([run], labels, tmp_path / "none")
+
+
 def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

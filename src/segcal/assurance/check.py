@@ -302,6 +302,6 @@ def _aurc(table: Mapping[str, Floats], units: Units) -> list[Measure]:
             own = weights * times[owner]
             areas.append(risk_coverage(score[own > 0], loss[own > 0], own[own > 0]).aurc)
         low, high = np.quantile(areas[1:], [0.025, 0.975])
-        name = {"dice": "best", "confidence": "mean confidence"}.get(key, "expected Dice")
+        name = {"dice": "best possible", "confidence": "mean confidence"}.get(key, "expected Dice")
         out.append(Measure("all", name, AURC, areas[0], float(low), float(high)))
     return out

@@ -339,7 +339,11 @@ def _scope(cases: Sequence[CaseSummary]) -> Scope:
         key: np.array([case.features[key] for case in cases if key in case.features])
         for key in sorted({key for case in cases for key in case.features})
     }
-    spreads = [np.ptp(known[key]) for key in known if "asinh deviation" in key]
+    spreads = [
+        np.subtract(*np.quantile(values, [0.9, 0.1]))
+        for key, values in known.items()
+        if "asinh deviation" in key
+    ]
     for key, values in known.items():
         if group_of(key) == "intensity" and max(spreads) > np.log(_COMMON_UNIT):
             continue

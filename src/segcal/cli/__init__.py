@@ -31,8 +31,25 @@ from segcal.core.errors import PathError
 from segcal.core.processes import die_with_parent
 from segcal.core.signals import sigterm_as_interrupt
 
+
+class _Commands(typer.core.TyperGroup):
+    """A command that does not handle an interrupt ends with one line and exit code 130."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _interrupted() from None
+
+
+def _interrupted() -> typer.Exit:
+    typer.echo("segcal: interrupted; run the same command again", err=True)
+    return typer.Exit(130)
+
+
 app = typer.Typer(
     name="segcal",
+    cls=_Commands,
     help="Segmentation networks whose confidence can be trusted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -90,8 +107,7 @@ def run() -> None:
             raise
         # pydantic turns an interrupt that arrives while it writes JSON into its own error.
         if isinstance(error, PydanticSerializationError) and "KeyboardInterrupt" in str(error):
-            typer.echo("segcal: interrupted; run the same command again to continue", err=True)
-            sys.exit(130)
+            sys.exit(_interrupted().exit_code)
         reason = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
             reason = str(PathError(error.filename, error.strerror))

@@ -10,12 +10,15 @@ from segcal.core.progress import show_progress
 
 
 def audit(
-    probs: Annotated[
-        list[str],
-        typer.Option(help="Folder of probabilities; for several networks NAME=FOLDER each."),
-    ],
     labels: opt.Labels,
     out: Annotated[Path, typer.Option(help="Folder of the study; the page is report/index.html.")],
+    probs: Annotated[
+        list[str] | None,
+        typer.Option(help="Folder of probabilities; for several networks NAME=FOLDER each."),
+    ] = None,
+    logits: Annotated[
+        list[str] | None, typer.Option(help="Folder of logits, instead of probabilities.")
+    ] = None,
     images: opt.Images = None,
     name: Annotated[str | None, typer.Option(help="Name of the network.")] = None,
     dataset: Annotated[str, typer.Option(help="Name of the data.")] = "audit",
@@ -23,7 +26,6 @@ def audit(
     region: Annotated[
         str, typer.Option(help="Where the report reads calibration; all regions are measured.")
     ] = "predicted",
-    logits: Annotated[bool, typer.Option("--logits", help="The folders hold logits.")] = False,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(help="Exit with 1 if it holds: 'ece>0.05', 'foreground:cece>=0.1'."),
@@ -41,11 +43,13 @@ def audit(
     from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
 
     rules = [parse_rule(text) for text in fail_if or ()]
-    networks = make_networks(probs, name)
+    if bool(probs) == bool(logits):
+        raise ValueError("give either --probs FOLDER or --logits FOLDER")
+    networks = make_networks(probs or logits or (), name)
     with show_progress() as step:
         audited = audit_predictions(
             networks, labels, out,
-            images=images, dataset=dataset, region=region, logits=logits, axes=axes,
+            images=images, dataset=dataset, region=region, logits=bool(logits), axes=axes,
             classes=opt.split_names(classes), ignore_label=ignore_label,
             heads=opt.given_heads(heads), patient=patient,
             jobs=opt.workers(jobs, launcher, address), overwrite=overwrite, progress=step,
@@ -60,13 +64,22 @@ def audit(
     opt.warn_seen(audited.seen)
     opt.warn_absent(audited.absent())
     # Imported here, so that matplotlib takes no memory while cases are measured.
-    from segcal.report import Context, network_verdicts, stated_confidence, write_report
+    from segcal.report import (
+        Context,
+        network_verdicts,
+        stated_confidence,
+        volume_findings,
+        write_report,
+    )
     from segcal.study import read_study
 
     study = read_study(out)
     page = write_report(study)
     context = Context(study)
-    for line in (*network_verdicts(context), *audited.lines(), *stated_confidence(context)):
+    for line in (
+        *network_verdicts(context), *volume_findings(context), *audited.lines(),
+        *stated_confidence(context),
+    ):  # fmt: skip
         typer.echo(line)
     typer.echo(f"report: {page}")
     violations = check_rules(audited.networks, rules)

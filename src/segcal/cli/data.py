@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from segcal.cli import _options as opt
+from segcal.core.text import count
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a prepared set.")
 
@@ -42,8 +43,10 @@ def check(
             except PathError as error:
                 raise PathError(figure, error.problem, "give --figure a writable file") from error
             typer.echo(f"{'figure':<{width}}  {figure} ({shown} cases)")
-    for line in at_most(find_copies(reports)):
+    copies = find_copies(reports)
+    for line in at_most(copies):
         typer.echo(f"warning: {line}")
     if any(report.problems for report in reports.values()):
         raise typer.Exit(2)
-    typer.echo(f"{'check':<{width}}  no problems")
+    result = f"{count(len(copies), 'warning')}" if copies else "no problems"
+    typer.echo(f"{'check':<{width}}  {result}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 import typer
 from typer.core import TyperGroup
 
-from segcal.cli import _options as opt
 from segcal.core.progress import show_progress
 
 if TYPE_CHECKING:
@@ -125,17 +124,13 @@ def prepare(
     """Prepare a source with its `own` options, and print the result."""
     from segcal import data
 
-    try:
-        with show_progress() as progress:
-            report = data.prepare(
-                source(**own), out,
-                recipe=recipe, dtype=dtype, workers=workers,  # type: ignore[arg-type]
-                keep_going=keep_going, seed=seed, folds=folds, splits=splits, all_test=all_test,
-                group=group, leave_out_group=leave_out_group, progress=progress,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        opt.warn("interrupted; run the same command again to continue")
-        raise typer.Exit(130) from None
+    with show_progress() as progress:
+        report = data.prepare(
+            source(**own), out,
+            recipe=recipe, dtype=dtype, workers=workers,  # type: ignore[arg-type]
+            keep_going=keep_going, seed=seed, folds=folds, splits=splits, all_test=all_test,
+            group=group, leave_out_group=leave_out_group, progress=progress,
+        )  # fmt: skip
     for line in report.lines():
         typer.echo(line)
     for problem in report.skipped:

@@ -144,6 +144,9 @@ def read_scan(images: Sequence[Path], info: DatasetInfo, target: str | None = No
     trained on. The scan is first reoriented to the axis codes `target`, such as "RAS".
     """
     image, header = read_channels(images, len(info.channels))
+    if 1 <= image.max() < len(info.classes) and (image == np.rint(image)).all():
+        problem = f"holds whole numbers up to {image.max():g} only, like a label map"
+        raise PathError(images[0], problem, "give the folder of the images")
     file_grid, grid = scan_grids(header, info.grid, target)
     turned = reorient(image, axis_codes(file_grid.affine), axis_codes(grid.affine))
     normalized, _ = normalize_image(images, turned, info.intensity)

@@ -17,6 +17,7 @@ from segcal.core.files import atomic_path, remove, remove_drafts
 from segcal.core.heads import Heads
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.provenance import git_commit, versions
+from segcal.core.text import count
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.measured_cases import KeptCase, key_of
@@ -66,7 +67,7 @@ class Audited:
         for title, evaluation in self.networks.items():
             mean = evaluation.means(self.region)
             yield (
-                f"{title}: {len(evaluation.info.case_names)} cases, original grid; "
+                f"{title}: {count(len(evaluation.info.case_names), 'case')}, original grid; "
                 f"region {self.region}: ECE {mean['ece']:.4f}{self._interval(evaluation)}, "
                 f"CECE {mean['cece']:.4f}, NLL {mean['nll']:.4f}; "
                 f"{_describe_gap(mean['signed_gap'])}; DSC {mean['dsc']:.4f}"
@@ -113,12 +114,12 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
         title, equals, folder = text.partition("=")
         bare = not equals or Path(text).exists()
         if name is not None and (len(texts) > 1 or not bare):
-            raise ValueError("--name needs one --probs FOLDER; name several by --probs NAME=FOLDER")
+            raise ValueError("--name needs one FOLDER; name several by NAME=FOLDER")
         if bare:
             title, folder = name or _title_of(Path(text)), text
         if not title or not folder or title in out:
             expected = "expected FOLDER, or NAME=FOLDER with a different name for each"
-            raise ValueError(f"--probs {text}: {expected}")
+            raise ValueError(f"{text}: {expected}")
         out[title] = Path(folder)
     return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from segcal.core.heads import Heads, nnunet_regions
 from segcal.core.text import first_few
 from segcal.data import DatasetInfo, PreparedCase, PreparedDataset, check_fits, open_dataset
 from segcal.models import SegmentationNetwork, load_model
-from segcal.study import RunRecord, read_run
+from segcal.study import RunRecord, epochs_done, read_run
 
 
 class FinishedRun(RunRecord):
@@ -100,6 +101,16 @@ class FinishedRun(RunRecord):
         """One line about scans that the run was trained or validated on."""
         scans = f"{len(names)} of these scans ({first_few(names)})"
         return f"{self.folder}: was trained or validated on {scans}; results on them are optimistic"
+
+
+def unfinished(runs: Sequence[FinishedRun]) -> list[str]:
+    """One line for each run whose training was stopped; a run without a log counts as finished."""
+    return [
+        f"{run.folder}: its training stopped after {done} of {run.config.epochs} epochs; "
+        f"`segcal train --out {quote(str(run.folder))} --resume` continues it"
+        for run in runs
+        if 0 < (done := epochs_done(run.folder)) < run.config.epochs
+    ]
 
 
 def open_run(folder: Path | str) -> FinishedRun:

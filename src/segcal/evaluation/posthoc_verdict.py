@@ -82,23 +82,30 @@ class Verdict:
 
     @property
     def helped(self) -> Literal["yes", "no", "partly", "harmed", "too few"]:
-        """ "yes" if ECE *and* NLL are better; a constant can lower ECE alone."""
+        """ "yes" if ECE *and* NLL are better; a constant can lower ECE alone.
+
+        And if ECE is not worse in the audited region.
+        """
         found = {self.change(metric).direction for metric in ("ece", "nll")}
         if "too few" in found:
             return "too few"
         if found == {"better"}:
-            return "yes"
+            return "partly" if any(c.direction == "worse" for c in self._audited) else "yes"
         if "worse" in found:
             return "harmed" if "better" not in found else "partly"
         return "partly" if "better" in found else "no"
 
-    def summary(self) -> str:
-        """The answer in the region of the fit, then the change of ECE in the audited region."""
-        ece, nll = self.change("ece"), self.change("nll")
-        audited = [
+    @property
+    def _audited(self) -> list[Change]:
+        """The change of ECE in the audited region, if it is another one and has voxels."""
+        return [
             c for c in self.changes
             if (c.region, c.metric) == (AUDITED, "ece") and c.cases and self.region != AUDITED
         ]  # fmt: skip
+
+    def summary(self) -> str:
+        """The answer in the region of the fit, then the change of ECE in the audited region."""
+        ece, nll = self.change("ece"), self.change("nll")
         answer = {
             "yes": "Yes, calibration helped",
             "no": "No, there is no evidence that calibration helped",
@@ -111,9 +118,7 @@ class Verdict:
             f"{answer}: on held-out cases, region {self.region}, {ece} and {nll}; "
             f"{units}{ece.cases} cases, 95 % intervals."
             + "".join(
-                f" {'But in' if self.helped == 'yes' and c.direction == 'worse' else 'In'} region "
-                f"{AUDITED}, which segcal audit judges, {c}."
-                for c in audited
+                f" In region {AUDITED}, which segcal audit judges, {c}." for c in self._audited
             )
         )
 

@@ -22,7 +22,7 @@ from segcal.core.heads import Heads, head_masks, region_map, two_classes
 from segcal.core.jobs import run_jobs
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, Header, find_images, read_scan, write_nifti
-from segcal.evaluation.finished_run import FinishedRun, open_runs
+from segcal.evaluation.finished_run import FinishedRun, open_runs, unfinished
 from segcal.evaluation.posthoc_choice import chose_none
 from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import AVERAGES, FLIPS, restore_probs
@@ -145,6 +145,8 @@ def predict_volumes(
         check_choice("--flips", axis, FLIPS)
     check_choice("--average", average, AVERAGES)
     opened = open_runs(runs)
+    for line in unfinished(opened):
+        warn(line)
     single = [name for name in outputs if name in _DISAGREEMENT and len(opened) == 1]
     if single:
         raise ValueError(f"--output {single[0]}: needs several runs, but {runs[0]} is one")

@@ -19,7 +19,7 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import PreparedDataset
 from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
-from segcal.evaluation.finished_run import FinishedRun, identity, open_runs
+from segcal.evaluation.finished_run import FinishedRun, identity, open_runs, unfinished
 from segcal.evaluation.posthoc_choice import method_of
 from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
 from segcal.evaluation.predict import choose_device
@@ -94,6 +94,8 @@ def evaluate_run(
     """
     config = config or EvaluationConfig()
     opened = open_runs(run)
+    for line in unfinished(opened):
+        say(line)
     other = opened[0].external_data(data)
     folders = [run] if isinstance(run, str | Path) else list(run)
     if len(folders) > 1 and out is None:

@@ -147,7 +147,7 @@ class BlockReader:
             raise ValueError(
                 "Expected argument `logits` to be logits, but all values are in [0, 1] and sum to "
                 "1 over the classes, so they look like probabilities: use "
-                "`from_probs=True` (on the command line: --probs without --logits)."
+                "`from_probs=True` (on the command line: --probs instead of --logits)."
             )
         return self.num_classes
 

@@ -70,13 +70,13 @@ def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> 
     """Write index.html of `segcal assure check`: promises, and all measures."""
     tables: list[dict[str, Any]] = [{
         "title": "Promises",
-        "note": "A promise is broken if the interval excludes it. All intervals of this table hold "
-        "together with 95 %.",
+        "note": "Broken: the interval excludes the promise. Consistent: it does not, which with "
+        "few patients shows little. All intervals of this table hold together with 95 %.",
         "head": ["structure", "what", "promised", "measured", "interval", "patients", "verdict"],
         "rows": [
             [p.structure, p.what, f"{'≥' if p.at_least else '≤'} {p.promised:g}",
              f"{p.measured:.3f}", f"{p.low:.3f} to {p.high:.3f}", str(p.patients),
-             "broken" if p.broken else "holds"]
+             "broken" if p.broken else "consistent"]
             for p in result.promises
         ],
     }]  # fmt: skip

@@ -223,7 +223,7 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     """What to do next with the predictions that were audited, and the commands for it."""
     options = context.study.methods[method].options
     folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
-    held_out = f"--{given} HELD_OUT/{method} --labels HELD_OUT_LABELS"
+    files = f"HELD_OUT/{method} --labels HELD_OUT_LABELS"
     if verdict.poor_masks:
         text = (
             "look at the worst cases. If predictions and labels differ in the order of their "
@@ -236,7 +236,7 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
             "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
             "derived from labeled cases that the network was not trained on:"
         )
-        return text, [f"segcal assure fit {held_out} --out {method}_assurance.json"]
+        return text, [f"segcal assure fit --probs {files} --out {method}_assurance.json"]
     unclear = verdict.answer == "cannot tell" and verdict.patients >= MIN_PATIENTS
     more = f"audit more patients than these {verdict.patients}"
     if options.get("calibrated") and unclear:
@@ -254,7 +254,7 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
         )
         out = _new_folder(context, method)
         return f"{more}, or {text}" if unclear else text, [
-            f"segcal calibrate {held_out} --method auto --out {method}_calibrator.json",
+            f"segcal calibrate --{given} {files} --method auto --out {method}_calibrator.json",
             f"segcal apply {method}_calibrator.json --{given} {quote(folder)} --out {out}",
             f"segcal audit --probs {out} --labels LABELS --out audit_{out}",
         ]
