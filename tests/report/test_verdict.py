@@ -157,6 +157,38 @@ def test_next_steps_of_several_networks(tmp_path: Path) -> None:
     assert not {*outs} & {"my nets/a", "a_calibrated"}
 
 
+class Cancelling(Context):
+    """Errors of the organs have opposite signs, so that all organs together look calibrated."""
+
+    gaps: tuple[float, ...] = (0.2, -0.2, 0.0)
+
+    def patient_sums(self, *_: Any) -> Any:
+        return patients(20)
+
+    def level_sums(self, *_: Any) -> Any:
+        return {str(k): patients(20, gap=gap) for k, gap in enumerate(self.gaps, start=1)}
+
+
+def test_organs_whose_errors_cancel_are_exceptions(one: Context) -> None:
+    context = Cancelling(one.study)
+    dataset = context.datasets[0]
+    found = verdicts(context, dataset)["ce_dice"]
+    assert found.answer == "trust"
+    assert found.title == "trust, except RV and MYO (repair)"
+    assert found.needs_repair
+    assert "not shown for every organ" in describe(found)
+    assert "calibrate" in next_step(context, "ce_dice", found)[1][0]
+    table = verdict_table(context, dataset)
+    assert table is not None
+    assert [row.cells[0].text for row in table.rows] == ["trust", "repair", "repair", "trust"]
+    mixed = replace(found, exceptions=(("RV", "cannot tell"),))
+    assert mixed.title == "trust, except RV (cannot tell)"
+    assert not mixed.needs_repair
+    assert "assure fit" in next_step(context, "ce_dice", mixed)[1][0]
+    context.gaps = (0.0, 0.0, 0.0)
+    assert verdicts(context, dataset)["ce_dice"].title == "trust"
+
+
 def test_poor_masks_come_before_confidence(one: Context) -> None:
     """Calibration cannot repair them, whatever the verdict on the confidence."""
     for sums in (patients(20), patients(20, gap=0.2), patients(MIN_PATIENTS - 1)):

@@ -7,6 +7,7 @@ is replaced by the accuracy that the other patients have in its bin, and the mea
 patient is compared with the accuracy in this patient.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -38,13 +39,23 @@ _UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The numbers behind an answer; `gap` is mean confidence minus accuracy, `dsc` of the masks."""
+    """The numbers behind an answer.
+
+    Attributes:
+        gap: mean confidence minus accuracy.
+        error, remaining: the two errors of the rule.
+        patients: with a voxel in the region.
+        dsc: of the masks.
+        exceptions: of several organs those that have another answer, if that of all is "trust":
+            errors of opposite sign cancel in the voxels of all organs.
+    """
 
     gap: Estimate
     error: Estimate
     remaining: Estimate
     patients: int
     dsc: Estimate = _UNKNOWN
+    exceptions: tuple[tuple[str, Answer], ...] = ()
 
     @property
     def poor_masks(self) -> bool:
@@ -53,8 +64,19 @@ class Verdict:
 
     @property
     def title(self) -> str:
-        """The answer; after the masks, if they are poor."""
-        return f"poor masks (confidence: {self.answer})" if self.poor_masks else self.answer
+        """The answer with its exceptions; after the masks, if they are poor."""
+        by_answer: dict[Answer, list[str]] = {}
+        for organ, answer in self.exceptions:
+            by_answer.setdefault(answer, []).append(organ)
+        apart = [f"{join(organs)} ({answer})" for answer, organs in by_answer.items()]
+        title = self.answer + (f", except {', '.join(apart)}" if apart else "")
+        return f"poor masks (confidence: {title})" if self.poor_masks else title
+
+    @property
+    def needs_repair(self) -> bool:
+        """Whether the confidence of all organs together, or of one, is too far off."""
+        organs = {answer for _, answer in self.exceptions}
+        return self.answer == "repair" or bool(organs & {"repair", "do not use"})
 
     @property
     def answer(self) -> Answer:
@@ -114,13 +136,25 @@ def _repaired_gaps(sums: Floats) -> Floats:
 
 def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
     """Network -> verdict over all organs; empty if there are many networks, or no bins."""
-    networks = context.few_networks(dataset)
-    found = {m: context.patient_sums(dataset, m, REGION) for m in networks}
-    return {
-        m: replace(judge(sums), dsc=context.aggregates.interval(dataset.name, m, "dsc"))
-        for m, sums in found.items()
-        if sums is not None
-    }
+    out = {}
+    for method in context.few_networks(dataset):
+        sums = context.patient_sums(dataset, method, REGION)
+        if sums is None:
+            continue
+        found = replace(judge(sums), dsc=context.aggregates.interval(dataset.name, method, "dsc"))
+        if found.answer == "trust":
+            organs = {name: each.answer for name, each in _of_organs(context, dataset, method)}
+            apart = tuple((name, answer) for name, answer in organs.items() if answer != "trust")
+            found = replace(found, exceptions=apart if len(organs) > 1 else ())
+        out[method] = found
+    return out
+
+
+def _of_organs(context: Context, dataset: Dataset, method: str) -> Iterator[tuple[str, Verdict]]:
+    for label, sums in context.level_sums(dataset, method).items():
+        name = dataset.class_name(label)
+        dsc = context.aggregates.interval(dataset.name, method, "dsc", None, name)
+        yield name, replace(judge(sums), dsc=dsc)
 
 
 def sentences(context: Context) -> list[str]:
@@ -142,7 +176,7 @@ def describe(verdict: Verdict) -> str:
         gap = f"{'over' if v.gap.mean > 0 else 'under'}-confident by {size}"
     left = f"the mean confidence of a patient is still off by {_points(v.remaining)} points"
     reason = {
-        "trust": f"This is within {limit}",
+        "trust": f"This is within {limit}" + ", but not shown for every organ" * bool(v.exceptions),
         "repair": f"This is more than {limit}; after calibration {left}",
         "do not use": f"Even after calibration {left}: the error differs from patient to patient",
         "cannot tell": f"The interval includes the limit of {limit}: more patients are needed",
@@ -180,14 +214,9 @@ def verdict_table(context: Context, dataset: Dataset) -> Table | None:
     )
     rows = []
     for method, overall in verdicts(context, dataset).items():
-        judged = {"all organs": overall}
-        for label, sums in context.level_sums(dataset, method).items():
-            name = dataset.class_name(label)
-            dsc = context.aggregates.interval(dataset.name, method, "dsc", None, name)
-            judged[name] = replace(judge(sums), dsc=dsc)
+        judged = [("all organs", overall), *_of_organs(context, dataset, method)]
         rows += [
-            Row(method, f"{context.title(method)}, {name}", _cells(found))
-            for name, found in judged.items()
+            Row(method, f"{context.title(method)}, {name}", _cells(found)) for name, found in judged
         ]
     if not rows:
         return None
@@ -210,7 +239,7 @@ def verdict_table(context: Context, dataset: Dataset) -> Table | None:
 def _cells(verdict: Verdict) -> tuple[Cell, ...]:
     tone = "over" if verdict.poor_masks or verdict.answer in ("do not use", "repair") else ""
     return (
-        Cell(text=verdict.title, tone=tone),
+        Cell(text=replace(verdict, exceptions=()).title, tone=tone),
         mean_cell(verdict.error),
         mean_cell(verdict.gap, signed=True),
         mean_cell(verdict.remaining),
@@ -231,7 +260,7 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
             "improves the masks."
         )
         return text, []
-    if verdict.answer == "trust":
+    if verdict.answer == "trust" and not verdict.needs_repair:
         text = (
             "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
             "derived from labeled cases that the network was not trained on:"
@@ -241,13 +270,13 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     more = f"audit more patients than these {verdict.patients}"
     if options.get("calibrated") and unclear:
         return f"{more}; the predictions are calibrated already.", []
-    if options.get("calibrated") and verdict.answer == "repair":
+    if options.get("calibrated") and verdict.needs_repair:
         text = (
             "the predictions are calibrated already. Fit the calibrator on more cases, or on cases "
             "more like these, and apply it to the original predictions."
         )
         return text, []
-    if verdict.answer == "repair" or unclear:
+    if verdict.needs_repair or unclear:
         text = (
             "fit a calibrator on labeled cases that are neither in the training nor in this audit, "
             "apply it, and audit the result:"
