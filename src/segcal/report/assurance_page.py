@@ -29,6 +29,11 @@ _KINDS: dict[str, str] = {
     "nested": "nested outlines, not fitted",
 }
 _INTERVAL_COLUMNS = ("coverage", "width ml", "CRPS ml")
+_MEASURES = (
+    "Coverage by difficulty: thirds of the scans by the width that the one-factor model expects. "
+    "PIT: the level of the true volume in its distribution; if the model is right, the mean is "
+    "0.5, and the spread, relative to a uniform distribution, is 1. Bias: expected minus true Dice."
+)
 _NO_RULE = " No rule: the fit has too few patients to accept scans without review."
 _SIDE = 320  # pixels of the longer side of a picture
 
@@ -88,7 +93,8 @@ def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> 
             tables.append(_interval_table(title, own, used[structure]))
             title += ": other measures"
         tables.append({
-            "title": title, "note": "", "head": ["measure", "method", "value", "95 % interval"],
+            "title": title, "note": "" if structure == "all" else _MEASURES,
+            "head": ["measure", "method", "value", "95 % interval"],
             "rows": [
                 [m.what, _KINDS.get(m.method, m.method), _number(m.value), _span(m.low, m.high)]
                 for m in own
@@ -109,7 +115,10 @@ def _interval_table(title: str, measures: Sequence[Measure], used: str) -> dict[
         cells = (found.get((kind, what)) for what in _INTERVAL_COLUMNS)
         texts = [f"{_number(m.value)} ({_span(m.low, m.high)})" if m else "–" for m in cells]
         rows.append([f"{name} (used)" if kind == used else name, *texts])
-    note = "Values with 95 % intervals. The fit chose the kind that is used."
+    note = (
+        "Values with 95 % intervals. CRPS: error of the predicted distribution of volumes; smaller "
+        "is better."
+    )
     return {
         "title": f"{title}: volume intervals", "note": note,
         "head": ["kind of interval", *_INTERVAL_COLUMNS], "rows": rows,
