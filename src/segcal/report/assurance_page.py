@@ -47,7 +47,7 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
         *([] if assurance.referral is None else [f"{status.count('accept')} accepted"]),
         f"{status.count('refer')} referred, "
         f"{sum(not r.in_scope for r in results)} of them unlike the scans of the fit",
-        f"{assurance.coverage:.0%} intervals",
+        f"{100 * assurance.coverage:g} % intervals",
         f"fitted on {count(len(assurance.cases), 'scan')} of {count(patients, 'patient')}",
     ]  # fmt: skip
     table = {
