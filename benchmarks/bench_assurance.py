@@ -229,7 +229,7 @@ def cross_validate(
                     ).items():
                         table.loc[row, key] = value
             volumes.append(table)
-            cases = pd.DataFrame(case_rows)
+            cases = pd.DataFrame(case_rows).assign(fold=number)
             if len(members) > 1:
                 by_name = [{pair.name: pair for pair in one} for one in members]
                 cases["pairwise"] = [
@@ -302,8 +302,11 @@ def summarize_network(volumes: pd.DataFrame, scans: pd.DataFrame) -> dict[str, A
         "pairwise Dice": "pairwise",
         "best": "dice",
     }
+    # Of each fold: scans of several folds, whose expected Dice is corrected by different lines,
+    # have no common order.
+    folds = [part.fillna({key: 0 for key in scores.values()}) for _, part in known.groupby("fold")]
     out["aurc"] = {
-        title: risk_coverage(known[key].fillna(0), 1 - known["dice"]).aurc
+        title: float(np.mean([risk_coverage(part[key], 1 - part["dice"]).aurc for part in folds]))
         for title, key in scores.items() if key in known
     }  # fmt: skip
     return out
