@@ -304,7 +304,7 @@ def summarize_network(volumes: pd.DataFrame, scans: pd.DataFrame) -> dict[str, A
     }
     # Of each fold: scans of several folds, whose expected Dice is corrected by different lines,
     # have no common order.
-    folds = [part.fillna({key: 0 for key in scores.values()}) for _, part in known.groupby("fold")]
+    folds = [part.fillna(dict.fromkeys(scores.values(), 0)) for _, part in known.groupby("fold")]
     out["aurc"] = {
         title: float(np.mean([risk_coverage(part[key], 1 - part["dice"]).aurc for part in folds]))
         for title, key in scores.items() if key in known
