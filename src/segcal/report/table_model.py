@@ -73,7 +73,7 @@ class Cell:
             return self.text or "–"
         if self.above_zero and 0 < self.number.mean < 10.0**-digits:
             return f"<{10.0**-digits:.{digits}f}"
-        text = f"{self.number.mean:{'+' if self.signed else ''}.{digits}f}"
+        text = f"{self.number.mean:{'+' if self.signed else ''}z.{digits}f}"
         return text.replace("-", "−")
 
     def spread(self, digits: int) -> str:
@@ -187,7 +187,7 @@ def interval_text(estimate: Estimate, digits: int = 3, signed: bool = False) -> 
     """
     if math.isnan(estimate.low):
         return ""
-    form = f"{{:{'+' if signed else ''}.{digits}f}}"
+    form = f"{{:{'+' if signed else ''}z.{digits}f}}"
     ends = (form.format(value) for value in (estimate.low, estimate.high))
     return f"[{', '.join(ends)}]".replace("-", "−")
 

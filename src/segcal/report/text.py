@@ -21,10 +21,10 @@ def signed(value: float, digits: int = 3) -> str:
     """A number with its sign.
 
     Example:
-        >>> signed(-0.25)
-        '−0.250'
+        >>> signed(-0.25), signed(-0.0001)
+        ('−0.250', '+0.000')
     """
-    return f"{value:+.{digits}f}".replace("-", "−")
+    return f"{value:+z.{digits}f}".replace("-", "−")
 
 
 def options(content: Any) -> str:
