@@ -140,6 +140,19 @@ def test_an_unfinished_run_and_label_maps_are_named(
         predict_volumes([run], labels, tmp_path / "none")
 
 
+def test_patients_of_a_fit_are_counted(run: Path, source: Path, tmp_path: Path) -> None:
+    """Two frames of a patient are two cases; whether a calibrator helps is decided by patients."""
+    copy, folder = Path(shutil.copytree(run, tmp_path / "run")), tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(next(source.rglob("*_frame01.nii.gz")), folder / "x.nii.gz")
+    said: list[str] = []
+    predict_volumes([copy], folder, tmp_path / "out", calibrator="temperature", warn=said.append)
+    cases = len(open_run(copy).info.cases["val"])
+    (line,) = (line for line in said if "fitted on" in line)
+    patients = "1 patient" if cases == 2 else f"{cases // 2} patients"
+    assert f"fitted on {cases} validation cases of {patients}: too few" in line
+
+
 def test_options_and_several_runs(run: Path, source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -151,6 +151,7 @@ def fit_pairs(
         "seed": seed,
         "folds": len(parts),
         "cases": pairs.names,
+        "patients": len(set(units or pairs.names)),
         "cross_validation": verdict.as_dict() if verdict is not None else None,
         **({"auto": choice.as_dict()} if choice is not None else {}),
     }

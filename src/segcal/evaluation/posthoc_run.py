@@ -80,11 +80,14 @@ def run_calibrator(
     new = fit_and_save(
         folders[0], str(calibrator), config=config, data=data, device=device, say=say
     )
-    cases = len(new.calibrator.about["cases"])
-    text = f"{new.calibrator.method} was fitted on {count(cases, 'validation case')}"
+    cases, patients = len(new.calibrator.about["cases"]), new.calibrator.about["patients"]
+    fitted_on = count(cases, "validation case")
+    if patients < cases:
+        fitted_on += f" of {count(patients, 'patient')}"
+    text = f"{new.calibrator.method} was fitted on {fitted_on}"
     if new.choice is not None:
-        text = f"auto chose “{new.choice.method}” on {count(cases, 'validation case')}"
-    if cases < MIN_UNITS:
+        text = f"auto chose “{new.choice.method}” on {fitted_on}"
+    if patients < MIN_UNITS:
         text += f": too few to know whether it helps ({MIN_UNITS} are needed)"
     say(text)
     return new.calibrator
