@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,13 +36,11 @@ from segcal.assurance.model import (
     FittedCase,
     IntervalFit,
     OperatingPoint,
-    Scope,
     StructureFit,
-    deviations,
     dice_scale,
-    group_of,
     nanmean,
 )
+from segcal.assurance.scope import fit_scope
 from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
 from segcal.core.errors import PathError
 from segcal.core.heads import inside_labels
@@ -63,10 +60,6 @@ from segcal.stats import make_folds, mean_interval
 
 _FOLDS = 10
 _THRESHOLDS = bin_index(np.array([0.01, 0.02, *np.arange(0.05, 0.96, 0.05), 0.98, 0.99]))
-# A deviation of fewer scales is never out of scope; and the smallest scale of a statistic.
-_SCOPE_LIMIT, _SMALLEST_SCALE = 3.5, 0.01
-# Images whose standard deviations differ by a larger factor have no common unit (MR).
-_COMMON_UNIT = 5.0
 
 
 def fit_assurance(
@@ -158,7 +151,7 @@ def fit_assurance(
         structures=tuple(fits), heads=dict(pairs.heads), referral=referral, refused=tuple(refused),
         calibrator=None if calibrator is None else calibrator_content(calibrator),
         calibrated=calibrated,
-        dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=_scope(cases),
+        dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=fit_scope(cases),
         cases=tuple(
             FittedCase(case=case.name, patient=unit, identity=identity)
             for (case, _, identity), unit in zip(read, units.tolist(), strict=True)
@@ -327,32 +320,3 @@ def operating_point(
     return OperatingPoint(
         threshold=threshold, **{k: mean_interval(v, units) for k, v in values.items()}
     )
-
-
-def _scope(cases: Sequence[CaseSummary]) -> Scope:
-    """Medians and scales of the statistics that at least half of the scans have.
-
-    Intensities without a common unit say nothing and are left out.
-    """
-    center, scale = {}, {}
-    known = {
-        key: np.array([case.features[key] for case in cases if key in case.features])
-        for key in sorted({key for case in cases for key in case.features})
-    }
-    spreads = [
-        np.subtract(*np.quantile(values, [0.9, 0.1]))
-        for key, values in known.items()
-        if "asinh deviation" in key
-    ]
-    for key, values in known.items():
-        if group_of(key) == "intensity" and max(spreads) > np.log(_COMMON_UNIT):
-            continue
-        if 2 * len(values) >= len(cases):
-            center[key] = float(np.median(values))
-            spread = 1.4826 * float(np.median(np.abs(values - center[key])))
-            scale[key] = max(spread, _SMALLEST_SCALE)
-    limit: dict[str, float] = defaultdict(lambda: _SCOPE_LIMIT)
-    for case in cases:
-        for key, value in deviations(case.features, center, scale).items():
-            limit[group_of(key)] = max(limit[group_of(key)], value)
-    return Scope(center=center, scale=scale, limit=limit)
