@@ -49,7 +49,8 @@ class InverseSmoothing(Calibrator):
         if (self.alpha > 0) == (self.nacl > 0):
             raise ValueError(
                 "Expected one of the arguments `alpha` (label smoothing) and `nacl` (λ of NACL) "
-                f"above 0, but got {alpha} and {nacl}. (On the command line: --set alpha=0.1)"
+                f"above 0, but got {alpha} and {nacl}. (On the command line: segcal calibrate "
+                "--method inverse --set alpha=0.1)"
             )
 
     def estimate(self, voxels: Voxels) -> None:
