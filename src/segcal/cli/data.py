@@ -48,5 +48,5 @@ def check(
         typer.echo(f"warning: {line}")
     if any(report.problems for report in reports.values()):
         raise typer.Exit(2)
-    result = f"{count(len(copies), 'warning')}" if copies else "no problems"
+    result = count(len(copies), "warning") if copies else "no problems"
     typer.echo(f"{'check':<{width}}  {result}")
