@@ -253,3 +253,13 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "nothing.csv" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_single_method_has_no_empty_table_of_comparisons(tmp_path):
+    cases = write_cases(tmp_path / "cases.csv")
+    both = segcal("rank", cases, "--out", tmp_path / "both", "--resamples", 10)
+    alone = segcal("rank", cases, "--out", tmp_path / "one", "--method", "good", "--resamples", 10)
+    assert both.returncode == alone.returncode == 0
+    assert "comparisons (" in both.stdout
+    assert "means (" in alone.stdout
+    assert "comparisons (" not in alone.stdout

@@ -88,6 +88,8 @@ def rank(
     if patient is not None:
         where += f", {sum(map(len, scores.cases.values()))} patients instead of cases"
     for name, each in ranking.tables.items():
+        if each.empty:  # comparisons of a single method
+            continue
         shown = ranking.ranks_by_dataset() if name == "sum_rank" else each
         hidden = [c for c in ("metrics", "region", "missing") if c in shown.columns]
         _print_frame(f"{name.replace('_', ' ')} ({where})", shown.drop(columns=hidden))
