@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import chdir, closing, contextmanager, suppress
-from functools import cache
+from contextlib import chdir, closing, contextmanager
 from typing import Any, TypeVar
 
 from segcal.core.errors import PathError
+from segcal.core.memory import keep_freed_memory
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.ray_cluster import gpu_share, ray_cluster
 
 R = TypeVar("R")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 # One thread per process: the processes already use all cores.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLOSC_NTHREADS")
 
@@ -111,22 +108,8 @@ def run_all(
     return [found[name] for name in jobs]
 
 
-@cache
-def _keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MB that were freed, in blocks of up to 32 MB.
-
-    By default it returns the arrays of each block of voxels to the system and asks for them again,
-    which took a third of the time of a scan.
-    """
-    if sys.platform == "linux":
-        with suppress(AttributeError, OSError):  # another C library
-            set_option = ctypes.CDLL(None).mallopt
-            set_option(_M_TRIM_THRESHOLD, 64 << 20)
-            set_option(_M_MMAP_THRESHOLD, 32 << 20)
-
-
 def _attempt(job: Callable[[], R]) -> R | PathError:
-    _keep_freed_memory()
+    keep_freed_memory()
     try:
         return job()
     except PathError as error:

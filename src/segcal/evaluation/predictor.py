@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from segcal.config import EvaluationConfig
+from segcal.core.memory import all_freed_memory_kept
 from segcal.evaluation.finished_run import FinishedRun
 from segcal.evaluation.predict import (
     PatchSize,
@@ -61,9 +62,10 @@ class Predictor:
         self, image: NDArray[np.floating], spacing_mm: tuple[float, float, float]
     ) -> Prediction:
         """Predict an image (C, Z, Y, X), as the networks were trained on."""
-        with reproducible_float32():
+        device = choose_device(self.device)
+        with reproducible_float32(), all_freed_memory_kept(device.type == "cpu"):
             found = predict_case(
-                self.networks, torch.from_numpy(image).to(choose_device(self.device)),
+                self.networks, torch.from_numpy(image).to(device),
                 patch_size=list(self.patch_sizes), flips=self.config.flips,
                 average=self.config.average, sigmoid=self.sigmoid,
             )  # fmt: skip

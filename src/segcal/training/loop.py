@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from segcal.config import TrainConfig
 from segcal.core.checks import require
+from segcal.core.memory import all_freed_memory_kept
 from segcal.core.signals import StopRequest, signal_name
 from segcal.data import Batch, PreparedDataset, open_dataset, verify_cases
 from segcal.models import read_checkpoint, write_checkpoint
@@ -23,6 +24,7 @@ from segcal.training.build import build_state, config_from_arguments, with_heads
 from segcal.training.callbacks import Observations
 from segcal.training.cuda_graph import CudaGraphStep
 from segcal.training.device import (
+    choose_accelerator,
     device_name,
     gather,
     make_fabric,
@@ -93,7 +95,8 @@ def train(
     )
     if config.tensorboard:
         require("tensorboard")
-    with numerics(config), StopRequest() as stop:
+    on_cpu = choose_accelerator(config.device) == "cpu"
+    with numerics(config), all_freed_memory_kept(on_cpu), StopRequest() as stop:
         fabric = make_fabric(config)
         dataset.check_parts(config.data.fold)
         for part in ("train", "val"):
