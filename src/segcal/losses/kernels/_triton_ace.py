@@ -1,18 +1,14 @@
 """The value pass of the average calibration error with hard bins, with or without CE and Dice.
 
-The value needs, for each bin of a class in an image, the number of pixels, the sum of their
-probabilities, and the number of pixels of this class. Triton cannot add to an element of shared
-memory, so this is written in PTX, for programs of one warp. Each of its threads has its own column
-of a table of the bins, so that no two threads add to the same bank. A probability at r of the
-width of its bin adds 1 to the number and r, in steps of 1/65536, to the sum; both are in one word.
-Then each thread adds up the row of a bin. The pixels of the true class are counted once, in a table
-of all classes. All sums are integers, which do not depend on the order, so the atomic additions
-to the memory of the GPU are deterministic.
+A probability in bin b, at r of its width, has the position u = b + r/32. So u − j clamped to [0, 1]
+is 1 if the probability is in a bin above j, r/32 if it is in bin j, and 0 below. The sum over the
+pixels of a thread, at most 16, has the number of pixels above j as integer part, and 1/32 of the
+summed r as fraction: two additions per bin yield both, at the full rate of a GPU, without indexing
+memory. They are then added up as integers, whose sum does not depend on the order, so the atomic
+additions are deterministic. How often each bin holds the true class is counted once per pixel.
 
 The classes are processed one after the other, and read three times: twice from the cache.
 """
-
-import struct
 
 import triton
 import triton.language as tl
@@ -31,148 +27,35 @@ from segcal.losses.kernels._triton import (
     _nibbles,
 )
 
-STEPS = tl.constexpr(1 << 16)  # of r
+SHARE = tl.constexpr(1 / 32)  # of r in u: those of 16 pixels are below 1
+FRACTION = tl.constexpr(23)  # bits of the fraction of a sum of 16
+WHOLE = tl.constexpr(1 << 23)
+STEPS = tl.constexpr(1 << 18)  # of the sums of r: 2^FRACTION · SHARE
 
 
-def lower_neighbor(x: float) -> float:
-    """The float32 before a positive float32."""
-    return float(struct.unpack("<f", struct.pack("<I", _bits(x) - 1))[0])
+@triton.jit
+def _clamped_difference(u, j):
+    if PTX:
+        y = tl.inline_asm_elementwise(
+            "sub.rn.sat.f32 $0, $1, $2;", "=f,f,f", [u, j], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        y = tl.minimum(tl.maximum(u - j, 0.0), 1.0)
+    return y
 
 
-def counting_code(bins: int, row: int, pixels: int) -> str:
-    """PTX that adds the pixels of a warp, at most 31 in each thread, to the bins of a class.
-
-    The operands of each pixel are a result without meaning, its probability times `bins`, below
-    `bins`, or bins + 1/2 if it does not count, and the address of the sums of the class: int64
-    numbers of pixels and, `row` int64 later, summed r.
-    """
-    # A row of the table has 128 bytes. A word has the number from bit 24 on, and the sum below.
-    # The bits of 2²³ + n are those of 2²³ plus n; 7 to the left they are 2³¹ + 128 n.
-    lines = [
-        f".shared .align 16 .b8 table[{128 * (bins + 1)}];",
-        ".reg .b32 start, lane, column, zero, at, word, a<4>, number, rest;",
-        ".reg .f32 x, whole;",
-        ".reg .b64 goal, sum;",
-        ".reg .pred has;",
-        "mov.u32 start, table;",
-        "mov.u32 lane, %laneid;",
-        "mad.lo.u32 column, lane, 4, start;",
-        "add.u32 column, column, 0x80000000;",
-        "bar.warp.sync 0xffffffff;",  # until the rows of the class before are read
-        *_zeros(bins),
-        "bar.warp.sync 0xffffffff;",
-    ]
-    for n in range(pixels):
-        lines += [
-            f"add.rm.f32 whole, ${pixels + n}, {_hex(2**23)};",
-            "mov.b32 at, whole;",
-            "mad.lo.u32 at, at, 128, column;",
-            f"sub.f32 whole, whole, {_hex(2**23)};",
-            f"sub.f32 x, ${pixels + n}, whole;",
-            f"fma.rn.f32 x, x, {_hex(STEPS.value)}, {_hex(2**23)};",
-            "mov.b32 word, x;",
-            f"add.u32 word, word, {((1 << 24) - _bits(2**23)) % 2**32};",
-            "red.shared.add.u32 [at], word;",
-        ]
-    lines.append("bar.warp.sync 0xffffffff;")
-    for first in range(0, bins, 32):
-        lines += [
-            f"add.u32 at, lane, {first};",
-            f"setp.lt.u32 has, at, {bins};",
-            f"mad.wide.u32 goal, at, 8, ${2 * pixels};",
-            "selp.u32 at, at, 0, has;",
-            "mad.lo.u32 column, at, 128, start;",
-            "mov.u32 number, 0;",
-            "mov.u32 rest, 0;",
-        ]
-        for part in range(8):
-            # Threads read different columns at a time, which are in different banks.
-            lines += [
-                f"add.u32 at, lane, {part};",
-                "and.b32 at, at, 7;",
-                "mad.lo.u32 at, at, 16, column;",
-                "ld.shared.v4.b32 {a0, a1, a2, a3}, [at];",
-                "add.u32 a0, a0, a1;",
-                "add.u32 a2, a2, a3;",
-                "add.u32 a0, a0, a2;",
-            ]
-            if part % 2 == 0:
-                lines.append("mov.u32 word, a0;")
-            else:  # a word can hold the sums of eight columns
-                lines += [
-                    "add.u32 word, word, a0;",
-                    "shr.u32 at, word, 24;",
-                    "add.u32 number, number, at;",
-                    "and.b32 at, word, 0xffffff;",
-                    "add.u32 rest, rest, at;",
-                ]
-        lines.append("setp.ne.and.u32 has, number, 0, has;")
-        for name, distance in (("number", 0), ("rest", 8 * row)):
-            lines += [
-                f"cvt.u64.u32 sum, {name};",
-                f"@has red.relaxed.gpu.global.add.u64 [goal+{distance}], sum;",
-            ]
-    return "{\n" + "\n".join(lines) + "\n}"
-
-
-def true_class_code(entries: int, row: int, stride: int, pixels: int) -> str:
-    """PTX that counts the pixels of a warp by entry, class · row + bin, of which are `entries`.
-
-    The operands of each pixel are a result without meaning, the entry, or the next multiple of 32
-    after all if it does not count, and the address of the counts: int64 in rows, at the distance of
-    `stride`.
-    """
-    groups = -(-entries // 32)
-    shift = row.bit_length() - 1
-    lines = [
-        f".shared .align 16 .b8 table[{128 * (groups + 1)}];",
-        ".reg .b32 start, lane, zero, at, number;",
-        ".reg .b64 goal, sum;",
-        ".reg .pred has;",
-        "mov.u32 start, table;",
-        "mov.u32 lane, %laneid;",
-        *_zeros(groups),
-        "bar.warp.sync 0xffffffff;",
-    ]
-    for n in range(pixels):
-        lines += [f"mad.lo.u32 at, ${pixels + n}, 4, start;", "red.shared.add.u32 [at], 1;"]
-    lines += [
-        "bar.warp.sync 0xffffffff;",
-        "mad.lo.u32 start, lane, 4, start;",
-        f"shr.u32 at, lane, {shift};",
-        f"mad.wide.u32 goal, at, {8 * stride}, ${2 * pixels};",
-        f"and.b32 at, lane, {row - 1};",
-        "mad.wide.u32 goal, at, 8, goal;",
-    ]
-    for first in range(0, 32 * groups, 32):
-        distance = 8 * ((first >> shift) * stride + (first & (row - 1)))
-        lines += [
-            f"ld.shared.b32 number, [start+{4 * first}];",
-            "setp.ne.u32 has, number, 0;",
-            "cvt.u64.u32 sum, number;",
-            f"@has red.relaxed.gpu.global.add.u64 [goal+{distance}], sum;",
-        ]
-    return "{\n" + "\n".join(lines) + "\n}"
-
-
-def _zeros(rows: int) -> list[str]:
-    """Code that sets the first rows of the table, of 128 bytes, to 0."""
-    lines = ["mov.u32 zero, 0;", "mad.lo.u32 at, lane, 16, start;"]
-    for first in range(0, rows, 4):
-        store = f"st.shared.v4.b32 [at+{128 * first}], {{zero, zero, zero, zero}};"
-        if rows - first < 4:
-            lines.append(f"setp.lt.u32 has, lane, {8 * (rows - first)};")
-            store = f"@has {store}"
-        lines.append(store)
-    return lines
-
-
-def _bits(x: float) -> int:
-    return int(struct.unpack("<I", struct.pack("<f", x))[0])
-
-
-def _hex(x: float) -> str:
-    return f"0f{_bits(x):08x}"
+@triton.jit
+def _floor(x):
+    """The next lower integer of 0 ≤ x < 2²², by an addition that rounds down."""
+    if PTX:
+        y = tl.inline_asm_elementwise(
+            "add.rm.f32 $0, $1, $2;", "=f,f,f", [x, 8388608.0],
+            dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+        y = y - 8388608.0
+    else:
+        y = tl.floor(x)
+    return y
 
 
 @triton.jit
@@ -186,18 +69,17 @@ def _read(plane, offset, here, EVEN: tl.constexpr):
 def bins_kernel(
     logits, labels, scratch, dice, sums,
     B, S, chunks, stride_b, stride_k, stride_s, ignore_index,
-    K: tl.constexpr, CE: tl.constexpr, DICE: tl.constexpr,
-    BATCH: tl.constexpr, BINS: tl.constexpr, BLOCK_BINS: tl.constexpr, SLOTS: tl.constexpr,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr,
-    PACKED: tl.constexpr, BELOW: tl.constexpr, COUNT: tl.constexpr, COUNT_TRUE: tl.constexpr,
-    OPERANDS: tl.constexpr, OPERANDS_TRUE: tl.constexpr,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, CE: tl.constexpr, DICE: tl.constexpr,
+    BATCH: tl.constexpr, BINS: tl.constexpr, BLOCK_BINS: tl.constexpr, PARTS: tl.constexpr,
+    STARTS: tl.constexpr, SLOTS: tl.constexpr, HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """The sums of HEIGHT · WIDTH pixels of one image, one chunk.
 
     `sums` receives for each bin of a class in an image, (B, K, SLOTS, 3, BLOCK_BINS): the number of
-    pixels, the summed r, and the number of pixels of this class. Several slots keep programs from
-    waiting for each other. The constants after PACKED are those
-    of `binning_constants`.
+    pixels above it, the summed r, and the number of pixels of this class; then (B, SLOTS) the
+    number of pixels that count. Several slots keep programs from waiting for each other. PARTS are
+    powers of two that add up to BINS, and STARTS the first bins of these parts.
     """
     image = (tl.program_id(0) // chunks).to(tl.int64)
     chunk = tl.program_id(0) % chunks
@@ -242,51 +124,48 @@ def bins_kernel(
 
     STRIDE: tl.constexpr = SLOTS * 3 * BLOCK_BINS  # from class to class
     slot = sums + (image * (K * SLOTS) + chunk % SLOTS) * (3 * BLOCK_BINS)
-    entry = label * BLOCK_BINS + _bin(_exp(shifted) * inverse, BINS)
-    entry = tl.where(valid, entry, (K * BLOCK_BINS + 31) // 32 * 32)
-    if PTX:
-        tl.inline_asm_elementwise(
-            COUNT_TRUE, OPERANDS_TRUE, [entry, (slot + 2 * BLOCK_BINS).to(tl.int64)],
-            dtype=tl.int32, is_pure=False, pack=HEIGHT,
-        )  # fmt: skip
+    tl.atomic_add(
+        sums + B * tl.cast(K * STRIDE, tl.int64) + image * SLOTS + chunk % SLOTS,
+        count.to(tl.int64),
+        sem="relaxed",
+    )
+    # Pixels that do not count are in a bin that does not exist.
+    index = label * BLOCK_BINS + _bin(_exp(shifted) * inverse, BINS)
+    index = tl.where(valid, index, BINS)
+    true = tl.histogram(tl.reshape(index, [HEIGHT * WIDTH]), BLOCK_K * BLOCK_BINS)
+    entry = tl.arange(0, BLOCK_K * BLOCK_BINS)
+    there = (entry % BLOCK_BINS < BINS) & (true > 0)
+    goal = slot + (entry // BLOCK_BINS) * STRIDE + 2 * BLOCK_BINS + entry % BLOCK_BINS
+    tl.atomic_add(goal, true.to(tl.int64), mask=there, sem="relaxed")
+
     known = tl.where(counted, label, -1)
     for k in range(K):
         probs = _exp(_read(base + k * stride, offset, here, EVEN) - top) * inverse
+        probs = tl.where(counted, probs, 0.0)  # which adds nothing
         if DICE:
-            dice_probs = tl.where(counted, probs, 0.0)  # which adds nothing
             truth = tl.where(known == k, 1.0, 0.0)
             if DICE == LINEAR:
-                dice_x = dice_probs * truth
-                dice_z = dice_probs + truth
+                dice_x = probs * truth
+                dice_z = probs + truth
             else:
-                dice_x = (dice_probs - truth) * (dice_probs - truth)
-                dice_z = dice_probs * dice_probs + (truth if DICE == SQUARED else dice_probs)
+                dice_x = (probs - truth) * (probs - truth)
+                dice_z = probs * probs + (truth if DICE == SQUARED else probs)
             length = tl.num_programs(0).to(tl.int64)
             place_x = dice + 4 * K * (1 if BATCH else B) + k * length + tl.program_id(0)
             tl.store(place_x, tl.sum(dice_x))
             tl.store(place_x + K * length, tl.sum(dice_z))
-        position = tl.where(counted, tl.minimum(probs * BINS, BELOW), BINS + 0.5)
-        at = slot + k * STRIDE
-        if PTX:
-            tl.inline_asm_elementwise(
-                COUNT, OPERANDS, [position, at.to(tl.int64)],
-                dtype=tl.int32, is_pure=False, pack=HEIGHT,
-            )  # fmt: skip
-        else:
-            bin = position.to(tl.int32)
-            steps = ((position - bin) * STEPS + 0.5).to(tl.int32)
-            bins = tl.arange(0, BLOCK_BINS)
-            inside = (bin[None, :, :] == bins[:, None, None]) & (bins < BINS)[:, None, None]
-            true = entry[None, :, :] == (k * BLOCK_BINS + bins)[:, None, None]
-            _add_counts(at + bins, tl.where(inside, 1, 0))
-            _add_counts(at + BLOCK_BINS + bins, tl.where(inside, steps[None, :, :], 0))
-            _add_counts(at + 2 * BLOCK_BINS + bins, tl.where(true, 1, 0))
-
-
-@triton.jit
-def _add_counts(at, counts):
-    total = tl.sum(tl.sum(counts, 2), 1)
-    tl.atomic_add(at, total.to(tl.int64), sem="relaxed")
+        bin = tl.minimum(_floor(probs * BINS), BINS - 1)
+        u = bin + (probs * BINS - bin) * SHARE
+        for n in tl.static_range(len(PARTS)):
+            bins = STARTS[n] + tl.arange(0, PARTS[n])
+            level = bins.to(tl.float32)[:, None, None]
+            above = tl.sum(_clamped_difference(u[None, :, :], level), 1)
+            fixed = (above * WHOLE + 0.5).to(tl.int32)
+            number = tl.sum(fixed >> FRACTION, 1).to(tl.int64)
+            rest = tl.sum(fixed & (WHOLE - 1), 1).to(tl.int64)
+            at = slot + k * STRIDE + bins
+            tl.atomic_add(at, number, sem="relaxed")
+            tl.atomic_add(at + BLOCK_BINS, rest, sem="relaxed")
 
 
 @triton.jit
@@ -303,10 +182,14 @@ def ace_kernel(
     slots = tl.arange(0, SLOTS)
     mine = sums + tl.program_id(0).to(tl.int64) * (SLOTS * 3 * BLOCK_BINS)
     at = mine + slots[:, None] * (3 * BLOCK_BINS) + bins[None, :]
-    total = tl.sum(tl.load(at), 0).to(tl.float64)
+    counted = sums + tl.cast(B, tl.int64) * (K * SLOTS * 3 * BLOCK_BINS)
+    counted = tl.sum(tl.load(counted + (tl.program_id(0) // K) * SLOTS + slots))
+    above = tl.sum(tl.load(at), 0)
+    below = tl.sum(tl.load(at - 1, mask=bins[None, :] > 0, other=0), 0)
+    total = (tl.where(bins > 0, below, counted) - above).to(tl.float64)
     rest = tl.sum(tl.load(at + BLOCK_BINS), 0).to(tl.float64) / STEPS
     true = tl.sum(tl.load(at + 2 * BLOCK_BINS), 0).to(tl.float64)
-    filled = total > 0
+    filled = (bins < BINS) & (total > 0)
     gap = tl.where(filled, (bins * total + rest) / BINS - true, 0.0)
     per_bin = 1.0 / tl.where(filled, total, 1.0)
     per_bin = per_bin / tl.maximum(tl.sum(filled.to(tl.float64)), 1.0)

@@ -40,9 +40,10 @@ DICE_CHUNK = 1024
 # The interpreter runs one program after the other.
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
-# The bins of ACE: pixels of a thread, and the least number of places to which programs add their
-# sums at the same time.
-BINNED_PIXELS, ACE_PLACES = 16, 64
+# The bins of ACE: pixels of a thread, the most bins of all classes, and the least number of places
+# to which programs add their sums at the same time.
+BINNED_PIXELS, MAX_ALL_BINS, ACE_PLACES = 8, 2048, 64
+BINNED_WARPS = 1  # a single warp adds up without barriers
 NORMS = 8  # as in _triton
 # The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
 # Two of the 16 codes are not classes. The nibbles take half a byte per pixel: at most a twentieth
@@ -157,6 +158,8 @@ def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index:
         return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
     if _layout(logits) is None:
         return "the logits are neither contiguous nor channels_last"
+    if recipe.ace and math.prod(_bin_blocks(logits.shape[1], recipe.ace)) > MAX_ALL_BINS:
+        return f"{logits.shape[1]} classes with {recipe.ace.num_bins} bins are too many"
     patch = _patch(recipe.prior, logits.ndim - 2)
     if math.prod(patch) > MAX_PATCH:
         return f"the patch {patch} has more than {MAX_PATCH} pixels"
@@ -348,31 +351,30 @@ def make_plan(
         dice_size=2 * classes * (2 * rows + summed * (1 if ace else forms["SPANS"])),
         ace=ace,
         ace_size=images * classes * (with_bins["BLOCK_BINS"] + 2),
-        sums_size=3 * images * binned.get("SLOTS", 0) * classes * with_bins["BLOCK_BINS"],
+        sums_size=images * binned.get("SLOTS", 0) * (classes * 3 * with_bins["BLOCK_BINS"] + 1),
     )
+
+
+def _bin_blocks(classes: int, term: ACETerm) -> tuple[int, int]:
+    """The numbers of classes and of bins, one of them to spare, as powers of two."""
+    return _power_of_two(classes), _power_of_two(term.num_bins + 1)
 
 
 def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict[str, Any], int]:
     """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
-    from segcal.losses.kernels import _triton_ace
-
-    chunk = 32 * BINNED_PIXELS
+    chunk = BINNED_PIXELS * 32 * BINNED_WARPS
     chunks = -(-pixels // chunk)
     slots = 1
     while slots * batch < ACE_PLACES and 2 * slots <= chunks:
         slots *= 2
-    bins, row, height = term.num_bins, _power_of_two(term.num_bins), BINNED_PIXELS
-    # PTX for the bins, and its operands: a result, the pixels and an address.
-    count = _triton_ace.counting_code(bins, row, height)
-    count_true = _triton_ace.true_class_code(classes * row, row, 3 * slots * row, height)
-    operands, operands_true = (
-        ",".join([*["=r"] * height, *[kind] * height, *["l"] * height]) for kind in ("f", "r")
-    )
+    bins = term.num_bins
+    parts = [1 << bit for bit in reversed(range(bins.bit_length())) if bins >> bit & 1]
+    block_k, block_bins = _bin_blocks(classes, term)
     constants = {
-        "K": classes, "BINS": bins, "BLOCK_BINS": row, "SLOTS": slots,
-        "HEIGHT": height, "WIDTH": 32, "EVEN": pixels % chunk == 0,
-        "BELOW": _triton_ace.lower_neighbor(bins), "COUNT": count, "COUNT_TRUE": count_true,
-        "OPERANDS": operands, "OPERANDS_TRUE": operands_true, "num_warps": 1,
+        "K": classes, "BLOCK_K": block_k, "BINS": bins, "BLOCK_BINS": block_bins,
+        "PARTS": tuple(parts), "STARTS": tuple(sum(parts[:n]) for n in range(len(parts))),
+        "SLOTS": slots, "HEIGHT": BINNED_PIXELS, "WIDTH": 32 * BINNED_WARPS,
+        "EVEN": pixels % chunk == 0, "num_warps": BINNED_WARPS,
     }  # fmt: skip
     return constants, chunks
 
