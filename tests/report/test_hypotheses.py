@@ -89,3 +89,18 @@ def test_a_study_without_claims_or_without_the_methods_has_no_section(tmp_path: 
     for name, claims in (("one", []), ("two", [claim().model_dump()])):
         study = write_plain(tmp_path / name, values, hypotheses=claims)
         assert build(Context(read_study(study))) is None
+
+
+def test_an_end_near_zero_shows_its_sign(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values: Values = {}
+    for case in range(8):
+        for seed in range(3):
+            level = 0.8 + 0.1 * rng.random()
+            values["b", seed, f"{case}"] = {"dsc": level}
+            values["a", seed, f"{case}"] = {"dsc": level - 2e-5}
+    study = write_plain(tmp_path, values, hypotheses=[claim().model_dump()])
+    section = build(Context(read_study(study)))
+    assert section is not None
+    (table,) = [block for block in section.walk() if isinstance(block, Table)]
+    assert table.rows[0].cells[3].after == "[−0.00002, −0.00002]"

@@ -61,7 +61,7 @@ def _rows(context: Context, claim: Hypothesis) -> Iterator[Row]:
         row = rows[name]
         ends = sorted(sign * float(row[end]) for end in ("low", "high"))
         low, high = ends if row["cases"] >= FEW_CASES else (math.nan, math.nan)
-        interval = "" if math.isnan(low) else f"[{signed(low, 4)}, {signed(high, 4)}]"
+        interval = "" if math.isnan(low) else f"[{_end(low)}, {_end(high)}]"
         cells = (
             Cell(text=study.datasets[name].title),
             Cell(text=f"{measured}, region {row['region']}"),
@@ -72,3 +72,11 @@ def _rows(context: Context, claim: Hypothesis) -> Iterator[Row]:
             Cell(text=claim.verdict(low, high)),
         )
         yield Row("", claim.claim, cells, note=note)
+
+
+def _end(value: float) -> str:
+    """An end of an interval; one near 0 with the digits that show its sign, which decides."""
+    digits = 4
+    while value and abs(value) < 0.5 * 10**-digits and digits < 9:
+        digits += 1
+    return signed(value, digits)
