@@ -14,6 +14,7 @@ import pytest
 from helpers.chromium import Browser
 from helpers.studies import ACDC, CE, LS, Recipe, distort, make_case, make_study, softmax
 from segcal.report import Context, volume_findings, write_report
+from segcal.report.blocks import Figure, Group
 from segcal.report.findings.verdict import (
     MIN_PATIENTS,
     POOR_DSC,
@@ -29,7 +30,9 @@ from segcal.report.sections import volumes
 from segcal.report.sections.cases import worst_cases
 from segcal.report.sections.classes import organ_table
 from segcal.report.sections.external import organ_group_table
+from segcal.report.sections.findings import network_verdicts
 from segcal.report.sections.volumes import agreements, compare_volumes, far_volumes
+from segcal.report.table_model import Table
 from segcal.stats import Estimate
 from segcal.study import read_study
 
@@ -305,6 +308,44 @@ def test_an_audit_has_no_split_and_no_seeds(folder: Path, tmp_path: Path) -> Non
         html = write_report(make_study(tmp_path / kind, recipe)).read_text()
         assert ('id="seeds"' in html) == (kind == "benchmark")
         assert ("split “test”" in html) == (kind == "benchmark")
+
+
+def test_of_many_organs_the_worst_are_shown(folder: Path) -> None:
+    many = Context(read_study(folder))
+    dataset = many.datasets[0]
+    many.most_organs = 2
+    curves = many.levels(dataset, "ce_dice")
+    worst = sorted(curves, key=lambda label: -curves[label].ece)[:2]
+    names = [dataset.class_name(label) for label in worst]
+    assert list(many.worst_levels(dataset, "ce_dice")) == worst
+    short, collapsed = (
+        block for block in network_verdicts(many) if isinstance(block, Table | Group)
+    )
+    assert isinstance(short, Table)
+    assert [row.title for row in short.rows] == [
+        f"CE+Dice, {name}" for name in ("all organs", *names)
+    ]
+    assert isinstance(collapsed, Group)
+    assert collapsed.summary == "All 3 organs"
+    (full,) = collapsed.blocks
+    assert isinstance(full, Table)
+    assert len(full.rows) == 4
+    figure = draw_organs(many, dataset, "ce_dice")
+    assert figure is not None
+    assert [axes.get_title(loc="left") for axes in figure.figure.axes[:2]] == names
+    section = volumes.build(many)
+    assert section is not None
+    (drawn,) = (block for block in section.walk() if isinstance(block, Figure))
+    shown = [axes.get_title(loc="left") for axes in drawn.figure.axes]
+    bias = {
+        each.organ: abs(each.bias.mean / (each.center - each.error / 2).mean())
+        for each in sorted(
+            agreements(many, dataset, "ce_dice"),
+            key=lambda each: abs(each.bias.mean / (each.center - each.error / 2).mean()),
+        )
+    }
+    farthest = max(bias, key=lambda organ: bias[organ])
+    assert shown == [f"{farthest}: mask", f"{farthest}: Σp"]
 
 
 def test_axis_labels_of_neighboring_organs_are_apart(one: Context) -> None:

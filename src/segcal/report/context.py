@@ -28,6 +28,7 @@ MOST_NETWORKS = 3
 MOST_METHODS = 12
 # How many worst cases are listed by DSC, and by ECE.
 WORST = 5
+MOST_ORGANS = 12
 
 
 class Context:
@@ -40,6 +41,8 @@ class Context:
         aggregates: means over labels, cases and seeds.
         colors, markers: of each method, the same in all figures.
         empty: whether no run has finished.
+        most_organs: of more organs figures and findings show this many, the worst ones; full
+            tables are collapsed.
     """
 
     def __init__(self, study: Study) -> None:
@@ -51,6 +54,7 @@ class Context:
         self.colors = method_colors(list(study.methods))
         self.markers = {m: MARKERS[i % len(MARKERS)] for i, m in enumerate(study.methods)}
         self.empty = study.table.empty
+        self.most_organs = MOST_ORGANS
 
     @cached_property
     def external(self) -> dict[str, Aggregates]:
@@ -125,6 +129,14 @@ class Context:
         """Predicted class but 0 -> accuracy by stated confidence, with intervals over patients."""
         return {label: curve(sums) for label, sums in self.level_sums(dataset, method).items()}
 
+    def worst_levels(self, dataset: Dataset, method: str) -> dict[str, Curve]:
+        """The same; of many organs those with the largest ECE."""
+        found = self.levels(dataset, method)
+        if not self.has_many_organs(dataset):
+            return found
+        worst = sorted(found, key=lambda label: np.nan_to_num(found[label].ece), reverse=True)
+        return {label: found[label] for label in worst[: self.most_organs]}
+
     @cached_property
     def listed(self) -> list[str]:
         """All methods; of many only the networks, without their calibrated versions."""
@@ -136,6 +148,17 @@ class Context:
         """The methods of a dataset if there are few: each is then described in sentences."""
         methods = self.methods_of(dataset.name)
         return methods if len(methods) <= MOST_NETWORKS else []
+
+    def has_many_organs(self, dataset: Dataset) -> bool:
+        """Whether a dataset has so many organs that a page cannot show each of them at once."""
+        return len(dataset.structures) > self.most_organs
+
+    def collapse_organs(self, dataset: Dataset, blocks: Sequence[Block | None]) -> list[Block]:
+        """Blocks with a row for each organ, collapsed if there are many."""
+        shown = [block for block in blocks if block is not None]
+        if not shown or not self.has_many_organs(dataset):
+            return shown
+        return [Group(shown, summary=f"All {len(dataset.structures)} organs")]
 
     def case_values(self, dataset: str, method: str, keys: Sequence[str]) -> pd.DataFrame:
         """Metrics of the cases of a method; a metric that was not measured is NaN."""

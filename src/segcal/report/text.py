@@ -17,6 +17,16 @@ def join(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def join_few(words: Sequence[str], most: int = 5) -> str:
+    """The same, with the number of those after the first ones.
+
+    Example:
+        >>> join_few(["a", "b", "c", "d"], 2)
+        'a, b and 2 more'
+    """
+    return join([*words[:most], f"{len(words) - most} more"]) if len(words) > most else join(words)
+
+
 def signed(value: float, digits: int = 3) -> str:
     """A number with its sign.
 

@@ -19,7 +19,7 @@ from segcal.report.aggregates import Number
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, RESAMPLES, Floats
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
-from segcal.report.text import count, join
+from segcal.report.text import count, join, join_few
 from segcal.stats import Estimate, mean_interval
 from segcal.study import Dataset
 
@@ -68,7 +68,7 @@ class Verdict:
         by_answer: dict[Answer, list[str]] = {}
         for organ, answer in self.exceptions:
             by_answer.setdefault(answer, []).append(organ)
-        apart = [f"{join(organs)} ({answer})" for answer, organs in by_answer.items()]
+        apart = [f"{join_few(organs)} ({answer})" for answer, organs in by_answer.items()]
         title = self.answer + (f", except {', '.join(apart)}" if apart else "")
         return f"poor masks (confidence: {title})" if self.poor_masks else title
 
@@ -202,8 +202,11 @@ def _points(estimate: Estimate) -> str:
     return f"{mean:.1f}" + ("" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]")
 
 
-def verdict_table(context: Context, dataset: Dataset) -> Table | None:
-    """Networks and organs: the verdict, its numbers, and DSC."""
+def verdict_table(context: Context, dataset: Dataset, most: int | None = None) -> Table | None:
+    """Networks and organs: the verdict, its numbers, and DSC.
+
+    `most` limits the organs of a network to those with the largest pooled ECE.
+    """
     columns = (
         Column("verdict", "Verdict", text=True),
         Column("error", "pooled ECE"),
@@ -214,9 +217,12 @@ def verdict_table(context: Context, dataset: Dataset) -> Table | None:
     )
     rows = []
     for method, overall in verdicts(context, dataset).items():
-        judged = [("all organs", overall), *_of_organs(context, dataset, method)]
+        organs = list(_of_organs(context, dataset, method))
+        if most is not None:
+            organs.sort(key=lambda organ: np.nan_to_num(organ[1].error.mean), reverse=True)
         rows += [
-            Row(method, f"{context.title(method)}, {name}", _cells(found)) for name, found in judged
+            Row(method, f"{context.title(method)}, {name}", _cells(found))
+            for name, found in [("all organs", overall), *organs[:most]]
         ]
     if not rows:
         return None
@@ -233,6 +239,9 @@ def verdict_table(context: Context, dataset: Dataset) -> Table | None:
         "about the masks: see DSC and volumes."
     )
     name, title = f"verdict_{dataset.name}", f"Verdict: {dataset.title}"
+    if most is not None:
+        name, title = f"{name}_worst", f"{title}, worst organs"
+        caption = f"The {most} organs with the largest pooled ECE. {caption}"
     return Table(name, title, columns, tuple(rows), caption, head="Organ")
 
 

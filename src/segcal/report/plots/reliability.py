@@ -116,8 +116,11 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
 
 
 def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | None:
-    """Accuracy against confidence of the voxels that a network calls each organ."""
-    found = context.levels(dataset, method)
+    """Accuracy against confidence of the voxels that a network calls each organ.
+
+    Of many organs, those with the largest pooled ECE.
+    """
+    found = context.worst_levels(dataset, method)
     if not found:
         return None
     title = context.title(method)
@@ -130,7 +133,12 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
         draw_diagram(axes, curve, context.colors[method], text, edges=LEVELS)
         axes.set_title(shorten(dataset.class_name(label), 26), loc="left")
         _square(axes)
-    figure.supxlabel(f"confidence ({title})", fontsize=8)
+    of = ""
+    if context.has_many_organs(dataset):
+        of = (
+            f"; {len(found)} of {len(dataset.structures)} organs, those with the largest pooled ECE"
+        )
+    figure.supxlabel(f"confidence ({title}{of})", fontsize=8)
     figure.supylabel("accuracy", fontsize=8)
-    alt = f"Reliability of {title} on {dataset.title} in the voxels that it calls each organ"
+    alt = f"Reliability of {title} on {dataset.title} in the voxels that it calls each organ{of}"
     return Figure(f"organs_{dataset.name}_{method}", figure, alt)

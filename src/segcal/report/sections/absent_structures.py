@@ -11,6 +11,7 @@ from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.table_model import Cell, Column, Row, Table, mark_best
+from segcal.report.text import count
 from segcal.stats import means_over_seeds
 from segcal.study import Dataset
 
@@ -19,6 +20,8 @@ _TEXT = (
     "any other. “Missed”: scans with the structure in which the mask does not touch it. “Marked”: "
     "scans without it in which the mask is not empty."
 )
+# Of more structures only these are named in the findings.
+_MOST_SENTENCES = 4
 _COLUMNS = (
     Column("existing", "scans", digits=0, group="structure exists"),
     Column("dsc", "DSC", better="higher", group="structure exists"),
@@ -90,10 +93,11 @@ def rates(context: Context, dataset: Dataset) -> dict[tuple[str, str], dict[str,
 
 
 def findings(context: Context) -> list[str]:
-    """How often networks mark each such structure where it is absent."""
+    """How often networks mark such structures where they are absent, those most often first."""
     out = []
     for dataset in context.datasets:
         found = rates(context, dataset)
+        sentences: list[tuple[float, str]] = []
         for label in dict.fromkeys(label for _, label in found):
             shown = {
                 context.title(method): numbers
@@ -107,9 +111,15 @@ def findings(context: Context) -> list[str]:
             )
             absent, existing = (int(shown[most][key].mean) for key in ("absent", "existing"))
             ends = [f"{shown[m]['marked'].mean:.0f} % ({m})" for m in dict.fromkeys((least, most))]
-            out.append(
+            text = (
                 f"{dataset.title}: {label} is absent in {absent} of {absent + existing} scans, and "
                 f"is marked in {' to '.join(ends)} of these. The mean DSC counts an empty mask "
                 "there as 1."
             )
+            sentences.append((shown[most]["marked"].mean, text))
+        sentences.sort(key=lambda one: one[0], reverse=True)
+        out += [text for _, text in sentences[:_MOST_SENTENCES]]
+        if len(sentences) > _MOST_SENTENCES:
+            rest = count(len(sentences) - _MOST_SENTENCES, "further structure")
+            out.append(f"{dataset.title}: {rest} under “Absent”.")
     return out

@@ -3,7 +3,7 @@
 from functools import partial
 
 from segcal.metrics import find_metric
-from segcal.report.blocks import Section
+from segcal.report.blocks import Block, Section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
 from segcal.report.table_model import (
@@ -20,13 +20,15 @@ def build(context: Context) -> Section | None:
     """A table per dataset and region."""
     if not context.includes("classes"):
         return None
-    blocks = context.by_dataset(
-        lambda dataset: context.by_region(
-            partial(organ_table if context.few_networks(dataset) else class_table, context, dataset)
-        ),
-        headings=True,
-    )
+    blocks = context.by_dataset(lambda dataset: _tables(context, dataset), headings=True)
     return Section("classes", "Classes", blocks) if blocks else None
+
+
+def _tables(context: Context, dataset: Dataset) -> list[Block]:
+    if not context.few_networks(dataset):
+        return context.by_region(partial(class_table, context, dataset))
+    tables = context.by_region(partial(organ_table, context, dataset))
+    return context.collapse_organs(dataset, tables)
 
 
 def class_table(context: Context, dataset: Dataset, region: str) -> Table | None:

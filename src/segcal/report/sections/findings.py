@@ -63,9 +63,10 @@ def network_verdicts(context: Context) -> list[Block]:
         found = verdict.verdicts(context, dataset)
         for method, each in found.items():
             out.append(Text(f"{context.title(method)}: {verdict.describe(each)}", "verdict"))
-        table = verdict.verdict_table(context, dataset)
-        if table is not None:
-            out.append(table)
+        if context.has_many_organs(dataset):
+            worst = verdict.verdict_table(context, dataset, context.most_organs)
+            out += [worst] if worst is not None else []
+        out += context.collapse_organs(dataset, [verdict.verdict_table(context, dataset)])
         if context.study.info.kind == "audit":
             for text, commands in verdict.next_steps(context, dataset):
                 out.append(Text(text))

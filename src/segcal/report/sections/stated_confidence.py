@@ -7,11 +7,11 @@ from segcal.report.plots.reliability import draw_organs
 
 
 def build(context: Context) -> Section | None:
-    """A table per dataset, and the reliability of each organ if there are few networks."""
+    """A table per dataset, and the reliability of organs if there are few networks."""
     blocks = context.by_dataset(
         lambda dataset: [
             *(draw_organs(context, dataset, method) for method in context.few_networks(dataset)),
-            level_table(context, dataset),
+            *context.collapse_organs(dataset, [level_table(context, dataset)]),
         ]
     )
     return Section("stated_confidence", "Stated confidence", blocks) if blocks else None

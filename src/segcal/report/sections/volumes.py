@@ -12,7 +12,7 @@ from segcal.report.blocks import Block, Figure, Section, Text
 from segcal.report.context import Context
 from segcal.report.plots.style import MUTED, panel_grid
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
-from segcal.report.text import join, shorten
+from segcal.report.text import join_few, shorten
 from segcal.stats import Estimate, mean_interval
 from segcal.study import Dataset
 
@@ -105,7 +105,7 @@ def findings(context: Context) -> list[str]:
     """A sentence for each of few networks that has such organs."""
     return [
         f"{context.title(method)}: the sum of the probabilities is far from the true volume, on "
-        f"average {join(far)}. Do not quote it as a volume; segcal assure corrects it."
+        f"average {join_few(far)}. Do not quote it as a volume; segcal assure corrects it."
         for dataset in context.datasets
         for method in context.few_networks(dataset)
         if (far := far_volumes(agreements(context, dataset, method)))
@@ -138,7 +138,23 @@ def _blocks(context: Context, dataset: Dataset) -> list[Block]:
     )
     name, title = f"volumes_{dataset.name}", f"Volume agreement: {dataset.title}"
     table = Table(name, title, tuple(columns), tuple(rows), caption, head="Organ")
-    return [*(_draw(context, dataset, method, each) for method, each in found.items()), table]
+    if context.has_many_organs(dataset):
+        found = {
+            method: _farthest(each, context.most_organs // 2) for method, each in found.items()
+        }
+    figures = [_draw(context, dataset, method, each) for method, each in found.items()]
+    return [*figures, *context.collapse_organs(dataset, [table])]
+
+
+def _farthest(found: Sequence[Agreement], most: int) -> list[Agreement]:
+    """The `most` organs whose volumes are farthest from the truth on average, relative to it."""
+    error: dict[str, float] = {}
+    for each in found:
+        true = float((each.center - each.error / 2).mean())
+        share = abs(each.bias.mean) / true if true > 0 else math.inf
+        error[each.organ] = max(error.get(each.organ, 0.0), share)
+    kept = sorted(error, key=lambda organ: error[organ], reverse=True)[:most]
+    return [each for organ in kept for each in found if each.organ == organ]
 
 
 def _rows(context: Context, method: str, found: Sequence[Agreement]) -> list[Row]:
@@ -170,10 +186,13 @@ def _draw(context: Context, dataset: Dataset, method: str, found: Sequence[Agree
         ends = [*first.get_ylim(), *second.get_ylim()]
         first.set_ylim(min(ends), max(ends))
         second.set_ylim(min(ends), max(ends))
-    figure.supxlabel("mean of predicted and true volume (ml)", fontsize=8)
+    of = ""
+    if context.has_many_organs(dataset):
+        of = f"; the {len(found) // len(_KINDS)} organs with the largest bias relative to the truth"
+    figure.supxlabel(f"mean of predicted and true volume (ml){of}", fontsize=8)
     figure.supylabel("predicted − true (ml)", fontsize=8)
     alt = (
         f"Bland-Altman plots of {context.title(method)} on {dataset.title}: volume error against "
-        "volume of each organ, by mask and by sum of probabilities, with bias and limits"
+        f"volume of each organ, by mask and by sum of probabilities, with bias and limits{of}"
     )
     return Figure(f"volumes_{dataset.name}_{method}", figure, alt)

@@ -245,7 +245,7 @@
   }
 
   // The case browser: outlines, confidence and errors, drawn from the layers of each case.
-  const VIEWS = ["outlines", "confidence", "errors"];
+  const VIEWS = ["outlines", "confidence", "errors"], MANY_CLASSES = 12;
   const view = { shot: null, at: 0, layers: new Set(data.methods.length <= data.networks ? VIEWS : VIEWS.slice(0, 1)) };
   const browsed = (dataset, name) => data.browser.find((shot) => shot.dataset === dataset && shot.name === name);
   const offered = () => data.browser.filter((shot) => !state.dataset || shot.dataset === state.dataset);
@@ -307,6 +307,13 @@
     ctx.lineWidth = thick;
     for (const [label, path] of outlines(labels, shot.pixels, sx, sy)) { ctx.strokeStyle = classes[label - 1]?.[1] ?? "#ffe14d"; ctx.stroke(path); }
   }
+  // Whether the key names a label: of many only those of this slice.
+  function drawn(shot, layers, classes) {
+    if (classes <= MANY_CLASSES) return () => true;
+    const area = shot.pixels[0] * shot.pixels[1], from = view.at * area, labels = new Set();
+    for (const found of Object.values(layers.methods)) for (const label of found.subarray(from, from + area)) labels.add(label);
+    return (label) => labels.has(label);
+  }
   const place = (shot) => (shot.slices.length ? `slice ${shot.slices[view.at]} of the scan, ` : "slice ") + `${view.at + 1} of ${shot.count} stored`;
 
   async function drawBrowser() {
@@ -324,7 +331,11 @@
     const key = byId("browse-key"), stage = byId("browse-stage"), kinds = VIEWS.filter((kind) => view.layers.has(kind));
     key.replaceChildren();
     const entry = (name, color) => { const item = element("span", "", key); element("i", "swatch", item).style.background = color; item.append(name); };
-    if (kinds.includes("outlines")) { entry("reference outline", "#fff"); dataset.classes.forEach(([name, color]) => entry(`${name}, predicted`, color)); }
+    if (kinds.includes("outlines")) {
+      entry("reference outline", "#fff");
+      const shown = drawn(shot, layers, dataset.classes.length);
+      dataset.classes.forEach(([name, color], i) => { if (shown(i + 1)) entry(`${name}, predicted`, color); });
+    }
     if (kinds.includes("confidence")) entry("low confidence", data.colors.doubt);
     if (kinds.includes("errors")) for (const name of ["missed", "extra", "other class"]) entry(name, data.colors[name]);
     stage.replaceChildren();
