@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from segcal.assurance import (
     cases_needed,
-    clopper_pearson,
     conformal_quantile,
     first_controlled,
     margin_losses,
@@ -17,6 +15,7 @@ from segcal.assurance import (
     referral_limit,
     risk_coverage,
 )
+from segcal.stats import clopper_pearson
 
 
 def test_conformal_quantile_by_hand() -> None:
@@ -67,12 +66,6 @@ def test_margins_in_millimeters() -> None:
     assert first_controlled(np.array([0.0, 2.0, 4.0]), losses, 0.25) == 2.0
     assert np.isnan(margin_losses(mask, truth & False, spacing, [1])).all()
     assert margin_losses(mask & False, truth, spacing, [100]) == [1.0]
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 10), (3, 10), (10, 10), (17, 60)])
-def test_clopper_pearson_agrees_with_scipy(k: int, n: int) -> None:
-    expected = stats.binomtest(k, n).proportion_ci(0.9, "exact")
-    np.testing.assert_allclose(clopper_pearson(k, n, 0.9), expected, rtol=1e-9)
 
 
 def test_referral() -> None:

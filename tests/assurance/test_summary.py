@@ -9,7 +9,6 @@ from segcal.assurance import (
     INTERVAL_TITLES,
     CaseSummary,
     Interval,
-    clopper_pearson,
     conformal_quantile,
     fit_rho,
     summarize,
@@ -17,6 +16,7 @@ from segcal.assurance import (
 from segcal.assurance.histogram import BINS, EDGES
 from segcal.assurance.intervals import METHODS, Band, plain_interval, volume_slopes
 from segcal.posthoc import TemperatureScaling
+from segcal.stats import clopper_pearson
 
 
 def test_every_kind_of_interval_has_a_title() -> None:

@@ -9,35 +9,28 @@ import pytest
 from segcal.metrics import CalibrationBins
 from segcal.report import Context
 from segcal.report.curves import TRUTH, curve
+from segcal.stats import pooled_proportion
 
 
-def test_the_interval_is_the_bootstrap_over_cases() -> None:
+def test_each_bin_is_a_pooled_proportion() -> None:
     rng = np.random.default_rng(1)
     count = rng.integers(5, 50, (6, 3)).astype(float)
     sums = np.stack([count, count * rng.uniform(0.5, 1, (6, 3)), count * rng.uniform(0, 1, (6, 3))])
-    found = curve(sums, resamples=400, seed=3)
-    times = np.random.default_rng(3).multinomial(6, np.full(6, 1 / 6), 400)
+    found = curve(sums)
     for b in range(3):
-        drawn = [
-            sum(t * a for t, a in zip(row, sums[2, :, b], strict=True))
-            / sum(t * n for t, n in zip(row, count[:, b], strict=True))
-            for row in times
-        ]
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        assert (found.low[b], found.high[b]) == (pytest.approx(low), pytest.approx(high))
-    assert curve(sums, resamples=400, seed=4).low[0] != found.low[0]
-    assert curve(sums, resamples=40, seed=3).low[0] != found.low[0]
-    assert np.isnan(curve(sums, resamples=0).low).all()
-    assert np.isnan(curve(sums[:, :1]).low).all()  # one case has no spread
+        expected = pooled_proportion(sums[2, :, b], count[:, b])
+        assert (found.accuracy[b], found.low[b], found.high[b]) == pytest.approx(tuple(expected))
+    assert np.isnan(curve(sums[:, :1]).low).all()  # one patient has no spread
 
 
-def test_bins_that_one_case_has_have_no_interval() -> None:
+def test_bins_that_one_patient_has_have_no_interval() -> None:
     sums = np.zeros((3, 4, 2))
     sums[:, 0, 0] = 10, 6, 5
     sums[:, :, 1] = np.array([[10.0], [9.0], [8.0]])
     found = curve(sums)
     assert math.isnan(found.low[0])
-    assert found.low[1] == pytest.approx(0.8)
+    assert found.accuracy[1] == pytest.approx(0.8)
+    assert found.low[1] < 0.8 < found.high[1]
     assert found.accuracy[0] == pytest.approx(0.5)
 
 

@@ -12,7 +12,6 @@ from segcal.stats import (
     mean_case_rank,
     patients_of,
     sum_rank,
-    unpaired_difference,
 )
 
 
@@ -88,33 +87,6 @@ def test_wrong_patterns(pattern: str, message: str) -> None:
 def test_a_group_that_took_no_part_names_the_pattern() -> None:
     with pytest.raises(ValueError, match="matches an empty name in case 'case7'"):
         patients_of(["case7"], r"(p\d+)?")
-
-
-def test_the_difference_of_other_patients() -> None:
-    """Against the standard error by hand; scans of one patient are drawn together."""
-    rng = np.random.default_rng(0)
-    before = pd.Series(rng.normal(0.8, 0.1, 60), [f"a{i}" for i in range(60)])
-    after = pd.Series(rng.normal(0.6, 0.2, 40), [f"b{i}" for i in range(40)])
-    difference, low, high = unpaired_difference(before, after, resamples=20_000)
-    assert difference == pytest.approx(after.mean() - before.mean())
-    error = np.sqrt(before.var(ddof=0) / 60 + after.var(ddof=0) / 40)
-    assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.03)
-    # Four equal scans of each patient: as uncertain as one scan of each.
-    scans = pd.Series(np.repeat(after.to_numpy(), 4), [f"b{i // 4}_{i % 4}" for i in range(160)])
-    patients = {str(name): str(name).split("_")[0] for name in scans.index}
-    same = unpaired_difference(before, scans, patients=({}, patients))
-    assert same[2] - same[1] == pytest.approx(high - low, rel=0.06)
-    alone = unpaired_difference(before, scans)
-    assert alone[2] - alone[1] < 0.8 * (high - low)
-    # Undefined values are left out; one patient gives no interval.
-    after["b0"] = np.nan
-    assert unpaired_difference(before, after)[0] == pytest.approx(after[1:].mean() - before.mean())
-    single = unpaired_difference(before, after[1:2])
-    assert single[0] == pytest.approx(after["b1"] - before.mean())
-    assert np.isnan(single[1:]).all()
-    for limit, known in ((39, True), (40, False)):
-        ends = unpaired_difference(before, after, min_patients=limit)[1:]
-        assert np.isfinite(ends).all() == known
 
 
 def test_messages_show_the_pattern_as_it_was_typed() -> None:

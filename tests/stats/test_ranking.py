@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from scipy.stats import wilcoxon
 
 from segcal import stats
@@ -43,8 +44,8 @@ def bootstrap(function, table: pd.DataFrame, **options) -> pd.DataFrame:
     return function(collect(table, **options), **draws)
 
 
-def bootstrap_means(table: pd.DataFrame, **options) -> pd.DataFrame:
-    return bootstrap(stats.bootstrap_means, table, **options)
+def means_with_intervals(table: pd.DataFrame, *, confidence: float = 0.95, **options):
+    return stats.means_with_intervals(collect(table, **options), confidence)
 
 
 def bootstrap_ranks(table: pd.DataFrame, **options) -> pd.DataFrame:
@@ -353,7 +354,7 @@ def test_infinite_values_are_undefined() -> None:
     assert scores.total_undefined == 1
     assert summarize(table)["undefined"].tolist() == [1, 0]
     compare(table, metrics=["hd95"], missing="worst")
-    bootstrap_means(table, metrics=["hd95"], missing="worst", resamples=20)
+    means_with_intervals(table, metrics=["hd95"], missing="worst")
 
 
 def test_nan_favors_neither_method() -> None:
@@ -370,7 +371,7 @@ def test_every_table_says_what_it_is() -> None:
         assert set(out["region"]) == {"all"}
     edge = table.assign(region=table["region"].where(table["metric"] != "ece", "boundary"))
     options["region"] = "boundary"
-    means = bootstrap_means(edge, **options)
+    means = means_with_intervals(edge, **options)
     assert means["region"].tolist() == ["all", "all", "boundary", "boundary"]
     assert means["undefined"].tolist() == [2, 1, 0, 0]
     tests = compare(edge, **options)
@@ -386,7 +387,7 @@ def test_a_method_alone_gives_an_empty_table_with_its_columns() -> None:
 
 
 def test_one_case_has_no_interval() -> None:
-    out = bootstrap_means(paper_table(), resamples=20)
+    out = means_with_intervals(paper_table())
     assert out["low"].isna().all()
     assert out["mean"].notna().all()
     ranks = bootstrap_ranks(paper_table(), resamples=20)
@@ -518,21 +519,27 @@ def test_a_few_large_misses_do_not_turn_the_test_around() -> None:
     assert out["better"].tolist() == ["a"]
 
 
-def test_bootstrap_intervals_hold_the_mean_and_are_seeded() -> None:
+def test_means_have_students_intervals() -> None:
     table = two_methods()
-    out = bootstrap_means(table, metrics=["dsc"], resamples=500)
-    assert (out["low"] < out["mean"]).all()
-    assert (out["mean"] < out["high"]).all()
-    assert out.equals(bootstrap_means(table, metrics=["dsc"], resamples=500))
-    assert not out.equals(bootstrap_means(table, metrics=["dsc"], resamples=500, seed=1))
-    assert not out.equals(bootstrap_means(table, metrics=["dsc"], resamples=100))
-    narrow = bootstrap_means(table, metrics=["dsc"], resamples=500, confidence=0.5)
-    assert (narrow["high"] - narrow["low"] < out["high"] - out["low"]).all()
-    # The standard error of a mean of 30, times 2·1.96.
-    values = collect(table, metrics=["dsc"]).values["d"][:, 1, 0]
-    assert out["high"][1] - out["low"][1] == pytest.approx(
-        3.92 * values.std() / np.sqrt(30), rel=0.15
-    )
+    out = means_with_intervals(table, metrics=["dsc"], confidence=0.8)
+    for j, row in enumerate(out.itertuples()):
+        values = collect(table, metrics=["dsc"]).values["d"][:, j, 0]
+        t = scipy.stats.t(len(values) - 1, values.mean(), scipy.stats.sem(values))
+        assert [row.low, row.high] == pytest.approx(t.interval(0.8))
+        assert row.mean == pytest.approx(values.mean())
+
+
+def test_rank_intervals_are_seeded() -> None:
+    table = two_methods()
+    out = bootstrap_ranks(table, metrics=["dsc"], resamples=500)
+    assert out.equals(bootstrap_ranks(table, metrics=["dsc"], resamples=500))
+    other = bootstrap_ranks(table, metrics=["dsc"], resamples=500, seed=1)
+    assert out["mean_case_rank_low"].tolist() != other["mean_case_rank_low"].tolist()
+    few = bootstrap_ranks(table, metrics=["dsc"], resamples=100)
+    assert out["mean_case_rank_low"].tolist() != few["mean_case_rank_low"].tolist()
+    narrow = bootstrap_ranks(table, metrics=["dsc"], resamples=500, confidence=0.5)
+    low, high = "mean_case_rank_low", "mean_case_rank_high"
+    assert (narrow[high] - narrow[low] < out[high] - out[low]).all()
 
 
 def test_bootstrap_ranks_are_sure_where_the_data_are() -> None:
@@ -551,6 +558,5 @@ def test_bootstrap_ranks_are_sure_where_the_data_are() -> None:
     [({"resamples": 0}, "resamples"), ({"confidence": 1.5}, "confidence"), ({"seed": -1}, "seed")],
 )
 def test_wrong_bootstrap_options(options: dict, name: str) -> None:
-    for function in (bootstrap_means, bootstrap_ranks):
-        with pytest.raises(ValueError, match=f"`{name}`"):
-            function(two_methods(), metrics=["dsc"], **options)
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        bootstrap_ranks(two_methods(), metrics=["dsc"], **options)

@@ -12,11 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from segcal.assurance.apply import check_classes, result_folder, write_csv
-from segcal.assurance.conformal import (
-    clopper_pearson,
-    risk_coverage,
-    unit_weights,
-)
+from segcal.assurance.conformal import risk_coverage, unit_weights
 from segcal.assurance.factor import CRPS_LEVELS, crps, volume_pit, volume_quantiles
 from segcal.assurance.histogram import EDGES, Floats
 from segcal.assurance.intervals import METHODS, Interval, plain_interval
@@ -28,9 +24,8 @@ from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.text import count
 from segcal.predictions import Pairs
-from segcal.stats import Estimate, mean_interval
+from segcal.stats import Estimate, clopper_pearson, jackknife_interval, mean_interval
 
-_BOOTSTRAPS = 1000
 AURC = "area under the risk-coverage curve"
 # Volume distributions that need no fit: name, ρ.
 _UNFITTED = {"independent": 0.0, "nested": 1.0}
@@ -283,25 +278,20 @@ def _dice_measures(name: str, table: Mapping[str, Floats], units: Units) -> list
 
 
 def _aurc(table: Mapping[str, Floats], units: Units) -> list[Measure]:
-    """The area under the risk-coverage curve of the loss 1 − Dice for three orders of scans.
-
-    Patients are resampled.
-    """
+    """The area under the risk-coverage curve of the loss 1 − Dice for three orders of scans."""
     known = ~np.isnan(table["expected_dice"] + table["dice"])
     if not known.any():
         return []
     loss = 1 - table["dice"][known]
     weights, n = unit_weights(units[known], len(loss))
     owner = np.unique(units[known], return_inverse=True)[1]
-    draws = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), _BOOTSTRAPS)
     out = []
     for key in ("expected_dice", "confidence", "dice"):
         score = table[key][known]
-        areas = []
-        for times in (np.ones(n), *draws):
-            own = weights * times[owner]
-            areas.append(risk_coverage(score[own > 0], loss[own > 0], own[own > 0]).aurc)
-        low, high = np.quantile(areas[1:], [0.025, 0.975])
+        area = risk_coverage(score, loss, weights).aurc
+        others = [owner != patient for patient in range(n if n > 1 else 0)]
+        without = [risk_coverage(score[o], loss[o], weights[o]).aurc for o in others]
+        _, low, high = jackknife_interval(area, without)
         name = {"dice": "best possible", "confidence": "mean confidence"}.get(key, "expected Dice")
-        out.append(Measure("all", name, AURC, areas[0], float(low), float(high)))
+        out.append(Measure("all", name, AURC, area, max(low, 0.0), high))
     return out

@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import distance_transform_edt
-from scipy.special import betaincinv
 
 from segcal.assurance.histogram import Floats
+from segcal.stats import clopper_pearson
 
 Units = Sequence[str] | NDArray[np.str_] | None
 # With fewer patients nothing is chosen by the scores that also set a conformal factor: the choice
@@ -95,24 +95,6 @@ def margin_losses(
     wrong = ~truth[mask]
     kept = [distance > margin for margin in margins_mm]
     return np.array([wrong[one].mean() if one.any() else 0.0 for one in kept])
-
-
-def clopper_pearson(
-    successes: float, trials: float, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Exact two-sided interval of a proportion; (NaN, NaN) without trials.
-
-    Example:
-        >>> low, high = clopper_pearson(0, 29, 0.9)
-        >>> low, round(high, 3)
-        (0.0, 0.098)
-    """
-    if not trials:
-        return math.nan, math.nan
-    tail, k, n = (1 - confidence) / 2, successes, trials
-    low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
-    high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-    return low, high
 
 
 class Referral(NamedTuple):

@@ -47,7 +47,8 @@ def rank(
         ),
     ] = None,
     resamples: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Bootstrap resamples of the cases.")
+        int,
+        typer.Option(min=1, max=100_000, help="Resamples of the cases for intervals of ranks."),
     ] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     overwrite: Annotated[

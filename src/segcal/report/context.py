@@ -97,9 +97,9 @@ class Context:
 
     @cached_property
     def curves(self) -> dict[tuple[str, str, str], Curve]:
-        """(dataset, method, region) -> reliability curve pooled over cases and seeds."""
+        """(dataset, method, region) -> reliability curve pooled over patients and seeds."""
         return {
-            (*key, region): curve(sums)
+            (*key, region): curve(_by_patient(self.study.datasets[key[0]], bins.cases, sums))
             for key, bins in self.bins.items()
             for region, sums in bins.regions.items()
         }
@@ -225,7 +225,7 @@ class Context:
 
 def _by_patient(dataset: Dataset, cases: Sequence[str], sums: Floats) -> Floats:
     """Sums (3, cases, …) added over the cases of each patient."""
-    patients = [dataset.patients.get(case, case) for case in cases]
+    patients = dataset.patients_of(cases)
     number = {patient: i for i, patient in enumerate(dict.fromkeys(patients))}
     out = np.zeros((3, len(number), *sums.shape[2:]))
     for case, patient in enumerate(patients):

@@ -1,4 +1,4 @@
-"""Reliability curves from the calibration bins of runs, with intervals over resampled cases."""
+"""Reliability curves from the calibration bins of runs, with intervals over patients."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.errors import PathError
+from segcal.stats import pooled_proportion
 from segcal.study import open_arrays
 
 Floats = npt.NDArray[np.float64]
-RESAMPLES = 1000
 # No curve is drawn through bins with fewer voxels: their accuracy is mostly noise.
 FEW_VOXELS = 20
 # The "region" of bins against known true probabilities; they hold all voxels.
@@ -58,26 +58,19 @@ class CaseBins:
         """The curve of one case."""
         if region not in self.regions or case not in self.cases:
             return None
-        return curve(self.regions[region][:, [self.cases.index(case)]], resamples=0)
+        return curve(self.regions[region][:, [self.cases.index(case)]])
 
 
-def curve(sums: Floats, resamples: int = RESAMPLES, seed: int = 0) -> Curve:
-    """Pool sums (3, cases, bins) of count, confidence and accuracy over cases.
+def curve(sums: Floats) -> Curve:
+    """Pool sums (3, patients, bins) of count, confidence and accuracy over patients.
 
-    The interval is the 95 % percentile interval of each bin's accuracy when cases are drawn with
-    replacement; it is NaN where fewer than two cases have voxels in the bin.
+    The 95 % interval of each bin's accuracy is `pooled_proportion`; it is NaN where fewer than two
+    patients have voxels in the bin.
     """
-    count, confidence, accuracy = sums.sum(axis=1)
-    low, high = np.full((2, *count.shape), np.nan)
-    cases = sums.shape[1]
-    if resamples and cases > 1:
-        chances = np.full(cases, 1 / cases)
-        times = np.random.default_rng(seed).multinomial(cases, chances, resamples).astype(float)
-        drawn = _divide(times @ sums[2], times @ sums[0])
-        several = (sums[0] > 0).sum(axis=0) > 1
-        if several.any():
-            low[several], high[several] = np.nanquantile(drawn[:, several], [0.025, 0.975], axis=0)
-    return Curve(count, _divide(confidence, count), _divide(accuracy, count), low, high)
+    count, confidence, _ = sums.sum(axis=1)
+    bins = zip(sums[2].T, sums[0].T, strict=True)
+    accuracy, low, high = np.array([pooled_proportion(*each) for each in bins]).reshape(-1, 3).T
+    return Curve(count, _divide(confidence, count), accuracy, low, high)
 
 
 def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:

@@ -19,7 +19,7 @@ from segcal.stats.ranking import (
     mean_case_rank,
     sum_rank,
 )
-from segcal.stats.significance import bootstrap_means, bootstrap_ranks, compare
+from segcal.stats.significance import bootstrap_ranks, compare, means_with_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ class Ranking:
     ranks: "pd.DataFrame"  # sum-rank and mean-case-rank with intervals: `bootstrap_ranks`
     sum_rank: "pd.DataFrame"
     mean_case_rank: "pd.DataFrame"
-    means: "pd.DataFrame"  # with intervals: `bootstrap_means`
+    means: "pd.DataFrame"  # `means_with_intervals`
     comparisons: "pd.DataFrame"  # of the best method with the others: `compare`
 
     @property
@@ -141,7 +141,7 @@ def rank_methods(
         region, missing: as `collect`.
         patient: regular expression that finds the patient in the name of a case. Patients then
             replace cases, with the mean over their cases.
-        resamples, seed: as `bootstrap_means`.
+        resamples, seed: as `bootstrap_ranks`.
     """
     if methods is not None:
         existing = list(dict.fromkeys(table["method"]))
@@ -153,6 +153,6 @@ def rank_methods(
         patients = {name: patients_of(cases, patient) for name, cases in scores.cases.items()}
         scores = by_patient(scores, patients)
     ranks = bootstrap_ranks(scores, resamples, seed=seed)
-    means = bootstrap_means(scores, resamples, seed=seed)
+    means = means_with_intervals(scores)
     comparisons = compare(scores, reference=str(ranks["method"].iloc[0]))
     return Ranking(scores, ranks, sum_rank(scores), mean_case_rank(scores), means, comparisons)

@@ -1,4 +1,4 @@
-"""Uncertainty of a ranking: paired tests between methods, and bootstrap intervals over cases."""
+"""Uncertainty of a ranking: paired tests between methods, and intervals over cases."""
 
 import warnings
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_int, check_number
+from segcal.stats.intervals import mean_interval
 from segcal.stats.ranking import CaseScores, Floats, case_ranks, mean_costs, rank
 
 if TYPE_CHECKING:
@@ -168,37 +169,29 @@ def _wilcoxon(difference: Floats) -> float:
         return float(wilcoxon(difference).pvalue)
 
 
-def bootstrap_means(
-    scores: CaseScores, resamples: int = 2000, confidence: float = 0.95, seed: int = 0
-) -> "pd.DataFrame":
-    """Percentile intervals of the mean of each dataset, metric and method, resampling cases.
+def means_with_intervals(scores: CaseScores, confidence: float = 0.95) -> "pd.DataFrame":
+    """Mean over cases of each dataset, metric and method, with its Student interval.
 
-    Returns `dataset, metric, method, mean, low, high, cases, region, missing, undefined`. All
-    methods use the same resamples. The interval of a single case is NaN. With few cases it is too
-    narrow: at 95 % it contains the mean of normal values in 83 % of samples of 5 cases, 91 % of 10
-    and 93 % of 40, and less often if a few cases decide the mean. `mean_interval` is exact there.
+    Returns `dataset, metric, method, mean, low, high, cases, region, missing, undefined`.
 
     Args:
         scores: the result of `collect`.
-        resamples: how many times the cases of each dataset are drawn with replacement.
         confidence: level of the interval.
-        seed: seed of the draws; the same seed gives the same table.
     """
     import pandas as pd
 
-    draws = _Draws(scores, resamples, confidence, seed)
+    check_number("confidence", confidence, low=0, high=1, open_low=True)
     rows = []
     for dataset, values in scores.values.items():
-        mean, count = np.nanmean(values, axis=0), (~np.isnan(values)).sum(axis=0)
-        low, high = draws.interval(draws.means(dataset, values))
         for i, metric in enumerate(scores.metrics):
             for j, method in enumerate(scores.methods):
-                known = count[j, i] > 1
+                of_cases = values[:, j, i]
                 rows.append({
-                    "dataset": dataset, "metric": metric, "method": method, "mean": mean[j, i],
-                    "low": low[j, i] if known else np.nan, "high": high[j, i] if known else np.nan,
-                    "cases": int(count[j, i]), "region": scores.region_of(metric),
-                    "missing": scores.missing, "undefined": int(scores.undefined[dataset][j, i]),
+                    "dataset": dataset, "metric": metric, "method": method,
+                    **mean_interval(of_cases, confidence=confidence)._asdict(),
+                    "cases": int((~np.isnan(of_cases)).sum()),
+                    "region": scores.region_of(metric), "missing": scores.missing,
+                    "undefined": int(scores.undefined[dataset][j, i]),
                 })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -211,8 +204,13 @@ def bootstrap_ranks(
     Returns one row per method, best sum-rank first: `sum_rank, sum_rank_low, sum_rank_high` and the
     same of `mean_case_rank`; `dropped_draws`, the number of resamples without any case that has
     some metric, which are not used for the interval of sum-rank; and the last columns of
-    `sum_rank`. If a dataset has only one case, the intervals are NaN. Arguments as
-    `bootstrap_means`.
+    `sum_rank`. If a dataset has only one case, the intervals are NaN.
+
+    Args:
+        scores: the result of `collect`.
+        resamples: how many times the cases of each dataset are drawn with replacement.
+        confidence: level of the intervals.
+        seed: seed of the draws; the same seed gives the same table.
     """
     import pandas as pd
 

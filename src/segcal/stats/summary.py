@@ -1,9 +1,7 @@
 """Means of metrics over labels, cases and seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from segcal.core.checks import check_choice
 from segcal.metrics import DEFAULT_REGION, POOLED, REGIONS, find_metric
@@ -90,43 +88,3 @@ def means_over_seeds(
     out = over.agg(["mean", "std"])
     out["seeds"], out["cases"], out["undefined"] = over.size(), cases_of.nunique(), lost.sum()
     return out
-
-
-def unpaired_difference(
-    before: "pd.Series[float]",
-    after: "pd.Series[float]",
-    *,
-    patients: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
-    resamples: int = 2000,
-    min_patients: int = 2,
-) -> tuple[float, float, float]:
-    """Mean of `after` minus mean of `before`, and the ends of its 95 % percentile interval.
-
-    The two sides have different patients, who are drawn with replacement, independently, each with
-    all their cases. Undefined values are left out. The interval is NaN if a side has fewer than
-    `min_patients`.
-
-    Args:
-        before, after: one value per case; the index holds the names of the cases.
-        patients: case → patient of each side; a case that is not listed is its own patient.
-
-    Example:
-        >>> import pandas as pd
-        >>> before, after = pd.Series({"a": 0.9, "b": 0.7}), pd.Series({"c": 0.5, "d": 0.5})
-        >>> [round(value, 3) for value in unpaired_difference(before, after)]
-        [-0.3, -0.4, -0.2]
-    """
-    rng, means, drawn = np.random.default_rng(0), [], []
-    for values, patient_of in zip((before, after), patients, strict=True):
-        known = values.dropna()
-        names = [patient_of.get(str(case), str(case)) for case in known.index]
-        sums = known.groupby(names).agg(["sum", "count"]).to_numpy()
-        means.append(float(known.mean()))
-        if len(sums) < min_patients:
-            drawn.append(np.full(resamples, np.nan))
-            continue
-        times = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), resamples)
-        total, count = (times @ sums).T
-        drawn.append(total / count)
-    low, high = np.quantile(drawn[1] - drawn[0], [0.025, 0.975])
-    return means[1] - means[0], float(low), float(high)

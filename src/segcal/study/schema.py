@@ -1,6 +1,7 @@
 """study.json: the datasets, methods and runs of a study."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -39,6 +40,10 @@ class Dataset(_Part):
     patients: dict[str, str] = {}
     case_groups: dict[str, str] = {}
     external: tuple["Dataset", ...] = ()
+
+    def patients_of(self, cases: Iterable[object]) -> list[str]:
+        """The patient of each case."""
+        return [self.patients.get(str(case), str(case)) for case in cases]
 
     def class_name(self, label: str) -> str:
         """The name of a class that rows identify by its number."""

@@ -14,9 +14,9 @@ _MOST_SENTENCES = 4
 # The sentence is about this level and those above it; lower levels are in the table.
 _FIRST = LEVELS.index(0.95)
 INTERVALS = (
-    "Voxels of all cases are pooled by predicted class. [ ]: 95 % interval, patients drawn with "
-    "replacement 1,000 times with all their voxels (percentile bootstrap). Cases count as patients "
-    "where no patients are given."
+    "Voxels of all cases are pooled by predicted class. [ ]: 95 % interval over patients (Korn and "
+    "Graubard: the voxels of a patient are dependent). Cases count as patients where no patients "
+    "are given."
 )
 
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from segcal.report.aggregates import Number
 from segcal.report.context import Context
-from segcal.report.curves import FEW_VOXELS, RESAMPLES, Floats
+from segcal.report.curves import FEW_VOXELS, Floats
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
 from segcal.report.text import count, join, join_few
-from segcal.stats import Estimate, mean_interval
+from segcal.stats import Estimate, jackknife_interval, mean_interval
 from segcal.study import Dataset
 
 Answer = Literal["trust", "repair", "do not use", "cannot tell"]
@@ -29,7 +29,7 @@ Answer = Literal["trust", "repair", "do not use", "cannot tell"]
 # 10 points in a single patient after calibration.
 TOLERANCE = 0.05
 PATIENT_TOLERANCE = 0.10
-# With fewer patients intervals are too narrow.
+# Fewer patients do not show how much patients differ.
 MIN_PATIENTS = 10
 # Masks with a lower mean DSC are poor, and calibration does not change masks. A convention, too.
 POOR_DSC = 0.5
@@ -107,22 +107,18 @@ def judge(sums: Floats) -> Verdict:
     n = sums.shape[1]
     if not n:
         return Verdict(_UNKNOWN, _UNKNOWN, _UNKNOWN, 0)
-    # The first row counts every patient once, the others are draws with replacement.
-    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), RESAMPLES)
-    counted, confidence, right = np.vstack([np.ones(n), drawn]) @ sums
+    # The first row is of all patients, the others are without one of them each.
+    rows = np.vstack([np.ones((1, n)), 1 - np.eye(n) if n > 1 else np.empty((0, n))])
+    counted, confidence, right = rows @ sums
     gaps = (confidence - right) / counted.sum(axis=1, keepdims=True)
+    over, error = gaps.sum(axis=1), np.abs(gaps).sum(axis=1)
+    found = jackknife_interval(float(error[0]), error[1:])
     return Verdict(
-        gap=_estimate(gaps.sum(axis=1), n),
-        error=_estimate(np.abs(gaps).sum(axis=1), n),
+        gap=jackknife_interval(float(over[0]), over[1:]),
+        error=found._replace(low=max(found.low, 0.0)),
         remaining=mean_interval(np.abs(_repaired_gaps(sums))),
         patients=n,
     )
-
-
-def _estimate(values: Floats, patients: int) -> Estimate:
-    """The first value, with the 95 % percentile interval of the others; one patient has none."""
-    low, high = np.quantile(values[1:], [0.025, 0.975]) if patients > 1 else (np.nan, np.nan)
-    return Estimate(float(values[0]), float(low), float(high))
 
 
 def _repaired_gaps(sums: Floats) -> Floats:
@@ -233,7 +229,7 @@ def verdict_table(context: Context, dataset: Dataset, most: int | None = None) -
         f"are fewer than {MIN_PATIENTS} patients. Poor masks: the mean DSC is below "
         f"{POOR_DSC:g}, which calibration cannot repair. All in the voxels that the network "
         "calls an organ, per organ by the levels of “Stated confidence”. [ ]: 95 % interval "
-        "over patients (bootstrap; error per patient and DSC: Student's t). Error per "
+        "over patients (jackknife and Student's t). Error per "
         "patient: |mean confidence − accuracy|, where each confidence is replaced by the "
         "accuracy of the other patients in its bin. The verdict is about the confidence, not "
         "about the masks: see DSC and volumes."

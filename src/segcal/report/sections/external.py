@@ -10,7 +10,6 @@ from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
 from segcal.report.findings.verdict import judge
-from segcal.report.rankings import FEW_CASES
 from segcal.report.sections.main import grid_note, with_notes
 from segcal.report.table_model import (
     INTERVAL_NOTE,
@@ -28,9 +27,8 @@ from segcal.study import EXTERNAL, Dataset, read_evaluation
 
 _TEXT = (
     "The same networks on data sets that they were not trained on, prepared like the training set. "
-    "The change is external − internal, with its 95 % interval: patients of both sets are drawn "
-    "with replacement, independently, and the networks are fixed. Bold: the interval excludes 0. "
-    f"The change has no interval if a set has fewer than {FEW_CASES} patients."
+    "The change is external − internal, with its 95 % interval over the patients of both sets "
+    "(Welch); the networks are fixed. Bold: the interval excludes 0."
 )
 
 
@@ -72,10 +70,8 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
                 row.append(Cell(side.overall(name, m, metric, region), after=after_mean))
             change = Cell()
             if m in before and m in after:
-                patients = dataset.patients, other.patients
-                found = unpaired_difference(
-                    before[m], after[m], patients=patients, min_patients=FEW_CASES
-                )
+                units = dataset.patients_of(before.index), other.patients_of(after.index)
+                found = unpaired_difference(before[m], after[m], units)
                 change = _change(*found, digits=shown.digits)
             row.append(change)
     caption = (
@@ -146,8 +142,8 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
         for m, column in values.items():
             undefined = int(column.isna().sum())
             number = Number(float(column.mean()), undefined=undefined, cases=len(values))
-            patients = [shown.patients.get(str(case), str(case)) for case in column.index]
-            after = interval_text(mean_interval(column, patients), columns[-1].digits)
+            found = mean_interval(column, shown.patients_of(column.index))
+            after = interval_text(found, columns[-1].digits)
             signed_gap = metric == "signed_gap"
             cells.setdefault(str(m), []).append(Cell(number, signed=signed_gap, after=after))
     if not columns:
@@ -180,7 +176,7 @@ def organ_group_table(context: Context, dataset: Dataset) -> Table | None:
         return None
     caption = (
         "Confidence minus accuracy of the voxels that the network calls each organ, pooled over "
-        "the cases of a group. [ ]: 95 % interval over patients (bootstrap)."
+        "the cases of a group. [ ]: 95 % interval over patients (jackknife and Student's t)."
     )
     name, title = f"group_organs_{dataset.name}", f"Organs by group of {dataset.title}"
     return Table(name, title, columns, tuple(rows), caption, head="Group")

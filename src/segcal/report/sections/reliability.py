@@ -18,7 +18,7 @@ def build(context: Context) -> Section | None:
         text = (
             "Accuracy against the confidence of the predicted class; below the dashed line a "
             "network is over-confident. Voxels of all cases and seeds are pooled, so the pooled "
-            "ECE differs from the ECE in the tables. Bands: 95 % intervals over resampled cases; "
+            "ECE differs from the ECE in the tables. Bands: 95 % intervals over patients; "
             "thin lines: single cases; bars: voxels per bin (square root of their number). Bins of "
             f"fewer than {FEW_VOXELS} voxels have a hollow point and no line."
         )

@@ -79,7 +79,7 @@ def agreements(context: Context, dataset: Dataset, method: str) -> list[Agreemen
     out = []
     for organ in true.columns:
         known = true[organ].dropna()
-        patients = [dataset.patients.get(str(case), str(case)) for case in known.index]
+        patients = dataset.patients_of(known.index)
         out += [
             compare_volumes(str(organ), kind, values[organ][known.index], known, patients)
             for kind, values in zip(_KINDS, volumes, strict=True)
