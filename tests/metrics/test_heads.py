@@ -100,6 +100,19 @@ def test_each_head_is_a_case_of_two_classes() -> None:
     assert {"pairwise_dice", "reader_nll"} <= {row.metric for row in found.rows}
 
 
+def test_a_reader_who_did_not_judge_is_not_a_reader_who_saw_nothing() -> None:
+    probs, target = PROBS[:, :3], TARGET[:3]
+    raters = {"a": target, "b": np.full(3, 255)}
+    found = evaluate_heads(
+        probs, target, 1.0, heads=HEADS, case="a", raters=raters, ignore_index=255
+    )
+    alone = evaluate_heads(
+        probs, target, 1.0, heads=HEADS, case="a", raters={"a": target}, ignore_index=255
+    )
+    assert values(found, "reader_brier") == values(alone, "reader_brier")
+    assert np.isnan(values(found, "reader_dsc")["whole/b"])
+
+
 def test_pooled_rows_have_the_weight_of_voxels() -> None:
     rng = np.random.default_rng(1)
     probs, target = rng.random((2, 40)), rng.integers(0, 3, 40)

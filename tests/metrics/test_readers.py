@@ -106,6 +106,19 @@ def test_pooled_rows_add_up_the_cases() -> None:
     assert "reader_brier" not in names
 
 
+def test_voxels_that_the_target_ignores_count_for_no_reader() -> None:
+    ignored = evaluate_case(
+        PROBS, np.where([0, 0, 1, 0], 9, TARGET), 2.0, case="c", raters=RATERS, ignore_index=9
+    )
+    keep = [0, 1, 3]
+    raters = {name: labels[keep] for name, labels in RATERS.items()}
+    cut = evaluate_case(PROBS[:, keep], TARGET[keep], 2.0, case="c", raters=raters)
+    names = {row.metric for row in cut.rows if row.metric.startswith(("reader_", "human_"))}
+    assert len(names) == 12
+    for metric in names:
+        assert values(ignored, metric) == pytest.approx(values(cut, metric), nan_ok=True), metric
+
+
 def test_structures_of_several_labels_and_empty_policy() -> None:
     probs = np.array([[0.1, 0.2, 0.7], [0.5, 0.2, 0.2], [0.4, 0.6, 0.1]])
     raters = {"a": np.array([1, 2, 0]), "b": np.array([0, 0, 0])}

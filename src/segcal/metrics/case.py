@@ -100,7 +100,8 @@ def evaluate_case(
     predicted, readers = predicted_labels(probs), None
     if raters:
         drawn = [check_labels(f"raters[{k!r}]", each, truth.shape) for k, each in raters.items()]
-        readers = Readers(tuple(raters), np.stack(drawn), predicted, len(probs))
+        counted = truth != ignore_index
+        readers = Readers(tuple(raters), np.stack(drawn), predicted, counted, len(probs))
     data = CaseData(
         probs, truth, predicted, check_spacing(spacing_mm, truth.ndim),
         check_groups(groups, len(probs)), options, ignore_index, logits, true_probs, readers,

@@ -36,7 +36,8 @@ def evaluate_heads(
         probs: (R, *S), the probability of each region.
         target: integer labels (*S); a voxel is in a region if it has one of its labels.
         heads: the name of each region and its labels, in the order of `probs`.
-        raters: label maps (*S) of several readers.
+        raters: label maps (*S) of several readers; `ignore_index` marks voxels that a reader did
+            not judge.
         members: masks (M, R, *S) of the members of an ensemble.
         names_and_options: other arguments of `evaluate_case`.
 
@@ -62,7 +63,10 @@ def evaluate_heads(
             spacing_mm,
             groups={name: (1,)},
             ignore_index=ignore_index,
-            raters={k: inside_labels(to_numpy(r), labels) for k, r in (raters or {}).items()},
+            raters={
+                reader: inside_labels(to_numpy(drawn), labels, ignore_index)
+                for reader, drawn in (raters or {}).items()
+            },
             members=None if members is None else members[:, number].astype(np.uint8),
             **names_and_options,
         )

@@ -89,12 +89,14 @@ def crps(samples: npt.ArrayLike, observed: npt.ArrayLike) -> float:
 class Readers:
     """What several metrics share of the label maps (R, *S) of a case's readers.
 
-    `predicted` is the predicted label map (*S).
+    `predicted` is the predicted label map (*S). Voxels that are not `counted` (*S), those that the
+    target of the case ignores, count for no reader.
     """
 
     names: tuple[str, ...]
     labels: LabelMap
     predicted: LabelMap
+    counted: Mask
     num_classes: int
 
     @cached_property
@@ -104,8 +106,8 @@ class Readers:
 
     @cached_property
     def judged(self) -> Mask:
-        """(R, *S): the voxels that each reader judged."""
-        return np.asarray((self.labels >= 0) & (self.labels < self.num_classes))
+        """(R, *S): the counted voxels that each reader judged."""
+        return np.asarray((self.labels >= 0) & (self.labels < self.num_classes) & self.counted)
 
     @cached_property
     def with_prediction(self) -> npt.NDArray[np.int64]:
