@@ -66,6 +66,8 @@ def test_margins_in_millimeters() -> None:
     assert first_controlled(np.array([0.0, 2.0, 4.0]), losses, 0.25) == 2.0
     assert np.isnan(margin_losses(mask, truth & False, spacing, [1])).all()
     assert margin_losses(mask & False, truth, spacing, [100]) == [1.0]
+    full = margin_losses(mask | True, truth, spacing, [0, 2, 4], "inner")
+    np.testing.assert_allclose(full, (~truth).mean())  # nowhere to shrink from
 
 
 def test_referral() -> None:

@@ -92,6 +92,7 @@ def margin_losses(
         distance[:] = distance if mask.any() else math.inf
         return np.array([(distance > margin).mean() for margin in margins_mm])
     distance = distance_transform_edt(mask, sampling=spacing_mm)[mask]
+    distance[:] = math.inf if mask.all() else distance  # the border of the image is no surface
     wrong = ~truth[mask]
     kept = [distance > margin for margin in margins_mm]
     return np.array([wrong[one].mean() if one.any() else 0.0 for one in kept])
