@@ -236,6 +236,7 @@ def test_all_ignored_is_undefined_not_an_error() -> None:
     result = evaluate_case(probs, np.full_like(target, -100), SPACING, case="c")
     assert np.isnan(value(result, "ece"))
     assert np.isnan(value(result, "adaptive_ece"))
+    assert np.isnan(value(result, "dsc", label="1"))  # nothing was compared, so nothing agrees
 
 
 @pytest.mark.parametrize(

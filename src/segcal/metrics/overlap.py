@@ -1,5 +1,6 @@
 """Overlap of label maps: a confusion matrix, and Dice coefficients computed from it."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -65,7 +66,8 @@ def dsc(
     """Dice similarity coefficient 2|A∩B| / (|A|+|B|) of each structure, A predicted and B true.
 
     The value is 1 if both are empty and 0 if one is. `empty="paper"` gives 1 whenever B is empty,
-    even with false positives; `"nan"` and `"diagonal"` differ for surface distances only.
+    even with false positives; `"nan"` and `"diagonal"` differ for surface distances only. If all
+    voxels are ignored, it is NaN.
 
     Args:
         labels, target: integer label maps of one case, of one shape.
@@ -91,7 +93,9 @@ def dsc(
 def dsc_from_confusion(
     table: npt.NDArray[np.int64], labels: Sequence[int], empty: EmptyPolicy = "nan"
 ) -> float:
-    """DSC of the structure with these labels, from the table of `confusion`."""
+    """DSC of the structure with these labels, from the table of `confusion`; see `dsc`."""
+    if not table.any():
+        return math.nan
     inside = list(labels)
     both = int(table[np.ix_(inside, inside)].sum())
     true, predicted = int(table[inside].sum()), int(table[:, inside].sum())

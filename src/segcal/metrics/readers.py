@@ -147,7 +147,7 @@ def human_dsc(structure: StructureData) -> Floats:
 def _dsc(structure: StructureData, tables: npt.NDArray[np.int64]) -> Floats:
     """NaN for a reader who judged no voxel."""
     labels, empty = structure.labels, structure.case.options.empty
-    return np.array([dsc_from_confusion(t, labels, empty) if t.any() else np.nan for t in tables])
+    return np.array([dsc_from_confusion(table, labels, empty) for table in tables])
 
 
 def reader_volume_ml(structure: StructureData) -> Floats:
