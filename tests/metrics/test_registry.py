@@ -76,6 +76,28 @@ def test_a_user_metric_of_each_scope() -> None:
     assert not rows_of(plain, "missed")
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_every_value_is_within_the_limits_of_its_metric(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=4, size=(3, 4, 12, 12))
+    probs = np.exp(logits) / np.exp(logits).sum(0)
+    raters = {str(r): rng.integers(3, size=(4, 12, 12)) for r in range(3)}
+    members = rng.integers(3, size=(2, 4, 12, 12)).astype(np.uint8)
+    result = evaluate_case(
+        probs, rng.integers(3, size=(4, 12, 12)), SPACING, case="c", logits=logits,
+        true_probs=rng.dirichlet(np.ones(3), (4, 12, 12)).transpose(3, 0, 1, 2), raters=raters,
+        members=members, options=CaseOptions(regions=("all", "predicted", "foreground")),
+    )  # fmt: skip
+    measured = {find_metric(row.metric).key for row in result.rows}
+    assert measured == {metric.key for metric in default_metrics()}
+    for row in result.rows:
+        low, high = find_metric(row.metric).limits
+        assert np.isfinite(low)
+        assert low <= row.value <= high or np.isnan(row.value), row
+    assert find_metric("nsd_2mm").limits == (0, 1)
+    assert find_metric("unknown").limits == (-np.inf, np.inf)
+
+
 @pytest.mark.usefixtures("_own_registry")
 def test_a_default_metric_is_computed_without_a_request() -> None:
     METRICS.register(

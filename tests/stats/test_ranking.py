@@ -529,6 +529,12 @@ def test_means_have_students_intervals() -> None:
         assert row.mean == pytest.approx(values.mean())
 
 
+def test_intervals_end_at_possible_values() -> None:
+    table = make_table({"a": [0.99, 0.5, 0.99, 0.98]})
+    (row,) = means_with_intervals(table, metrics=["dsc"]).itertuples()
+    assert (row.low > 0.4, row.high) == (True, 1.0)
+
+
 def test_rank_intervals_are_seeded() -> None:
     table = two_methods()
     out = bootstrap_ranks(table, metrics=["dsc"], resamples=500)

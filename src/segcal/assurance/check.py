@@ -291,7 +291,7 @@ def _aurc(table: Mapping[str, Floats], units: Units) -> list[Measure]:
         area = risk_coverage(score, loss, weights).aurc
         others = [owner != patient for patient in range(n if n > 1 else 0)]
         without = [risk_coverage(score[o], loss[o], weights[o]).aurc for o in others]
-        _, low, high = jackknife_interval(area, without)
+        measured = jackknife_interval(area, without).within((0, 1))
         name = {"dice": "best possible", "confidence": "mean confidence"}.get(key, "expected Dice")
-        out.append(Measure("all", name, AURC, area, max(low, 0.0), high))
+        out.append(Measure("all", name, AURC, *measured))
     return out

@@ -317,6 +317,8 @@ def operating_point(
             "dice": 2 * hits / (size + true),
             "volume_error": np.where(true > 0, size / true - 1, np.nan),
         }
-    return OperatingPoint(
-        threshold=threshold, **{k: mean_interval(v, units) for k, v in values.items()}
-    )
+    found = {
+        key: mean_interval(each, units).within((-1, np.inf) if key == "volume_error" else (0, 1))
+        for key, each in values.items()
+    }
+    return OperatingPoint(threshold=threshold, **found)

@@ -22,7 +22,7 @@ from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.measured_cases import KeptCase, key_of
 from segcal.evaluation.predict_manifest import calibration_of, seen_cases
-from segcal.metrics import POOLED, REGIONS, CaseOptions, confidence_verdict
+from segcal.metrics import POOLED, REGIONS, CaseOptions, confidence_verdict, find_metric
 from segcal.posthoc import to_probs
 from segcal.predictions import Axes, Pair, Pairs, class_names, find_pairs, name_file_in_errors
 from segcal.stats import clustered_interval, patients_of
@@ -86,6 +86,7 @@ class Audited:
         chosen = (table["metric"] == "ece") & (table["region"] == self.region)
         cases = table[chosen & (table["case"] != POOLED)]
         found = clustered_interval(cases["value"], [self.patients.get(c, c) for c in cases["case"]])
+        found = found.within(find_metric("ece").limits)
         return "" if math.isnan(found.low) else f" [{found.low:.4f}, {found.high:.4f}]"
 
 

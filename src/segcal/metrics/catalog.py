@@ -1,5 +1,6 @@
 """The metrics of segcal. To add one, write a function and one `Metric` in the list below."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from segcal.metrics.overlap import dsc_from_confusion
 from segcal.metrics.registry import METRICS, Metric
 from segcal.metrics.scores import brier_parts
 
+_SHARE, _SIGNED_SHARE, _POSITIVE = (0.0, 1.0), (-1.0, 1.0), (0.0, math.inf)
 # Lower bound of a predicted probability in the Kullback-Leibler divergence.
 _KL_CLIP = 1e-7
 
@@ -77,18 +79,19 @@ def _float32(probs: Any) -> npt.NDArray[np.float32]:
     return to_numpy(probs).astype(np.float32, copy=False)
 
 
-_structure = partial(Metric, scope="structure", default=True)
+_structure = partial(Metric, scope="structure", default=True, limits=_POSITIVE)
+_overlap = partial(_structure, limits=_SHARE)
 _distance = partial(_structure, better="lower", suffix="unit")
-_calibration = partial(Metric, scope="region", additive=True, default=True)
-_image = partial(Metric, scope="image", default=True)
+_calibration = partial(Metric, scope="region", additive=True, default=True, limits=_SHARE)
+_gap = partial(_calibration, better="zero", limits=_SIGNED_SHARE)
+_score = partial(_calibration, limits=_POSITIVE)
+_image = partial(Metric, scope="image", default=True, limits=_POSITIVE)
 _against_truth = partial(_image, better="lower", requires="true_probs")
-
-_against_readers = partial(_calibration, requires="readers")
 _by_reader = partial(_structure, requires="readers")
 
 _BUILT_IN = (
-    _structure("dsc", "DSC", dice, "higher"),
-    _structure("nsd", "NSD", surface_dice, "higher", suffix="tolerance"),
+    _overlap("dsc", "DSC", dice, "higher"),
+    _overlap("nsd", "NSD", surface_dice, "higher", suffix="tolerance"),
     _distance("hd95", "HD95", lambda s: s.distances.hd95()),
     _distance("hd95_max", "HD95 (max)", lambda s: s.distances.hd95("max")),
     _distance("hd", "HD", lambda s: s.distances.hausdorff()),
@@ -97,45 +100,52 @@ _BUILT_IN = (
     _structure("predicted_volume_ml", "predicted volume", predicted_volume_ml, None, unit="ml"),
     _structure("expected_volume_ml", "expected volume", expected_volume_ml, None, unit="ml"),
     _calibration("ece", "ECE", lambda r: r.bins.ece(), "lower"),
-    _calibration("debiased_ece", "debiased ECE", lambda r: r.bins.debiased_ece(), "zero"),
+    _gap("debiased_ece", "debiased ECE", lambda r: r.bins.debiased_ece()),
     _calibration("cece", "CECE", lambda r: r.bins.cece(), "lower"),
     _calibration("ace", "ACE", lambda r: r.bins.ace(), "lower"),
     _calibration("mce", "MCE", lambda r: r.bins.mce(), "lower"),
     _calibration("adaptive_ece", "adaptive ECE", RegionData.adaptive_ece, "lower", additive=False),
-    _calibration("signed_gap", "signed gap", lambda r: r.bins.signed_gap(), "zero"),
-    _calibration("brier", "Brier", lambda r: r.scores.brier(), "lower"),
-    _calibration(
+    _gap("signed_gap", "signed gap", lambda r: r.bins.signed_gap()),
+    _score("brier", "Brier", lambda r: r.scores.brier(), "lower"),
+    _score(
         "brier_reliability", "Brier reliability", lambda r: brier_parts(r.bins).reliability, "lower"
     ),
-    _calibration(
+    _score(
         "brier_resolution", "Brier resolution", lambda r: brier_parts(r.bins).resolution, "higher"
     ),
-    _calibration(
+    _score(
         "brier_uncertainty", "Brier uncertainty", lambda r: brier_parts(r.bins).uncertainty, None
     ),
-    _calibration("nll", "NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
+    _score("nll", "NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
     _calibration("class_ece", "class ECE", lambda r: r.bins.classwise_ece(), "lower"),
-    _calibration(
-        "class_signed_gap", "class signed gap", lambda r: r.bins.classwise_signed_gap(), "zero"
-    ),
+    _gap("class_signed_gap", "class signed gap", lambda r: r.bins.classwise_signed_gap()),
     _calibration("mean_confidence", "confidence", lambda r: r.bins.mean_confidence(), None),
     _image("mean_abs_logit", "mean |logit|", mean_abs_logits, None, requires="logits"),
     _against_truth("truth_ece", "true ECE", lambda c: c.true_bins.ece()),
     _against_truth("truth_cece", "true CECE", lambda c: c.true_bins.cece()),
     _against_truth("truth_mae", "mean |p − p*|", mean_abs_error),
     _against_truth("truth_kl", "KL(p*‖p)", kl_divergence, unit="nats"),
-    _against_readers("reader_ece", "reader ECE", lambda r: r.bins.ece(), "lower"),
-    _against_readers("reader_cece", "reader CECE", lambda r: r.bins.cece(), "lower"),
-    _against_readers("reader_signed_gap", "reader gap", lambda r: r.bins.signed_gap(), "zero"),
-    _against_readers("reader_brier", "reader Brier", lambda r: r.scores.brier(), "lower"),
-    _against_readers("reader_nll", "reader NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
-    _by_reader("reader_dsc", "reader DSC", readers.reader_dsc, "higher"),
+    _calibration("reader_ece", "reader ECE", lambda r: r.bins.ece(), "lower", requires="readers"),
+    _calibration(
+        "reader_cece", "reader CECE", lambda r: r.bins.cece(), "lower", requires="readers"
+    ),
+    _gap("reader_signed_gap", "reader gap", lambda r: r.bins.signed_gap(), requires="readers"),
+    _score("reader_brier", "reader Brier", lambda r: r.scores.brier(), "lower", requires="readers"),
+    _score(
+        "reader_nll",
+        "reader NLL",
+        lambda r: r.scores.nll(),
+        "lower",
+        unit="nats",
+        requires="readers",
+    ),
+    _overlap("reader_dsc", "reader DSC", readers.reader_dsc, "higher", requires="readers"),
     _by_reader("reader_volume_ml", "volume error", readers.reader_volume_ml, "lower", unit="ml"),
     _by_reader("reader_ged", "energy distance", readers.reader_ged, "lower"),
     _by_reader("reader_crps_ml", "volume CRPS", readers.reader_crps_ml, "lower", unit="ml"),
-    _by_reader("human_dsc", "human DSC", readers.human_dsc, None),
+    _overlap("human_dsc", "human DSC", readers.human_dsc, None, requires="readers"),
     _by_reader("human_volume_ml", "human volume", readers.human_volume_ml, None, unit="ml"),
-    _structure("pairwise_dice", "pairwise Dice", pairwise_dice, None, requires="members"),
+    _overlap("pairwise_dice", "pairwise Dice", pairwise_dice, None, requires="members"),
     _image("human_brier", "human Brier", readers.human_brier, None, requires="readers"),
 )
 for _metric in _BUILT_IN:

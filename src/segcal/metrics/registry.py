@@ -5,6 +5,7 @@ from the registry `METRICS`. A metric of another package is registered through t
 `segcal.metrics`, or is requested by its import path `package.module:Object`.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ class Metric:
         requires: an input without which the metric is skipped. Metrics of regions that require
             "readers" get the statistics against the frequency of the readers' labels.
         default: whether it is computed without being requested in `CaseOptions.metrics`.
+        limits: the lowest and the highest possible value; intervals of means end there.
         registered: False for the result of `find_metric` for an unknown name.
     """
 
@@ -59,6 +61,7 @@ class Metric:
     requires: Requirement | None = None
     default: bool = False
     registered: bool = True
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
         if self.registered and not re.fullmatch(r"\w+", self.key):

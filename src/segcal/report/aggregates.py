@@ -85,7 +85,8 @@ class Aggregates:
             ]
             lists = each.groupby(keys, observed=True, sort=False)[["value", "case"]].agg(list)
             found = map(clustered_interval, lists["value"], lists["case"])
-            out |= dict(zip(map(tuple, lists.index), found, strict=True))
+            for key, estimate in zip(lists.index, found, strict=True):
+                out[tuple(key)] = estimate.within(find_metric(key[_KEYS.index("metric")]).limits)
         return out
 
     @cached_property

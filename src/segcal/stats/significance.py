@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.checks import check_choice, check_int, check_number
+from segcal.metrics import find_metric
 from segcal.stats.intervals import mean_interval
 from segcal.stats.ranking import CaseScores, Floats, case_ranks, mean_costs, rank
 
@@ -186,9 +187,10 @@ def means_with_intervals(scores: CaseScores, confidence: float = 0.95) -> "pd.Da
         for i, metric in enumerate(scores.metrics):
             for j, method in enumerate(scores.methods):
                 of_cases = values[:, j, i]
+                found = mean_interval(of_cases, confidence=confidence)
                 rows.append({
                     "dataset": dataset, "metric": metric, "method": method,
-                    **mean_interval(of_cases, confidence=confidence)._asdict(),
+                    **found.within(find_metric(metric).limits)._asdict(),
                     "cases": int((~np.isnan(of_cases)).sum()),
                     "region": scores.region_of(metric), "missing": scores.missing,
                     "undefined": int(scores.undefined[dataset][j, i]),

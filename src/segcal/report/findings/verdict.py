@@ -112,11 +112,10 @@ def judge(sums: Floats) -> Verdict:
     counted, confidence, right = rows @ sums
     gaps = (confidence - right) / counted.sum(axis=1, keepdims=True)
     over, error = gaps.sum(axis=1), np.abs(gaps).sum(axis=1)
-    found = jackknife_interval(float(error[0]), error[1:])
     return Verdict(
-        gap=jackknife_interval(float(over[0]), over[1:]),
-        error=found._replace(low=max(found.low, 0.0)),
-        remaining=mean_interval(np.abs(_repaired_gaps(sums))),
+        gap=jackknife_interval(float(over[0]), over[1:]).within((-1, 1)),
+        error=jackknife_interval(float(error[0]), error[1:]).within((0, 1)),
+        remaining=mean_interval(np.abs(_repaired_gaps(sums))).within((0, 1)),
         patients=n,
     )
 

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Literal
 
 from segcal.core.text import first_few
+from segcal.metrics import find_metric
 from segcal.report.aggregates import Number
 from segcal.report.blocks import Section, Text
 from segcal.report.context import Context
@@ -143,6 +144,7 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
             undefined = int(column.isna().sum())
             number = Number(float(column.mean()), undefined=undefined, cases=len(values))
             found = mean_interval(column, shown.patients_of(column.index))
+            found = found.within(find_metric(metric).limits)
             after = interval_text(found, columns[-1].digits)
             signed_gap = metric == "signed_gap"
             cells.setdefault(str(m), []).append(Cell(number, signed=signed_gap, after=after))
