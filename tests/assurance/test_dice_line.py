@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from helpers.assurance_phantoms import write_phantoms
-from helpers.softmax_files import write_nifti
+from helpers.softmax_files import write_nifti, write_prediction
 from segcal.assurance import fit_assurance, summarize
 from segcal.assurance.dice_line import DiceLine, fit_dice_line
 from segcal.assurance.model import load_assurance, nanmean
+from segcal.assurance.summary import CaseSummary
 from segcal.predictions import find_pairs
 from segcal.stats import make_folds
 
@@ -104,6 +105,26 @@ def test_too_few_patients_and_empty_masks_leave_it_as_it_is() -> None:
     line, corrected = fit_dice_line(empty, empty, names(24), folds_of(names(24)))
     assert line == DiceLine()
     np.testing.assert_array_equal(corrected, empty)
+
+
+def test_a_structure_without_a_mask_does_not_lower_the_dice_of_a_scan(tmp_path: Path) -> None:
+    """Absent in labels and masks, but with small probabilities that add up to a few voxels."""
+    folder = write_phantoms(tmp_path / "all", range(40))
+    for path in sorted((folder / "probs").iterdir()):
+        probs = np.asarray(nib.load(path).dataobj).T
+        rest = np.full_like(probs[:1], 0.001)
+        write_prediction(
+            folder / "probs", path.name[:-7], "nifti", np.append(probs * 0.999, rest, 0)
+        )
+    pairs = find_pairs(folder / "probs", folder / "labels")
+    fitted = fit_assurance(replace(pairs, pairs=pairs.pairs[:24]), ["background", "a", "b", "c"])
+    cases = [pair.load() for pair in pairs.pairs[24:]]
+    for case in (summarize(each.values, each.target, each.spacing_mm) for each in cases):
+        assert (case.hard_volume(2), fitted.structure_dice(case, 2)) == (0, 0)
+        true = nanmean([case.dice(s) for s in range(3)])  # of the first two
+        assert fitted.dice(case).mean == pytest.approx(true, abs=0.15)
+    alone = CaseSummary(**{**vars(case), "inside_count": np.zeros_like(case.inside_count)})
+    assert fitted.dice(alone).mean == 0  # nothing is predicted
 
 
 def test_a_fit_corrects_a_reader_who_marks_less(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from segcal.assurance.model import (
     OperatingPoint,
     StructureFit,
     dice_scale,
+    mean_over_masks,
     nanmean,
 )
 from segcal.assurance.scope import fit_scope
@@ -126,7 +127,8 @@ def fit_assurance(
         rho = best_rho(curves, weights)
         fits.append(_fit_structure(data, name, rho, risk, dice_line, refused))
         expected.append(dices)
-    predicted = np.array([nanmean(row) for row in zip(*expected, strict=True)])
+    rows = zip(cases, zip(*expected, strict=True), strict=True)
+    predicted = np.array([mean_over_masks(case, row) for case, row in rows])
     true = np.array([nanmean([c.dice(s) for s in range(len(fits))]) for c in cases])
     known = ~np.isnan(predicted + true)
     predicted, true, owners = predicted[known], true[known], units[known]

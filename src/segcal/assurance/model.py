@@ -159,8 +159,12 @@ class Assurance(Part):
         return plain.scaled(fitted.slopes).widened(fitted.factor)
 
     def dice(self, case: CaseSummary) -> Estimate:
-        """Expected Dice of the argmax masks, mean over structures, with a conformal interval."""
-        mean = nanmean([self.structure_dice(case, s) for s in range(len(self.structures))])
+        """Expected Dice of the argmax masks, mean over the structures of `mean_over_masks`, with a
+        conformal interval.
+        """
+        mean = mean_over_masks(
+            case, [self.structure_dice(case, s) for s in range(len(self.structures))]
+        )
         if self.dice_factor is None:
             return Estimate(mean, np.nan, np.nan)
         half = self.dice_factor * dice_scale(mean)
@@ -187,6 +191,14 @@ class Assurance(Part):
         for number, structure in reversed(list(enumerate(self.structures, start=1))):
             name = name.replace(f"class {number}", structure.name)
         return f"{name} is {value:.3g}, in the fit about {usual:.3g}"
+
+
+def mean_over_masks(case: CaseSummary, dices: Sequence[float]) -> float:
+    """The mean of expected Dice over the structures with an argmax mask, or over all without any.
+
+    A structure without a mask is more likely absent than missed, and then it has no Dice.
+    """
+    return nanmean([d for s, d in enumerate(dices) if case.hard_volume(s)] or dices)
 
 
 def nanmean(values: Sequence[float]) -> float:
