@@ -29,7 +29,7 @@ from segcal.report.plots.reliability import draw_organs
 from segcal.report.sections import volumes
 from segcal.report.sections.cases import worst_cases
 from segcal.report.sections.classes import organ_table
-from segcal.report.sections.external import organ_group_table
+from segcal.report.sections.external import group_table, organ_group_table
 from segcal.report.sections.findings import network_verdicts
 from segcal.report.sections.volumes import agreements, compare_volumes, far_volumes
 from segcal.report.table_model import Table
@@ -274,6 +274,9 @@ def test_limits_of_agreement_by_hand() -> None:
     assert found.upper.high - found.upper.mean == pytest.approx(half)
     pairs = compare_volumes("liver", "mask", true + error, true, [str(i // 2) for i in range(20)])
     assert pairs.upper.high > found.upper.high  # ten patients know less than twenty
+    unequal = compare_volumes("liver", "mask", true + error, true, ["a"] * 8 + list("bcdefghijklm"))
+    assert unequal.bias.mean == pytest.approx(error.mean())  # the mean of the points of the plot
+    assert unequal.bias.high - unequal.bias.mean > found.bias.high - found.bias.mean
 
 
 def test_worst_cases_and_classes(one: Context) -> None:
@@ -361,6 +364,19 @@ def test_axis_labels_of_neighboring_organs_are_apart(one: Context) -> None:
     assert len(ends) == 3
     for (_, end, width), (start, _, _) in pairwise(ends):
         assert start - end > 2 * width
+
+
+def test_the_interval_of_a_group_belongs_to_its_mean(one: Context) -> None:
+    """Most cases of a group are of one patient."""
+    (dataset,) = one.datasets
+    groups = dataset.case_groups
+    of = {case: "p" if i < len(groups) / 2 else case for i, case in enumerate(groups)}
+    dataset = dataset.model_copy(update={"patients": of})
+    table = group_table(one, dataset, dataset, "predicted")
+    assert table is not None
+    for cell in table.rows[0].cells:
+        low, high = map(float, cell.after.strip("[]").replace("−", "-").split(", "))
+        assert (low + high) / 2 == pytest.approx(cell.number.mean, abs=0.001)
 
 
 def test_organs_by_group(one: Context) -> None:

@@ -23,7 +23,7 @@ from segcal.report.table_model import (
     metric_column,
 )
 from segcal.report.text import signed
-from segcal.stats import mean_interval, unpaired_difference
+from segcal.stats import clustered_interval, unpaired_difference
 from segcal.study import EXTERNAL, Dataset, read_evaluation
 
 _TEXT = (
@@ -143,7 +143,7 @@ def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str)
         for m, column in values.items():
             undefined = int(column.isna().sum())
             number = Number(float(column.mean()), undefined=undefined, cases=len(values))
-            found = mean_interval(column, shown.patients_of(column.index))
+            found = clustered_interval(column, shown.patients_of(column.index))
             found = found.within(find_metric(metric).limits)
             after = interval_text(found, columns[-1].digits)
             signed_gap = metric == "signed_gap"

@@ -13,7 +13,7 @@ from segcal.report.context import Context
 from segcal.report.plots.style import MUTED, panel_grid
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
 from segcal.report.text import join_few, shorten
-from segcal.stats import Estimate, mean_interval
+from segcal.stats import Estimate, clustered_interval
 from segcal.study import Dataset
 
 # How a volume is predicted -> its metric.
@@ -62,7 +62,7 @@ def compare_volumes(
         [2.0, 0.04, 3.96]
     """
     error, n = predicted - true, len(set(patients))
-    bias, spread, half = mean_interval(error, patients), float(error.std()), math.nan
+    bias, spread, half = clustered_interval(error, patients), float(error.std()), math.nan
     if n > 1:
         half = float(stdtrit(n - 1, 0.975)) * spread * math.sqrt(1 / n + _Z**2 / (2 * (n - 1)))
     limits = (bias.mean + sign * _Z * spread for sign in (-1, 1))
