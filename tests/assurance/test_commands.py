@@ -393,6 +393,11 @@ def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
     result = segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out",
                     tmp_path / "masks", "--masks", "outer", code=1)  # fmt: skip
     assert "--masks outer" in str(result.exception)
+    # 9 patients are enough for intervals, but 8 are not, so nothing is cross-validated.
+    for part in ("probs", "labels"):
+        shutil.copy(sorted((data / "fit" / part).iterdir())[8], few / part)
+    intervals = fit(few, tmp_path / "nine.json").structures[0].intervals
+    assert all(np.isnan(one.coverage) and one.width_ml > 0 for one in intervals.values())
     # 40 scans of 20 patients are enough for intervals, not for the referral rule.
     patients = fit(data / "fit", tmp_path / "b.json", "--patient", r"p\d+")
     assert len({case.patient for case in patients.cases}) == 20

@@ -242,10 +242,11 @@ class _Structure:
         covered, widths, scores = np.zeros((3, len(plain)))
         for part, others in self.folds:
             own = conformal_quantile(factors[others], self.coverage, self.units[others])
-            own = own if np.isfinite(own) else factor  # too few scans to leave some out
+            enough = np.isfinite(own)  # without the fold
             for i in part:
-                interval = plain[i].widened(own)
-                covered[i], widths[i] = interval.contains(volumes[i]), interval.width
+                interval = plain[i].widened(own if enough else factor)
+                covered[i] = interval.contains(volumes[i]) if enough else np.nan
+                widths[i] = interval.width
                 scores[i] = interval.score(volumes[i], self.coverage)
         coverage, width, score = (
             mean_interval(values, self.units).mean for values in (covered, widths, scores)

@@ -41,7 +41,8 @@ class OperatingPoint(Part):
 
 class IntervalFit(Part):
     """A kind of volume interval: corrections of its low end, center and high end, conformal factor
-    of its width, and cross-validated coverage, width and interval score in ml.
+    of its width, and cross-validated coverage, width and interval score in ml. The coverage is NaN
+    if the patients outside of each fold are too few for an interval.
     """
 
     slopes: Slopes

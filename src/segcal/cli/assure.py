@@ -1,5 +1,6 @@
 """`segcal assure`: volumes, masks and referral with stated reliability."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,9 +102,12 @@ def fit(
     typer.echo(f"{out}: fitted on {len(found.cases)} scans of {patients} patients")
     for one in found.structures:
         what = "volume intervals (mean width and coverage, cross-validated)"
+        if any(math.isnan(interval.coverage) for interval in one.intervals.values()):
+            what = "volume intervals (mean width; too few patients to cross-validate the coverage)"
         typer.echo(f"{one.name}: {what if one.intervals else 'no volume interval'}")
         for method, interval in one.intervals.items():
-            numbers = f"{interval.width_ml:>9.3g} ml {interval.coverage:>6.0%}"
+            covered = "–" if math.isnan(interval.coverage) else f"{interval.coverage:.0%}"
+            numbers = f"{interval.width_ml:>9.3g} ml {covered:>6}"
             used = f"  {why}" if method == one.method else ""
             typer.echo(f"  {INTERVAL_TITLES[method]:<42}{numbers}{used}")
         limits = map(opt.number, (one.outer, one.threshold, one.inner))
