@@ -38,7 +38,8 @@ def build(context: Context) -> Section | None:
     text = (
         "Several readers labeled each case. The methods are compared with the frequency of each "
         "class among the readers, with their majority, and with each reader. The last row compares "
-        "each reader with the others: the agreement that can be expected of a network."
+        "each reader with the others together (their majority or mean). A network that reaches it "
+        "agrees with a reader as well as they do; a single other reader usually agrees less."
     )
     return Section("readers", "Several readers", [Text(text), *groups], menu="Readers")
 
