@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers.plain_studies import write_plain
@@ -42,6 +43,7 @@ def test_numbers_of_methods_and_readers(tmp_path: Path) -> None:
     assert (human["1"], human["2"]) == (0.6, 0.7)
     assert (human["Brier"], human["volume error"]) == (0.01, 0.25)
     assert [row.cells[1].mark for row in table.rows] == ["best", "", ""]
+    assert all(cell.after.startswith("[") for row in table.rows for cell in row.cells[3:4])
     assert all(cell.after.startswith("[") for cell in table.rows[0].cells[:4])
     # Another region: the readers' Brier score is of all voxels and is not shown.
     other = reader_table(context, context.datasets[0], "union")
@@ -50,6 +52,15 @@ def test_numbers_of_methods_and_readers(tmp_path: Path) -> None:
     assert other.rows[2].cells[1].mean(3) == "–"
     page = write_report(tmp_path / "study").read_text(encoding="utf-8")
     assert page.count('<section id="readers">') == 1
+
+
+def test_readers_have_no_spread_over_seeds(tmp_path: Path) -> None:
+    values = {(m, s, c): case(0.6 + s / 10, 0.1) for m in "ab" for s in (0, 1) for c in "xy"}
+    context = Context(read_study(write_plain(tmp_path / "study", values)))
+    table = reader_table(context, context.datasets[0], "all")
+    assert table is not None
+    assert table.rows[0].cells[3].number.spread > 0
+    assert np.isnan(table.rows[-1].cells[3].number.spread)
 
 
 def test_no_section_without_readers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Several readers: the network against them, and the readers against each other."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -8,7 +9,6 @@ from segcal.report.context import Context
 from segcal.report.sections.main import with_notes
 from segcal.report.table_model import (
     INTERVAL_NOTE,
-    Cell,
     Column,
     Row,
     Table,
@@ -77,7 +77,11 @@ def reader_table(context: Context, dataset: Dataset, region: str) -> Table | Non
     title = f"Several readers: {dataset.title}"
     table = Table(f"readers_{name}", title, tuple(columns.values()), rows, caption, region=region)
     human = {key: _HUMAN.get(key, "human_dsc" if key[2:] else "") for key in columns}
-    own = [aggregates.overall(name, methods[0], m, "all", *key[2:]) for key, m in human.items()]
+    own = []
+    for key, metric in human.items():
+        cell = context.cell(name, methods[0], metric, "all", *key[2:], digits=columns[key].digits)
+        # The same for every network, so it has no spread over seeds.
+        own.append(replace(cell, number=replace(cell.number, spread=math.nan)))
     table = mark_best(with_notes(table, context))
-    last = Row("", "each reader", tuple(map(Cell, own)), rule=True)
+    last = Row("", "each reader", tuple(own), rule=True)
     return replace(table, rows=(*table.rows, last))
