@@ -76,8 +76,9 @@ def patients_note(context: Context) -> str:
         return ""
     below = " The comparisons over seeds, below, count a patient once." if comparisons else ""
     return (
-        f"{join(names)}: a patient has several cases, which these tests treat as independent, so "
-        f"their p-values are too small.{below}"
+        f"{join(names)}: a patient has several cases, which these tests and the intervals of ranks "
+        "treat as independent, so the p-values are too small and the intervals too narrow."
+        f"{below}"
     )
 
 
