@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel as nib
 import numpy as np
@@ -13,7 +14,7 @@ from helpers.assurance_phantoms import write_phantoms
 from helpers.softmax_files import write_nifti, write_prediction
 from segcal.assurance import fit_assurance, summarize
 from segcal.assurance.dice_line import DiceLine, fit_dice_line
-from segcal.assurance.model import load_assurance, nanmean
+from segcal.assurance.model import load_assurance, missed_share, nanmean, scan_dice
 from segcal.assurance.summary import CaseSummary
 from segcal.predictions import find_pairs
 from segcal.stats import make_folds
@@ -125,6 +126,35 @@ def test_a_structure_without_a_mask_does_not_lower_the_dice_of_a_scan(tmp_path: 
         assert fitted.dice(case).mean == pytest.approx(true, abs=0.15)
     alone = CaseSummary(**{**vars(case), "inside_count": np.zeros_like(case.inside_count)})
     assert fitted.dice(alone).mean == 0  # nothing is predicted
+
+
+def test_a_structure_that_was_never_absent_counts_where_it_has_no_mask(tmp_path: Path) -> None:
+    folder = write_phantoms(tmp_path / "all", range(24))
+    pairs = find_pairs(folder / "probs", folder / "labels")
+    fitted = fit_assurance(pairs, ["background", "a", "b"])
+    assert [structure.missed for structure in fitted.structures] == [1, 1]
+    case = pairs.pairs[0].load()
+    whole = summarize(case.values, case.target, case.spacing_mm)
+    count = whole.inside_count.copy()
+    count[1] = 0
+    without = CaseSummary(**{**vars(whole), "inside_count": count})
+    assert fitted.dice(without).mean == pytest.approx(fitted.structure_dice(whole, 0) / 2)
+
+
+def test_the_share_of_missed_structures_by_hand() -> None:
+    """It exists in 2 of 4 scans, and in one of the two without a mask."""
+    masks, truth = [1, 1, 0, 0], [1, 0, 1, 0]
+    cases = [
+        SimpleNamespace(hard_volume=lambda s, m=m: m, true_volume=lambda s, t=t: t)
+        for m, t in zip(masks, truth, strict=True)
+    ]
+    assert missed_share(cases, 0, np.ones(4)) == pytest.approx((1 + 0.5) / (2 + 1))
+    # Two scans of one patient count half each: it exists in (.5 + 1) / 3 patients.
+    weights = np.array([0.5, 0.5, 1, 1])
+    assert missed_share(cases, 0, weights) == pytest.approx((1 + 0.5) / (2 + 1))
+    weights = np.array([1, 1, 1, 0.5])
+    assert missed_share(cases, 0, weights) == pytest.approx((1 + 2 / 3.5) / (1.5 + 1))
+    assert scan_dice(cases[2], [0.9], [0.3]) == 0.9  # no structure has a mask
 
 
 def test_a_fit_corrects_a_reader_who_marks_less(tmp_path: Path) -> None:

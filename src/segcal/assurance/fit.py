@@ -38,8 +38,9 @@ from segcal.assurance.model import (
     OperatingPoint,
     StructureFit,
     dice_scale,
-    mean_over_masks,
+    missed_share,
     nanmean,
+    scan_dice,
 )
 from segcal.assurance.scope import fit_scope
 from segcal.assurance.summary import CaseSummary, identify, read_labeled, units_of
@@ -117,18 +118,20 @@ def fit_assurance(
     refused: list[str] = []
     fits: list[StructureFit] = []
     expected = []
+    missed = np.empty((len(cases), len(names) - 1))
     for s, name in enumerate(names[1:]):
         curves = np.stack([one[1][s] for one in read])
         rhos = np.empty(len(cases))
         for part, others in folds:
             rhos[part] = best_rho(curves[others], weights[others])
+            missed[part, s] = missed_share([cases[i] for i in others], s, weights[others])
         data = _Structure(cases, s, units, folds, rhos, coverage)
         dice_line, dices = data.fit_dice()
         rho = best_rho(curves, weights)
         fits.append(_fit_structure(data, name, rho, risk, dice_line, refused))
         expected.append(dices)
-    rows = zip(cases, zip(*expected, strict=True), strict=True)
-    predicted = np.array([mean_over_masks(case, row) for case, row in rows])
+    rows = zip(cases, zip(*expected, strict=True), missed.tolist(), strict=True)
+    predicted = np.array([scan_dice(*row) for row in rows])
     true = np.array([nanmean([c.dice(s) for s in range(len(fits))]) for c in cases])
     known = ~np.isnan(predicted + true)
     predicted, true, owners = predicted[known], true[known], units[known]
@@ -299,6 +302,7 @@ def _fit_structure(
         name=name, rho=rho, method=method,
         intervals=intervals, dice_line=dice_line, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
+        missed=missed_share(cases, s, unit_weights(units, len(units))[0]),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from segcal.assurance.conformal import Referral
 from segcal.assurance.dice_line import DiceLine
 from segcal.assurance.factor import expected_dice
+from segcal.assurance.histogram import Floats
 from segcal.assurance.intervals import Interval, Method, Slopes, plain_interval
 from segcal.assurance.summary import CaseSummary
 from segcal.core.documents import read_model
@@ -62,6 +63,7 @@ class StructureFit(Part):
         dice_line: correction of the expected Dice.
         outer, inner: thresholds of the conformal masks.
         threshold: that of the largest mean Dice, one of `operating_points`.
+        missed: share of the scans without a mask of the structure in which it exists.
     """
 
     name: str
@@ -73,6 +75,7 @@ class StructureFit(Part):
     inner: float | None
     threshold: float
     operating_points: tuple[OperatingPoint, ...]
+    missed: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class Scope(Part):
@@ -160,12 +163,9 @@ class Assurance(Part):
         return plain.scaled(fitted.slopes).widened(fitted.factor)
 
     def dice(self, case: CaseSummary) -> Estimate:
-        """Expected Dice of the argmax masks, mean over the structures of `mean_over_masks`, with a
-        conformal interval.
-        """
-        mean = mean_over_masks(
-            case, [self.structure_dice(case, s) for s in range(len(self.structures))]
-        )
+        """Expected Dice of the argmax masks of a scan, with a conformal interval."""
+        dices = [self.structure_dice(case, s) for s in range(len(self.structures))]
+        mean = scan_dice(case, dices, [structure.missed for structure in self.structures])
         if self.dice_factor is None:
             return Estimate(mean, np.nan, np.nan)
         half = self.dice_factor * dice_scale(mean)
@@ -194,12 +194,30 @@ class Assurance(Part):
         return f"{name} is {value:.3g}, in the fit about {usual:.3g}"
 
 
-def mean_over_masks(case: CaseSummary, dices: Sequence[float]) -> float:
-    """The mean of expected Dice over the structures with an argmax mask, or over all without any.
+def scan_dice(case: CaseSummary, dices: Sequence[float], missed: Sequence[float]) -> float:
+    """The expected mean Dice of a scan, from the expected Dice of each structure.
 
-    A structure without a mask is more likely absent than missed, and then it has no Dice.
+    A structure without an argmax mask is absent, and then it has no Dice, or missed, with Dice 0;
+    `missed` is the probability of the second. If no structure has a mask, it is the mean of
+    `dices`.
     """
-    return nanmean([d for s, d in enumerate(dices) if case.hard_volume(s)] or dices)
+    marked = [dice for s, dice in enumerate(dices) if case.hard_volume(s)]
+    if not marked:
+        return nanmean(dices)
+    zeros = sum(share for s, share in enumerate(missed) if not case.hard_volume(s))
+    return float(sum(marked) / (len(marked) + zeros))
+
+
+def missed_share(cases: Sequence[CaseSummary], s: int, weights: Floats) -> float:
+    """The share of scans without an argmax mask of structure `s` in which it exists.
+
+    One scan is added that has the structure as often as all scans have it: a structure that exists
+    in all scans of the fit is probably missed where it has no mask.
+    """
+    exists = np.array([case.true_volume(s) > 0 for case in cases])
+    unmarked = weights * [not case.hard_volume(s) for case in cases]
+    prior = np.average(exists, weights=weights)
+    return float((unmarked @ exists + prior) / (unmarked.sum() + 1))
 
 
 def nanmean(values: Sequence[float]) -> float:

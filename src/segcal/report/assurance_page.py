@@ -52,7 +52,8 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
     ]  # fmt: skip
     table = {
         "title": "Cohort", "note": "The most doubtful scans first. Volumes are medians with their "
-        "intervals. Expected Dice is that of the argmax masks, the mean over structures with one."
+        "intervals. Expected Dice is that of the argmax masks, mean over the structures that "
+        "probably exist."
         + _NO_RULE * (assurance.referral is None),
         "head": ["scan", "status", "expected Dice",
                  *(f"{s.name}, ml" for s in assurance.structures), "reason"],
