@@ -63,7 +63,19 @@ def test_monai_losses_get_labels_with_a_channel(data: Path, tmp_path: Path) -> N
     assert rows[-1]["losses"]["loss"] < 0.9 * rows[0]["losses"]["loss"]
     with pytest.raises(ValueError, match=r"DiceCELoss.*`to_onehot_y: true`"):
         train(settings(data, loss={"name": DICE_CE}), tmp_path / "without")
+    with pytest.raises(ValueError, match=r"DiceLoss.*`to_onehot_y: true`"):
+        train(settings(data, loss={"name": "monai.losses:DiceLoss"}), tmp_path / "without")
     assert not (tmp_path / "without").exists()
+
+
+@pytest.mark.parametrize("dice_weight", [0.0, 1.0])
+def test_a_loss_that_does_not_fit_the_data_leaves_no_run(
+    data: Path, tmp_path: Path, dice_weight: float
+) -> None:
+    loss = {"name": "ce", "options": {"class_weights": [1.0] * 9}, "dice_weight": dice_weight}
+    with pytest.raises(ValueError, match="`class_weights` to have"):
+        train(settings(data, loss=loss), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_dice_can_be_added_to_any_loss(data: Path, tmp_path: Path) -> None:

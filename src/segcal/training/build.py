@@ -14,7 +14,7 @@ from torch import nn
 from segcal.config import LossConfig, OptimizerConfig, TrainConfig, change_config
 from segcal.core.checks import check_choice
 from segcal.data import Loader, PatchDataset, PreparedDataset, SliceDataset, make_loader
-from segcal.losses import LOSSES, DiceLoss, SegmentationLoss, WeightedSum, loss_terms, make_loss
+from segcal.losses import LOSSES, DiceLoss, WeightedSum, loss_terms, make_loss
 from segcal.models import NETWORKS, NetworkSpec, check_model, make_model
 from segcal.training.augment import Augmentation
 from segcal.training.callbacks import start_callbacks
@@ -107,7 +107,8 @@ def build_state(
     first = dataset.part("train", config.data.fold)[0]
     size = config.data.patch_size or config.data.size or first.shape[1:]
     check_model(network, spec, size)
-    check_loss(loss, spec.num_classes, size, fabric.device, heads=bool(heads))
+    soft = not heads and config.data.raters == "mean"
+    check_loss(loss, spec.num_classes, size, fabric.device, heads=bool(heads), soft=soft)
     ema = copy.deepcopy(network).requires_grad_(False) if config.ema is not None else None
     long_run = config.epochs * len(loader) >= COMPILE_FROM_STEPS
     worthwhile = on_cuda and long_run and find_spec("triton") is not None
@@ -160,23 +161,27 @@ def check_loss(
     device: torch.device,
     *,
     heads: bool = False,
+    soft: bool = False,
 ) -> None:
-    """Raise a ValueError unless the loss returns one number; segcal's own do so by default."""
-    if isinstance(loss, SegmentationLoss) and loss.reduction != "none":
-        return
+    """Raise a ValueError unless the loss returns one number for a target as in training."""
     logits = torch.zeros(1, num_classes, *size, device=device)
     shape = (1, num_classes, *size) if heads else (1, *size)
     target = torch.zeros(shape, dtype=torch.int64, device=device)
+    if soft:
+        target = torch.zeros_like(logits)
+        target[:, 0] = 1
     name = type(loss).__name__
     try:
         with torch.no_grad():
             shapes = [tuple(value.shape) for value in loss_terms(loss, logits, target).values()]
-    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(
-            f"loss {name} failed on logits {tuple(logits.shape)} and labels {tuple(target.shape)} "
-            f"({reason}); losses of MONAI need `to_onehot_y: true`, see `loss.options`"
-        ) from error
+    except Exception as error:  # the loss of another package may raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        problem = f"loss {name} failed on logits {tuple(logits.shape)}"
+        problem += f" and labels {tuple(target.shape)} ({reason})"
+        classes = [each for module in loss.modules() for each in type(module).__mro__]
+        if any(each.__module__.startswith("monai.") for each in classes):
+            problem += "; losses of MONAI need `to_onehot_y: true`, see `loss.options`"
+        raise ValueError(problem) from error
     if any(shapes):
         raise ValueError(
             f"Expected loss {name} to return one number, but got a tensor of shape {shapes[0]}; "
