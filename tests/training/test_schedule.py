@@ -39,7 +39,9 @@ def test_the_weight_is_set_inside_a_sum() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("cosine", {}, "one of 'constant', 'linear', 'step', 'multiply'"),
+        ("cosine", {}, "`schedule.name` .*'constant', 'linear', 'step', 'multiply'"),
+        ("linear", {"strt": 0.0, "end": 0.1, "epochs": 1}, "'strt'.*'start'"),
+        ("error_driven", {"rte": 1.0}, "'rte'.*'rate'"),
         ("constant", {"value": -1.0}, "`value`"),
         ("linear", {"start": -1.0, "end": 0.1, "epochs": 1}, "`start`"),
         ("linear", {"start": 0.0, "end": float("nan"), "epochs": 1}, "`end`"),

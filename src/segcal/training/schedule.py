@@ -6,13 +6,14 @@ loss with `set_penalty_weight`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from segcal.core.checks import check_choice, check_int, check_number
+from segcal.core.checks import check_choice, check_int, check_number, did_you_mean
 from segcal.training.callbacks import ErrorDriven
 
 WeightSchedule = Callable[[int], float]
@@ -103,7 +104,14 @@ SCHEDULES: dict[str, Callable[..., WeightSchedule]] = {
 
 def make_schedule(name: str, **options: Any) -> WeightSchedule:
     """The schedule named `name` in `SCHEDULES`, with these options."""
-    check_choice("name", name, SCHEDULES)
+    check_choice("schedule.name", name, SCHEDULES)
+    known = inspect.signature(SCHEDULES[name]).parameters
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known)
+            raise ValueError(
+                f"schedule {name!r} has no option {option!r}.{hint} Options: {', '.join(known)}."
+            )
     return SCHEDULES[name](**options)
 
 
