@@ -174,7 +174,7 @@ class DistanceScaling(LinearCalibrator):
             group,
             len(theta) // 2,
             [first, first * close],
-            [[second, cross], [cross, cross * close]],
+            [[second, cross], [cross * close]],
         )
 
     def _scaled_nll(
@@ -211,13 +211,15 @@ def sums_by_group(
 ) -> tuple[Floats, Floats]:
     """Gradient and Hessian of parameters that every group of voxels has of its own.
 
-    `first` has the derivative of each voxel in each kind of parameter, `second` those in two kinds.
-    The parameters are ordered by kind, then by group.
+    `first` has the derivative of each voxel in each kind of parameter. `second` has those in two
+    kinds: row i begins with kind i, because the Hessian is symmetric. The parameters are ordered by
+    kind, then by group.
     """
     k, each = groups, np.arange(groups)
     gradient = np.concatenate([np.bincount(group, values, k) for values in first])
     hessian = np.zeros((len(gradient), len(gradient)))
     for i, row in enumerate(second):
-        for j, values in enumerate(row):
-            hessian[i * k + each, j * k + each] = np.bincount(group, values, k)
+        for j, values in enumerate(row, start=i):
+            sums = np.bincount(group, values, k)
+            hessian[i * k + each, j * k + each] = hessian[j * k + each, i * k + each] = sums
     return gradient, hessian

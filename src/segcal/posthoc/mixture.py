@@ -78,20 +78,19 @@ class MixtureScaling(DistanceScaling):
         share = np.exp(network - total)
         spread = share * (1 - share)
         slopes = weights * share * first, weights * (share - 1 + rate)
-        cross = -weights * spread * first
         curves = (
-            (weights * (share * second - spread * first**2), cross),
-            (cross, weights * (rate * (1 - rate) - spread)),
+            weights * (share * second - spread * first**2),
+            -weights * spread * first,
+            weights * (rate * (1 - rate) - spread),
+        )
+        (aa, ab, bb), (ac, ae, be), (cc, ce, ee) = (
+            (values, values * close, values * close * close) for values in curves
         )
         return -float(weights @ total), *sums_by_group(
             group,
             1,
             [slope * f for slope in slopes for f in (1, close)],
-            [
-                [values * f * g for values in row for g in (1, close)]
-                for row in curves
-                for f in (1, close)
-            ],
+            [[aa, ab, ac, ae], [bb, ae, be], [cc, ce], [ee]],
         )
 
     def _logits(self, theta: Floats, rows: Floats) -> Floats:
