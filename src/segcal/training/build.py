@@ -179,7 +179,7 @@ def check_loss(
         problem = f"loss {name} failed on logits {tuple(logits.shape)}"
         problem += f" and labels {tuple(target.shape)} ({reason})"
         classes = [each for module in loss.modules() for each in type(module).__mro__]
-        if any(each.__module__.startswith("monai.") for each in classes):
+        if not soft and any(each.__module__.startswith("monai.") for each in classes):
             problem += "; losses of MONAI need `to_onehot_y: true`, see `loss.options`"
         raise ValueError(problem) from error
     if any(shapes):
