@@ -235,7 +235,8 @@ def test_calibrated_runs_of_failed_and_searched_methods(data: Path, tmp_path: Pa
     study = run_benchmark(plan, tmp_path / "study", silent=True)
     assert list(study.results) == ["toy/broken/seed0", "toy/broken+temperature/seed0",
                                    "toy/mbls/seed0", "toy/mbls+temperature/seed0"]  # fmt: skip
-    assert "the run to be calibrated failed: " in study.failed["toy/broken+temperature/seed0"]
+    error = study.failed["toy/broken+temperature/seed0"]
+    assert error == "the run to be calibrated failed: toy/broken/seed0"
     margin = study.options["mbls"]["margin"]
     (after,) = (t for t in study.done() if t.method == "mbls+temperature")
     assert after.folder == f"runs/toy/mbls@margin={margin}+temperature/seed0"

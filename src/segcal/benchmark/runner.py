@@ -163,7 +163,7 @@ class _Benchmark:
             calibrated, error = task.calibrated(name), result.posthoc.get(name, "")
             found = Result("failed", error)
             if result.state != "done":
-                found = Result("failed", f"the run to be calibrated failed: {result.error}")
+                found = Result("failed", f"the run to be calibrated failed: {task.run}")
             elif error:
                 self.progress.say(f"  {calibrated.run} failed: {error}")
             else:
