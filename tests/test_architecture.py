@@ -189,3 +189,16 @@ def test_an_unknown_list_is_about_the_argument(
     assert "argument KIND" in error
     assert "'losses'?" in error
     assert "--kind" not in error
+
+
+def test_type_checkers_see_all_names_of_the_top_level() -> None:
+    tree = ast.parse((SRC / "__init__.py").read_text(encoding="utf-8"))
+    (typed,) = (node for node in tree.body if isinstance(node, ast.If))
+    found = {
+        (each.module, alias.asname)
+        for each in typed.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    exports = importlib.import_module("segcal")._EXPORTS
+    assert found == {(module or "segcal", name) for name, module in exports.items()}

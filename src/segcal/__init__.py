@@ -8,7 +8,47 @@ The names below and the sub-packages load on first use, so `import segcal` is fa
     segcal.train(...), segcal.load_model(...)        networks
 """
 
+from typing import TYPE_CHECKING
+
 from segcal.core.lazy import lazy_exports
+
+if TYPE_CHECKING:  # the types of the names that load on first use
+    from segcal import benchmark as benchmark
+    from segcal import config as config
+    from segcal import core as core
+    from segcal import data as data
+    from segcal import evaluation as evaluation
+    from segcal import integrations as integrations
+    from segcal import losses as losses
+    from segcal import metrics as metrics
+    from segcal import models as models
+    from segcal import posthoc as posthoc
+    from segcal import predictions as predictions
+    from segcal import registry as registry
+    from segcal import report as report
+    from segcal import stats as stats
+    from segcal import study as study
+    from segcal import training as training
+    from segcal.benchmark import run_benchmark as run_benchmark
+    from segcal.data import open_dataset as open_dataset
+    from segcal.evaluation import audit_predictions as audit_predictions
+    from segcal.evaluation import evaluate_run as evaluate_run
+    from segcal.evaluation import predict_volumes as predict_volumes
+    from segcal.losses import DiceLoss as DiceLoss
+    from segcal.losses import NACLLoss as NACLLoss
+    from segcal.losses import SVLSLoss as SVLSLoss
+    from segcal.losses import WeightedSum as WeightedSum
+    from segcal.losses import make_loss as make_loss
+    from segcal.metrics import CalibrationBins as CalibrationBins
+    from segcal.metrics import ProperScores as ProperScores
+    from segcal.metrics import evaluate_case as evaluate_case
+    from segcal.models import load_model as load_model
+    from segcal.models import make_model as make_model
+    from segcal.posthoc import TemperatureScaling as TemperatureScaling
+    from segcal.posthoc import load_calibrator as load_calibrator
+    from segcal.posthoc import make_calibrator as make_calibrator
+    from segcal.report import write_report as write_report
+    from segcal.training import train as train
 
 __version__ = "0.1.0.dev0"
 
