@@ -254,6 +254,13 @@ def test_invalid_settings_are_named_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_training_without_data_names_the_argument(tmp_path: Path, resume: bool) -> None:
+    with pytest.raises(ValueError, match="argument `data`"):
+        train(out=tmp_path / "run", resume=resume)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_with_files_is_not_overwritten(data: Path, plain: Path, tmp_path: Path) -> None:
     with pytest.raises(PathError, match="not empty; continue it with --resume"):
         train(settings(data), plain)

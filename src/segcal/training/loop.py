@@ -128,6 +128,8 @@ def complete_config(
 
     `say` gets the choices of the recipe.
     """
+    if not config.data.path:
+        raise ValueError("Expected argument `data` to name a prepared data set, but got none.")
     dataset = open_dataset(config.data.path)
     existing = read_run_config(run) if run is not None else None
     config = apply_recipe(
