@@ -446,6 +446,18 @@ def test_every_format_gives_the_same_volumes(data: Path, tmp_path: Path) -> None
             np.testing.assert_allclose(a[2:], b[2:], rtol=1e-4)
 
 
+def test_arrays_without_images_are_read_in_a_stated_order(file: Path, tmp_path: Path) -> None:
+    probs = write_phantoms(tmp_path / "arrays", range(100, 102), "npy_xyz") / "probs"
+    base = ("apply", file, "--probs", probs, "--masks", "argmax", "--out")
+    for axes, stated, shape in [("auto", "z, y, x", (0, 1, 2)), ("xyz", "x, y, z", (2, 1, 0))]:
+        result = segcal(*base, tmp_path / axes, "--axes", axes)
+        assert "1 mm" in result.stderr
+        assert stated in result.stderr
+        mask = nib.load(next((tmp_path / axes / "masks").iterdir()))
+        stored = np.load(next(probs.iterdir())).shape[1:]
+        assert mask.shape[::-1] == tuple(stored[i] for i in shape)
+
+
 def test_processes_do_not_change_the_result(file: Path, data: Path, tmp_path: Path) -> None:
     images = (*OPTIONS, "--images", data / "fit" / "images")
     fit(data / "fit", tmp_path / "a.json", *images, "--jobs", 2)

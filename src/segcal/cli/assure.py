@@ -218,7 +218,9 @@ def apply(
             jobs=jobs, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     if any(scan.header is None for scan in scans):
-        opt.warn("no file states a voxel size: 1 mm is assumed")
+        order = "x, y, z" if axes == "xyz" else "z, y, x"
+        assumed = f"voxels of 1 mm and axes in the order {order} are assumed"
+        opt.warn(f"{probs} contains no position of its voxels: {assumed}; give NIfTI --images")
     page = write_applied_page(out, assurance, results)
     counts = [f"{sum(r.status == s for r in results)} {s}" for s in ("accept", "refer", "no rule")]
     typer.echo(f"{out}: {len(results)} scans: {', '.join(counts)}")
