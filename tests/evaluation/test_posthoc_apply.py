@@ -14,6 +14,7 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.cli import app
+from segcal.core.errors import PathError
 from segcal.evaluation import calibration_of, seen_cases
 from segcal.evaluation.predict_manifest import seen_maps
 from segcal.posthoc import make_calibrator
@@ -158,6 +159,22 @@ def test_plain_arrays_have_no_position_for_nifti(tmp_path: Path, labels: Path) -
     assert not (tmp_path / "out").exists()
     assert run(*base, "npz").exit_code == 0
     assert len(list((tmp_path / "out").glob("*.npz"))) == 6
+
+
+def test_a_method_that_uses_distances_needs_a_voxel_size(tmp_path: Path, labels: Path) -> None:
+    """The fit has it from the labels, which `apply` does not read."""
+    probs = write_predictions(tmp_path / "probs", "npy")
+    placed = write_predictions(tmp_path / "placed", "nnunet")
+    file, out = tmp_path / "m.json", tmp_path / "out"
+    fit = ("calibrate", "--probs", probs, "--labels", labels, "--out", file, "--folds", 0)
+    assert run(*fit, "--method", "mixture").exit_code == 0
+    error = run("apply", file, "--probs", probs, "--out", out).exception
+    assert isinstance(error, PathError)
+    assert error.path == probs / "case_000.npy"
+    assert "voxel size" in str(error)
+    assert "mixture" in str(error)
+    assert not out.exists()
+    assert run("apply", file, "--probs", placed, "--out", out).exit_code == 0
 
 
 def test_calibrated_maps_keep_what_is_known_of_them(tmp_path: Path, labels: Path) -> None:

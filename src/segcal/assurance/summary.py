@@ -17,7 +17,6 @@ from segcal.core.heads import Heads, inside_labels
 from segcal.posthoc import (
     BaseCalibrator,
     BlockReader,
-    Calibrator,
     HeadCalibrator,
     as_two_classes,
 )
@@ -99,13 +98,10 @@ def calibrate_whole(
 ) -> tuple[NDArray[Any], BaseCalibrator | None]:
     """The probabilities of a scan, and what is left to apply to its blocks.
 
-    A calibrator that looks at neighbors (`feature_map`) is applied to the whole scan, which then
+    A calibrator that looks at neighbors (`needs_spacing`) is applied to the whole scan, which then
     is in memory twice; any other is returned.
     """
-    parts = calibrator.parts if isinstance(calibrator, HeadCalibrator) else (calibrator,)
-    if calibrator is None or not any(
-        isinstance(part, Calibrator) and part.feature_map() is not None for part in parts
-    ):
+    if calibrator is None or not calibrator.needs_spacing:
         return probs, calibrator
     return calibrator.transform(probs, from_probs=True, spacing_mm=spacing_mm), None
 

@@ -86,6 +86,10 @@ def apply_folder(
     check_not_existing([p for file in found.values() for p in outputs_of(file, out, to)], overwrite)
     for file in found.values():
         check_num_classes(file, num_classes)
+        if calibrator.needs_spacing and file.spacing_mm is None:
+            problem = f"contains no voxel size, which the method {calibrator.method} needs"
+            remedy = "give NIfTI files or nnU-Net's .npz with .pkl, or fit the method temperature"
+            raise PathError(file.path, problem, remedy)
     with staged_files(out) as draft:
         work = {
             name: partial(_apply, calibrator, file, draft, from_probs, to)

@@ -98,6 +98,11 @@ class BaseCalibrator(ABC):
         """Restore what `params` returned; raises a ValueError if it is invalid."""
 
     @property
+    def needs_spacing(self) -> bool:
+        """Whether `transform` needs a whole case and its voxel size: the method uses neighbors."""
+        return False
+
+    @property
     def method(self) -> str:
         """Its name in `CALIBRATORS`, or its import path."""
         return CALIBRATORS.name_of(type(self))
@@ -163,6 +168,10 @@ class Calibrator(BaseCalibrator):
         `transform_rows`.
         """
         return None
+
+    @property
+    def needs_spacing(self) -> bool:
+        return self.feature_map() is not None
 
     def fit(
         self,

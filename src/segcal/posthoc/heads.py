@@ -56,6 +56,10 @@ class HeadCalibrator(BaseCalibrator):
         return found
 
     @property
+    def needs_spacing(self) -> bool:
+        return any(part.needs_spacing for part in self.parts)
+
+    @property
     def method(self) -> str:
         return self.parts[0].method
 
