@@ -137,6 +137,25 @@ def test_options_change_the_result(results: Path, tmp_path: Path) -> None:
     assert fit("--labels", labels)[0].temperature > 1.2 * base.temperature
 
 
+def test_scans_that_look_like_those_of_one_patient_are_reported(
+    results: Path, tmp_path: Path
+) -> None:
+    folds = sorted(results.glob("fold_*/validation"))
+    labels = write_labels(tmp_path / "labels")
+    for folder in (*folds, labels):  # two frames of three patients
+        for path in sorted(folder.iterdir()):
+            number = int(path.name[5:8])
+            path.rename(folder / f"p{number // 2}_frame{number % 2}{path.name[8:]}")
+    base = ("calibrate", results, "--labels", labels, "--folds", 2)
+    output = run(*base)
+    assert "p0_frame0 and p0_frame1" in output
+    pattern = output.split("--patient '")[1].split("'")[0]
+    again = run(*base, "--patient", pattern, "--overwrite")
+    assert "p0_frame0 and p0_frame1" not in again
+    fitted = load_calibrator(results / "segcal_temperature.json")
+    assert fitted.about["patients"] == 3
+
+
 def test_ignored_voxels_are_skipped(results: Path, tmp_path: Path) -> None:
     write_dataset(results, ignore=3)
     labels = tmp_path / "nnUNet_preprocessed" / DATASET / "gt_segmentations"

@@ -2,13 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from segcal.cli import _options as opt
 from segcal.cli.calibrate import print_fit
 from segcal.core.progress import show_progress
+
+if TYPE_CHECKING:
+    from segcal.evaluation import Fitted
 
 app = typer.Typer(
     help="nnU-Net: trainers with calibrated losses, and calibration of its softmax.",
@@ -69,13 +72,18 @@ def calibrate(
     from segcal.posthoc import short_name
 
     target = file or results / f"segcal_{short_name(method)}.json"
+
+    def print_fitted(fitted: "Fitted") -> None:
+        opt.warn_patients(fitted.calibrator.about["cases"], patient)
+        print_fit(fitted, target)
+
     with show_progress() as progress:
         done = nnunet.calibrate_results(
             results, target,
             method=method, labels=labels, use_folds=fold, region=region, folds=folds,
             patient=patient, seed=seed, predictions=predictions or (), out=out,
             average=average, overwrite=overwrite, warn=partial(typer.echo, err=True),
-            on_fit=partial(print_fit, out=target), progress=progress,
+            on_fit=print_fitted, progress=progress,
         )  # fmt: skip
     if done is not None:
         typer.echo(f"{out}: {done}{_averaged(predictions or [], average)}")
