@@ -114,6 +114,36 @@ def test_folds_are_averaged(results: Path, tmp_path: Path) -> None:
     assert not np.array_equal(labels, each[0].argmax(0))
 
 
+@pytest.mark.parametrize("average", ["probs", "logits"])
+def test_close_classes_of_an_average_keep_their_order(
+    results: Path, tmp_path: Path, average: str
+) -> None:
+    """A temperature brings them closer than float32 can represent."""
+    run("calibrate", results)
+    predicted = put(tmp_path / "predicted", [6])
+    probs = np.full((3, 10, 16, 14), 0.4, np.float32)
+    probs[0], probs[2] = 0.2, np.nextafter(np.float32(0.4), np.float32(1))
+    np.savez_compressed(predicted / "case_006.npz", probabilities=probs)
+    out = tmp_path / "calibrated"
+    output = run(
+        "apply", results / "segcal_temperature.json", "--predictions", predicted,
+        "--predictions", predicted, "--out", out, "--average", average,
+    )  # fmt: skip
+    assert "0 of 2,240 voxels" in output
+    assert (probs_in(out, "case_006").argmax(0) == 2).all()
+
+
+def test_predictions_that_are_calibrated_already_are_reported(
+    results: Path, tmp_path: Path
+) -> None:
+    predicted, once, twice = put(tmp_path / "p", [6]), tmp_path / "once", tmp_path / "twice"
+    file = results / "segcal_temperature.json"
+    output = run("calibrate", results, "--predictions", predicted, "--out", once)
+    assert "calibrated twice" not in output
+    output = run("apply", file, "--predictions", once, "--out", twice)
+    assert f"{once}: is calibrated already (temperature " in output
+
+
 def test_options_change_the_result(results: Path, tmp_path: Path) -> None:
     def fit(*options: object) -> Any:
         file = tmp_path / "c.json"

@@ -121,6 +121,15 @@ def warn_patients(cases: Iterable[str], patient: str | None) -> None:
         warn(f"{line}, so intervals are too narrow; add --patient '{pattern}'")
 
 
+def warn_calibrated(folders: Iterable[Path]) -> None:
+    """A warning about folders of predictions that would be calibrated twice."""
+    from segcal.evaluation import calibration_of
+
+    for folder in folders:
+        if known := calibration_of(folder):
+            warn(f"{folder}: is calibrated already ({known}); --out is calibrated twice")
+
+
 def warn_absent(structures: Sequence[str]) -> None:
     """A warning about structures that occur in no label map."""
     if structures:

@@ -21,12 +21,11 @@ def apply(
     overwrite: opt.Overwrite = False,
 ) -> None:
     """Calibrate a folder of predictions; without --to, files keep their format and names."""
-    from segcal.evaluation import apply_folder, calibration_of
+    from segcal.evaluation import apply_folder
     from segcal.posthoc import load_calibrator
 
     folder, from_probs = opt.one_folder(logits, probs)
-    if known := calibration_of(folder):
-        opt.warn(f"{folder}: is calibrated already ({known}); --out is calibrated twice")
+    opt.warn_calibrated([folder])
     with show_progress() as progress:
         done = apply_folder(
             load_calibrator(calibrator), folder, out,

@@ -77,6 +77,7 @@ def calibrate(
         opt.warn_patients(fitted.calibrator.about["cases"], patient)
         print_fit(fitted, target)
 
+    opt.warn_calibrated(predictions or ())
     with show_progress() as progress:
         done = nnunet.calibrate_results(
             results, target,
@@ -103,6 +104,7 @@ def apply(
     from segcal.integrations import nnunet
     from segcal.posthoc import load_calibrator
 
+    opt.warn_calibrated(predictions)
     with show_progress() as progress:
         done = nnunet.apply_to_predictions(
             load_calibrator(calibrator), predictions, out,

@@ -228,6 +228,7 @@ def _calibrate_case(
                 logits -= np.log(np.maximum(1 - probs.astype(np.float64), floor))
             before = before + logits / len(files)
     if average == "logits":
-        before = to_probs(before, heads=isinstance(calibrator, HeadCalibrator))
+        # In the dtype of the result, in which `transform` keeps the largest class.
+        before = to_probs(before, heads=isinstance(calibrator, HeadCalibrator)).astype(np.float32)
         after = calibrator.transform(before, from_probs=True, spacing_mm=files[0].spacing_mm)
     return before.astype(np.float32), after.astype(np.float32)
