@@ -277,8 +277,9 @@ def test_names_of_networks(tmp_path: Path) -> None:
     for several in (["a/b", "a/c"], ["A=a/b"]):
         with pytest.raises(ValueError, match="--name needs one FOLDER"):
             make_networks(several, "Ours")
-    with pytest.raises(ValueError, match="a different name"):
+    with pytest.raises(PathError, match=r"c/b: is named b, as a/b is") as error:
         make_networks(["a/b", "c/b"])
+    assert error.value.path == Path("c/b")
     labels = write_labels(tmp_path / "labels", 1)
     probs = write_predictions(tmp_path / "probs", "npy", 1)
     found = audit_predictions({"a b": probs, "a/b": probs, "..": probs}, labels, tmp_path / "out")

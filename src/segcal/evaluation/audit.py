@@ -118,9 +118,11 @@ def make_networks(texts: Sequence[str], name: str | None = None) -> dict[str, Pa
             raise ValueError("--name needs one FOLDER; name several by NAME=FOLDER")
         if bare:
             title, folder = name or _title_of(Path(text)), text
-        if not title or not folder or title in out:
-            expected = "expected FOLDER, or NAME=FOLDER with a different name for each"
-            raise ValueError(f"{text}: {expected}")
+        if not title or not folder:
+            raise ValueError(f"{text}: expected FOLDER or NAME=FOLDER")
+        if title in out:
+            problem = f"is named {title}, as {out[title]} is"
+            raise PathError(folder, problem, "give NAME=FOLDER with a different name for each")
         out[title] = Path(folder)
     return out
 
