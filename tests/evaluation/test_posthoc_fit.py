@@ -274,7 +274,7 @@ def test_invalid_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels
     assert "--set odir=much" in problem(*base, "--probs", probs, "--set", "odir=much")
     absent = tmp_path / "nothing"
     assert f"{absent}: does not exist; check the path" in problem(*base, "--probs", absent)
-    assert "temperature has no option foo; its options are bounds" in problem(
+    assert "calibrator 'temperature' has no option 'foo'. Options: bounds" in problem(
         *base, "--probs", probs, "--set", "foo=1"
     )
     sigmoid = tmp_path / "sigmoid"

@@ -90,7 +90,7 @@ def test_fit_transform_and_report() -> None:
     assert report.nll_after < report.nll_before
     weak = make_calibrator(PATH, strength=0.5).fit([(logits, target)])
     np.testing.assert_allclose(np.array(weak.params()["shift"]) * 2, fitted.params()["shift"])
-    with pytest.raises(ValueError, match=r"has no option wings; its options are strength"):
+    with pytest.raises(ValueError, match=r"has no option 'wings'. Options: strength"):
         make_calibrator(PATH, wings=2)
 
 

@@ -188,8 +188,29 @@ def test_organs_whose_errors_cancel_are_exceptions(one: Context) -> None:
     assert mixed.title == "trust, except RV (cannot tell)"
     assert not mixed.needs_repair
     assert "assure fit" in next_step(context, "ce_dice", mixed)[1][0]
+    # An organ that no calibrator repairs.
+    unusable = replace(found, exceptions=(("RV", "do not use"),))
+    assert not unusable.needs_repair
+    text, commands = next_step(context, "ce_dice", unusable)
+    assert ("RV" in text, commands) == (True, [])
+    both = replace(found, exceptions=(("RV", "do not use"), ("MYO", "repair")))
+    assert "calibrate" in next_step(context, "ce_dice", both)[1][0]
+    # If every organ is an exception, the answer holds for none.
+    none = replace(found, exceptions=tuple((name, "repair") for name in ("RV", "MYO", "LV")))
+    assert (found.organs, "except" in none.title, "none alone" in none.title) == (3, False, True)
     context.gaps = (0.0, 0.0, 0.0)
     assert verdicts(context, dataset)["ce_dice"].title == "trust"
+
+
+def test_no_direction_is_stated_where_none_is_shown() -> None:
+    """Patients differ so much that the interval of the gap includes 0."""
+    sums = patients(20, gap=0.02)
+    sums[2] += sums[0] * np.linspace(-0.2, 0.2, 20)[:, None]
+    verdict = judge(sums)
+    assert verdict.gap.low < 0 < verdict.gap.high
+    text = describe(verdict)
+    assert "over-confident" not in text
+    assert f"{100 * verdict.gap.mean:+.1f} [{100 * verdict.gap.low:+.1f}," in text
 
 
 def test_poor_masks_come_before_confidence(one: Context) -> None:

@@ -374,6 +374,8 @@ def test_nan_is_one_line_and_exit_code_1(
     assert "--resume" in capsys.readouterr().err
     assert run_cli(monkeypatch, "train", "--out", tmp_path / "new") == 2
     assert "--data" in capsys.readouterr().err
+    assert run_cli(monkeypatch, "train", "--out", tmp_path / "new", "--resume") == 2
+    assert f"{tmp_path / 'new'}: holds no run" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

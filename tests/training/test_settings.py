@@ -239,7 +239,7 @@ def test_tensorboard(data: Path, tmp_path: Path) -> None:
          "has none"),
         ({"optimizer": {"name": "adm"}}, "Did you mean 'adam'"),
         ({"optimizer": {"options": {"beta": 1}}}, "beta"),
-        ({"model": {"name": "unt"}}, "`model.name`.*Did you mean 'unet'.*monai"),
+        ({"model": {"name": "unt"}}, "`model`: .*Did you mean 'unet'.*monai"),
         ({"augment": [{"name": "RandFlip"}]}, "Did you mean 'RandFlipd'"),
         ({"augment": [{"name": "RandFlipd", "options": {"probability": 1}}]}, "probability"),
         ({"data": {"path": "/nowhere"}}, "/nowhere"),

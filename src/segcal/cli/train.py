@@ -110,6 +110,8 @@ def train(
         settings = make_config(old or config, flags=flags | more, overrides=override or ())
         if "recipe" not in settings.model_fields_set and old is None:
             settings = settings.model_copy(update={"recipe": "strong"})
+        if not settings.data.path and resume and folder is not None and config is None:
+            raise PathError(folder, "holds no run to resume", "check --out, or add --data")
         if not settings.data.path:
             raise ValueError("--data is required: the folder of a prepared data set")
         return settings

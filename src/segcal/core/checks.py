@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from types import ModuleType
@@ -57,6 +57,15 @@ def did_you_mean(value: object, known: Iterable[str]) -> str:
     names, text = list(known), str(value)
     near = get_close_matches(text, names, n=1) or [n for n in names if text and n.startswith(text)]
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def check_options(owner: str, options: Iterable[str], known: Collection[str]) -> None:
+    """Raise a ValueError for the first option that `owner`, such as "loss 'ce'", does not have."""
+    for option in options:
+        if option not in known:
+            hint = did_you_mean(option, known)
+            names = ", ".join(known) or "none"
+            raise ValueError(f"{owner} has no option {option!r}.{hint} Options: {names}.")
 
 
 def check_number(

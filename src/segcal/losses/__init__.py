@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from segcal.core.checks import did_you_mean
+from segcal.core.checks import check_options
 from segcal.losses.ace import ACELoss, CEDiceACELoss
 from segcal.losses.base import PenalizedLoss, SegmentationLoss, WeightedSum, add_up, loss_terms
 from segcal.losses.crac import CRaCLoss
@@ -67,12 +67,8 @@ def make_loss(loss: str, **options: Any) -> nn.Module:
     """
     found = LOSSES.get(loss)
     known = _options(found)
-    for option in options:
-        if known is not None and option not in known:
-            hint = did_you_mean(option, known)
-            raise ValueError(
-                f"loss {loss!r} has no option {option!r}.{hint} Options: {', '.join(known)}."
-            )
+    if known is not None:
+        check_options(f"loss {loss!r}", options, known)
     return found(**options)
 
 

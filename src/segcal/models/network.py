@@ -135,13 +135,13 @@ def network_class(name: str) -> type[nn.Module]:
         nets = importlib.import_module("monai.networks.nets")
         if name.removeprefix("monai.") not in dir(nets):
             hint = did_you_mean(name, [f"monai.{known}" for known in dir(nets)])
-            raise ValueError(f"`model.name`: MONAI has no network named {name!r}.{hint}")
+            raise ValueError(f"MONAI has no network named {name!r}.{hint}")
         name = f"monai.networks.nets:{name.removeprefix('monai.')}"
     try:
         return NETWORKS.get(name)
     except ValueError as error:
-        hint = "Any network of MONAI works as monai.NAME."
-        raise ValueError(f"`model.name`: {error} {hint}") from error
+        hint = " Any network of MONAI works as monai.NAME." * (":" not in name)
+        raise ValueError(f"{error}{hint}") from error
 
 
 def check_model(model: nn.Module, spec: NetworkSpec, size: tuple[int, ...]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, check_array, is_tensor, most_probable, to_numpy
+from segcal.core.checks import check_options
 from segcal.core.heads import two_classes
 from segcal.posthoc._blocks import (
     BlockReader,
@@ -301,12 +302,7 @@ def make_calibrator(method: str, **options: Any) -> Calibrator:
         TemperatureScaling(unfitted)
     """
     kind = CALIBRATORS.get(method)
-    known = list(inspect.signature(kind).parameters)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ValueError(
-            f"{method} has no option {', '.join(unknown)}; its options are {', '.join(known)}"
-        )
+    check_options(f"calibrator {method!r}", options, inspect.signature(kind).parameters)
     return kind(**options)
 
 

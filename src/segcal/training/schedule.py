@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from segcal.core.checks import check_choice, check_int, check_number, did_you_mean
+from segcal.core.checks import check_choice, check_int, check_number, check_options
 from segcal.training.callbacks import ErrorDriven
 
 WeightSchedule = Callable[[int], float]
@@ -105,13 +105,7 @@ SCHEDULES: dict[str, Callable[..., WeightSchedule]] = {
 def make_schedule(name: str, **options: Any) -> WeightSchedule:
     """The schedule named `name` in `SCHEDULES`, with these options."""
     check_choice("schedule.name", name, SCHEDULES)
-    known = inspect.signature(SCHEDULES[name]).parameters
-    for option in options:
-        if option not in known:
-            hint = did_you_mean(option, known)
-            raise ValueError(
-                f"schedule {name!r} has no option {option!r}.{hint} Options: {', '.join(known)}."
-            )
+    check_options(f"schedule {name!r}", options, inspect.signature(SCHEDULES[name]).parameters)
     return SCHEDULES[name](**options)
 
 

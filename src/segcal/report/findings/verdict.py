@@ -48,6 +48,7 @@ class Verdict:
         dsc: of the masks.
         exceptions: of several organs those that have another answer, if that of all is "trust":
             errors of opposite sign cancel in the voxels of all organs.
+        organs: how many there are.
     """
 
     gap: Estimate
@@ -56,6 +57,7 @@ class Verdict:
     patients: int
     dsc: Estimate = _UNKNOWN
     exceptions: tuple[tuple[str, Answer], ...] = ()
+    organs: int = 0
 
     @property
     def poor_masks(self) -> bool:
@@ -69,14 +71,19 @@ class Verdict:
         for organ, answer in self.exceptions:
             by_answer.setdefault(answer, []).append(organ)
         apart = [f"{join_few(organs)} ({answer})" for answer, organs in by_answer.items()]
-        title = self.answer + (f", except {', '.join(apart)}" if apart else "")
+        title: str = self.answer
+        if apart:
+            none = len(self.exceptions) == self.organs
+            title += " for all organs together, but for none alone: " if none else ", except "
+            title += ", ".join(apart)
         return f"poor masks (confidence: {title})" if self.poor_masks else title
 
     @property
     def needs_repair(self) -> bool:
-        """Whether the confidence of all organs together, or of one, is too far off."""
-        organs = {answer for _, answer in self.exceptions}
-        return self.answer == "repair" or bool(organs & {"repair", "do not use"})
+        """Whether the confidence of all organs together, or of one, is too far off, and calibration
+        can correct that.
+        """
+        return "repair" in (self.answer, *(answer for _, answer in self.exceptions))
 
     @property
     def answer(self) -> Answer:
@@ -140,7 +147,8 @@ def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
         if found.answer == "trust":
             organs = {name: each.answer for name, each in _of_organs(context, dataset, method)}
             apart = tuple((name, answer) for name, answer in organs.items() if answer != "trust")
-            found = replace(found, exceptions=apart if len(organs) > 1 else ())
+            apart = apart if len(organs) > 1 else ()
+            found = replace(found, exceptions=apart, organs=len(organs))
         out[method] = found
     return out
 
@@ -164,11 +172,13 @@ def sentences(context: Context) -> list[str]:
 def describe(verdict: Verdict) -> str:
     """The verdict, its numbers and its reason."""
     v, limit = verdict, f"{100 * TOLERANCE:g} points"
-    gap = "over- and under-confidence balance"
     if v.patients == 1 or v.gap.low > 0 or v.gap.high < 0:
         ends = sorted((abs(v.gap.low), abs(v.gap.high)))
         size = _points(Estimate(abs(v.gap.mean), *ends))
         gap = f"{'over' if v.gap.mean > 0 else 'under'}-confident by {size}"
+    else:
+        low, mean, high = (f"{100 * end:+.1f}" for end in (v.gap.low, v.gap.mean, v.gap.high))
+        gap = f"confidence − accuracy {mean} [{low}, {high}], so no direction is shown"
     left = f"the mean confidence of a patient is still off by {_points(v.remaining)} points"
     reason = {
         "trust": f"This is within {limit}" + ", but not shown for every organ" * bool(v.exceptions),
@@ -262,6 +272,13 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
             "look at the worst cases. If predictions and labels differ in the order of their "
             "classes or in their orientation, correct that; otherwise train again. No calibrator "
             "improves the masks."
+        )
+        return text, []
+    unusable = [organ for organ, answer in verdict.exceptions if answer == "do not use"]
+    if unusable and not verdict.needs_repair:
+        text = (
+            f"look at the worst cases of {join_few(unusable)}: the error differs from patient to "
+            "patient, so no calibrator repairs it."
         )
         return text, []
     if verdict.answer == "trust" and not verdict.needs_repair:
