@@ -29,7 +29,7 @@ def test_the_interval_of_a_mean_over_values_of_patients() -> None:
     rng = np.random.default_rng(0)
     values, units = rng.normal(size=24), np.repeat([*"abcdefgh"], 3)
     np.testing.assert_allclose(clustered_interval(values, units), mean_interval(values, units))
-    single = clustered_interval(values, np.arange(24).astype(str), 0.8)
+    single = clustered_interval(values, np.arange(24).astype(str), confidence=0.8)
     np.testing.assert_allclose(single, mean_interval(values, confidence=0.8))
     values[0] = np.nan
     found = clustered_interval(values, units)
@@ -38,6 +38,28 @@ def test_the_interval_of_a_mean_over_values_of_patients() -> None:
     error = np.sqrt(7 / 8 * ((np.array(left) - found.mean) ** 2).sum())
     assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, 7) * error)
     assert np.isnan(clustered_interval([1.0, 2.0], ["a", "a"]).low)
+
+
+def test_the_mean_over_seeds_where_values_are_undefined() -> None:
+    """Seed 1 has no value of two patients; each jackknife sample is the mean of both seeds."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(size=(2, 6))
+    values[1, :2] = np.nan
+    patients, seeds = np.tile([*"abcdef"], 2), np.repeat([0, 1], 6)
+    found = clustered_interval(values.ravel(), patients, seeds)
+    assert found.mean == pytest.approx(np.nanmean(values, axis=1).mean())
+    left = [np.nanmean(np.delete(values, i, axis=1), axis=1).mean() for i in range(6)]
+    error = np.sqrt(5 / 6 * ((np.array(left) - found.mean) ** 2).sum())
+    assert found.high - found.mean == pytest.approx(stats.t.ppf(0.975, 5) * error)
+    assert found.low != pytest.approx(clustered_interval(values.ravel(), patients).low)
+    # Without undefined values it is that of the means over seeds.
+    full = rng.normal(size=(3, 6))
+    names = np.tile([*"abcdef"], 3), np.repeat([0, 1, 2], 6)
+    np.testing.assert_allclose(
+        clustered_interval(full.ravel(), *names), mean_interval(full.mean(0), names[0][:6])
+    )
+    # A patient who alone has values with a seed.
+    assert np.isfinite(clustered_interval([1, 2, 3], [*"aba"], [0, 0, 1])).all()
 
 
 def test_coverage_where_patients_have_different_numbers_of_scans() -> None:

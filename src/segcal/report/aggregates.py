@@ -64,9 +64,7 @@ class Aggregates:
 
     @cached_property
     def _estimates(self) -> dict[tuple[str, ...], Estimate]:
-        """The keys of `_numbers` -> mean over cases, with an interval over patients; seeds
-        are averaged.
-        """
+        """The keys of `_numbers` -> the same mean, with an interval over patients."""
         out: dict[tuple[str, ...], Estimate] = {}
         known = {
             each.name: each.patients
@@ -77,16 +75,15 @@ class Aggregates:
             (_KEYS, self.by_case.dropna().reset_index()),
             ([*_KEYS, "label"], self.rows.dropna(subset="value")),
         ):
-            cases = values.groupby([*keys, "case"], observed=True, sort=False)["value"].mean()
-            each = cases.reset_index()
-            each["case"] = [
+            patients = [
                 known.get(d, {}).get(case, case)
-                for d, case in zip(each["dataset"], each["case"], strict=True)
+                for d, case in zip(values["dataset"], values["case"], strict=True)
             ]
-            lists = each.groupby(keys, observed=True, sort=False)[["value", "case"]].agg(list)
-            found = map(clustered_interval, lists["value"], lists["case"])
-            for key, estimate in zip(lists.index, found, strict=True):
-                out[tuple(key)] = estimate.within(find_metric(key[_KEYS.index("metric")]).limits)
+            each = values.assign(patient=patients).groupby(keys, observed=True, sort=False)
+            lists = each[["value", "patient", "seed"]].agg(list)
+            for key, value, patient, seed in lists.itertuples(name=None):
+                found = clustered_interval(value, patient, seed)
+                out[key] = found.within(find_metric(key[_KEYS.index("metric")]).limits)
         return out
 
     @cached_property

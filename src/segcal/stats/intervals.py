@@ -55,7 +55,9 @@ def mean_interval(
     return Estimate(mean, mean - half, mean + half)
 
 
-def clustered_interval(values: ArrayLike, units: Units, confidence: float = 0.95) -> Estimate:
+def clustered_interval(
+    values: ArrayLike, units: Units, seeds: Units | None = None, confidence: float = 0.95
+) -> Estimate:
     """Mean over values and its interval, where the values of one patient are dependent.
 
     The standard error is the jackknife's over patients, with Student's t. If all patients have the
@@ -64,6 +66,8 @@ def clustered_interval(values: ArrayLike, units: Units, confidence: float = 0.95
     Args:
         values: NaN values are left out.
         units: the patient of each value.
+        seeds: the training seed of each value; the mean is over seeds of the mean over values.
+            None: one seed.
         confidence: level of the interval.
 
     Example:
@@ -71,7 +75,7 @@ def clustered_interval(values: ArrayLike, units: Units, confidence: float = 0.95
         >>> [round(value, 2) for value in found]  # the mean over patients is 0.65
         [0.5, -0.38, 1.38]
     """
-    return jackknife_interval(*_pooled_mean(values, units), confidence)
+    return jackknife_interval(*_pooled_mean(values, units, seeds), confidence)
 
 
 def unpaired_difference(
@@ -108,18 +112,29 @@ def unpaired_difference(
     return Estimate(difference, difference - half, difference + half)
 
 
-def _pooled_mean(values: ArrayLike, units: Units) -> tuple[float, Floats]:
-    """Mean over values without NaN, and the same without each patient."""
+def _pooled_mean(
+    values: ArrayLike, units: Units, seeds: Units | None = None
+) -> tuple[float, Floats]:
+    """Mean over seeds of the mean over values without NaN, and the same without each patient."""
     array = np.asarray(values, dtype=np.float64)
     known = np.isfinite(array)
-    array = array[known]
-    names, index = np.unique(np.asarray(units)[known], return_inverse=True)
-    n = len(names)
-    mean = float(array.mean()) if len(array) else math.nan
-    if n < 2:
-        return mean, np.full(n, math.nan)
-    without = array.sum() - np.bincount(index, array, n)
-    return mean, without / (len(array) - np.bincount(index, minlength=n))
+    patients, of = np.unique(np.asarray(units)[known], return_inverse=True)
+    runs, run = np.unique(
+        np.zeros(len(of)) if seeds is None else np.asarray(seeds)[known], return_inverse=True
+    )
+    if not len(patients):
+        return math.nan, np.empty(0)
+    shape = len(patients), len(runs)
+    place = np.ravel_multi_index((of, run), shape)
+    total, count = (
+        np.bincount(place, weights, math.prod(shape)).reshape(shape)
+        for weights in (array[known], None)
+    )
+    rest, left = total.sum(0) - total, count.sum(0) - count
+    means = np.divide(rest, left, out=np.zeros(shape), where=left > 0)
+    with np.errstate(invalid="ignore"):  # a single patient
+        without = means.sum(1) / (left > 0).sum(1)
+    return float((total.sum(0) / count.sum(0)).mean()), without
 
 
 def jackknife_interval(value: float, without: ArrayLike, confidence: float = 0.95) -> Estimate:
