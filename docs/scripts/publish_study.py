@@ -7,6 +7,7 @@ tables of the study's own region as Markdown, and the figures that a page shows.
 
 python docs/scripts/publish_study.py STUDY NAME [METRIC …]   # rows of these metrics only
 python docs/scripts/publish_study.py --add STUDY NAME        # runs that docs/results/NAME lacks
+python docs/scripts/publish_study.py --tables                # all published tables from their rows
 
 With --add, runs that are already published stay as they are, whatever STUDY says of them. The
 tables are written again; tables and figures that need more than the rows stay those of the runs
@@ -131,6 +132,17 @@ def add(study: Path, out: Path) -> None:
         shutil.copytree(draft, out, dirs_exist_ok=True)
 
 
+def rewrite_tables(out: Path) -> list[Path]:
+    """Write the tables that need only the rows again; the names of the others."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = write_report(out, out=Path(folder) / "report").parent
+        tables = sorted(out.glob("tables/*"))
+        for path in tables:
+            if (report / "tables" / path.name).is_file():
+                shutil.copy(report / "tables" / path.name, path)
+        return [path for path in tables if not (report / "tables" / path.name).is_file()]
+
+
 def _mark_as_earlier(table: Path) -> None:
     """State that a table, which needs more than the rows, does not have the runs added since."""
     note = "*Of the runs that were published first.*\n\n"
@@ -169,6 +181,11 @@ def _study_file(study: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if word != "--add"]
+    if words == ["--tables"]:
+        for published in sorted(RESULTS.glob("*/study.json")):
+            kept = rewrite_tables(published.parent)
+            print(f"{published.parent}: {len(kept)} tables need more than the rows")
+        raise SystemExit
     if len(words) < 2 or not words[1].isidentifier():
         raise SystemExit(__doc__)
     if "--add" in sys.argv:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -119,3 +120,14 @@ def test_runs_on_other_data_or_without_a_metric_are_refused(
     with pytest.raises(SystemExit, match="no rows of ece"):
         script.add(poor, out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_published_tables_are_those_of_the_rows(tmp_path: Path, script: ModuleType) -> None:
+    """The smallest published study; `--tables` writes all of them again."""
+    out = tmp_path / "evidence_hippocampus"
+    shutil.copytree(script.RESULTS / out.name, out)
+    before = {path.name: path.read_text() for path in out.glob("tables/*")}
+    kept = script.rewrite_tables(out)
+    assert [path.name for path in kept] == ["stated_confidence_hippocampus.md"]
+    after = {path.name: path.read_text() for path in out.glob("tables/*")}
+    assert after == before, "run docs/scripts/publish_study.py --tables"
