@@ -19,7 +19,12 @@ from segcal.stats import compare_with_random_effects, method_means
 from segcal.study import Study, read_study
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/results/README.md", "docs/reference/losses.md")
+PAGES = (
+    "README.md",
+    "docs/results/README.md",
+    "docs/results/default-recipe.md",
+    "docs/reference/losses.md",
+)
 SETS = {"acdc": "acdc", "lidc": "lidc", "hippocampus": "volumes", "brats": "volumes"}
 TITLES = {"acdc": "ACDC", "lidc": "LIDC", "hippocampus": "Hippocampus", "brats": "BraTS FLAIR"}
 BOUNDARY = "predicted_boundary"
