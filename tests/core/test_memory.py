@@ -1,7 +1,11 @@
+import ctypes
 import subprocess
 import sys
+from typing import NoReturn
 
 import pytest
+
+from segcal.core.memory import all_freed_memory_kept, keep_freed_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
 
@@ -37,3 +41,22 @@ def test_freed_memory_is_used_again_and_returned_at_the_end():
     assert second < 5
     assert inside >= before + 100
     assert after < before + 20
+
+
+@pytest.mark.parametrize(
+    ("platform", "error"),
+    [("win32", TypeError), ("darwin", AttributeError), ("linux", AttributeError)],
+)
+def test_other_systems_and_c_libraries_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, platform: str, error: type[Exception]
+) -> None:
+    """What `ctypes.CDLL(None)` raises on Windows, and `mallopt` on macOS and with musl."""
+
+    def unknown(_: None) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", unknown)
+    keep_freed_memory.__wrapped__()
+    with all_freed_memory_kept():
+        pass

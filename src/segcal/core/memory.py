@@ -19,8 +19,9 @@ def keep_freed_memory() -> None:
     By default it returns the arrays of each block of voxels to the system and asks for them again,
     which took a third of the time of a scan.
     """
-    with suppress(AttributeError, OSError):  # another system or C library
-        _set_options()
+    if sys.platform == "linux":
+        with suppress(AttributeError, OSError):  # another C library
+            _set_options()
 
 
 @contextmanager
