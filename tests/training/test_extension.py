@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from monai.losses import DiceCELoss, DiceLoss
 from torch import nn
 
 from helpers.extensions import BrierLoss, PixelLoss, ThousandfoldLoss, TwoConvs
@@ -16,6 +17,7 @@ from segcal.evaluation import evaluate_run
 from segcal.losses import CrossEntropyLoss
 from segcal.models import load_model
 from segcal.training import train
+from segcal.training.build import check_loss
 
 PATH = "helpers.extensions"
 DICE_CE = "monai.losses:DiceCELoss"
@@ -66,6 +68,14 @@ def test_monai_losses_get_labels_with_a_channel(data: Path, tmp_path: Path) -> N
     with pytest.raises(ValueError, match=r"DiceLoss.*`to_onehot_y: true`"):
         train(settings(data, loss={"name": "monai.losses:DiceLoss"}), tmp_path / "without")
     assert not (tmp_path / "without").exists()
+
+
+def test_one_hot_labels_are_proposed_only_where_they_are_missing() -> None:
+    weighted = DiceLoss(to_onehot_y=True, softmax=True, weight=[1.0, 2.0])
+    for loss, heads in ((DiceCELoss(to_onehot_y=True, softmax=True), True), (weighted, False)):
+        with pytest.raises(ValueError, match="failed on logits") as error:
+            check_loss(loss, 3, (8, 8), torch.device("cpu"), heads=heads)
+        assert "to_onehot_y" not in str(error.value)
 
 
 @pytest.mark.parametrize("dice_weight", [0.0, 1.0])

@@ -178,8 +178,9 @@ def check_loss(
         reason = (str(error) or type(error).__name__).splitlines()[0]
         problem = f"loss {name} failed on logits {tuple(logits.shape)}"
         problem += f" and labels {tuple(target.shape)} ({reason})"
-        classes = [each for module in loss.modules() for each in type(module).__mro__]
-        if not soft and any(each.__module__.startswith("monai.") for each in classes):
+        # The outermost module decides: MONAI's combined losses encode once, for all their parts.
+        onehot = [m.to_onehot_y for m in loss.modules() if hasattr(m, "to_onehot_y")]
+        if not (soft or heads) and onehot and not onehot[0]:
             problem += "; losses of MONAI need `to_onehot_y: true`, see `loss.options`"
         raise ValueError(problem) from error
     if any(shapes):
