@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from helpers.runs import phantom
@@ -20,8 +21,8 @@ from segcal.evaluation import evaluate_run, read_evaluation
 from segcal.metrics import REGIONS
 from segcal.report import Context
 from segcal.report.sections.external import build, build_groups, external_table, group_table
-from segcal.report.table_model import Table
-from segcal.stats import unpaired_difference
+from segcal.report.table_model import Table, interval_text
+from segcal.stats import clustered_interval, unpaired_difference
 from segcal.study import read_study
 
 RUN, AFTER = "runs/toy/ce/seed0", "runs/toy/ce+temperature/seed0"
@@ -136,6 +137,8 @@ def test_the_report_shows_the_change(study: BenchmarkStudy) -> None:
     assert outside.number.mean == pytest.approx(external.mean())
     assert change.number.mean == pytest.approx(external.mean() - own.mean())
     units = dataset.patients_of(own.index), far.patients_of(external.index)
+    of_external = clustered_interval(external, units[1]).within((0, 1))
+    assert interval_text(of_external) == outside.after
     low, high = unpaired_difference(own, external, units)[1:]
     assert f"{low:+.3f}".replace("-", "−") in change.after
     assert (change.mark == "significant") == (low > 0 or high < 0)
@@ -145,6 +148,23 @@ def test_the_report_shows_the_change(study: BenchmarkStudy) -> None:
     assert section is not None
     shown = [block.region for block in section.walk() if isinstance(block, Table)]
     assert sorted(shown) == sorted(REGIONS)
+
+
+def test_the_change_is_the_difference_of_the_printed_means(study: BenchmarkStudy) -> None:
+    """Also where a metric is undefined in a case of one of several seeds."""
+    read = read_study(study.folder)
+    rows = read.external["toy"]
+    second = rows.assign(seed=1, value=rows["value"] * 0.5)
+    second.loc[second["case"] == "phantom_0000", "value"] = np.nan
+    read.external["toy"] = pd.concat([rows, second], ignore_index=True)
+    context = Context(read)
+    (dataset,) = context.datasets
+    table = external_table(context, dataset, dataset.external[0], "all")
+    assert table is not None
+    for row in table.rows:
+        numbers = [cell.number.mean for cell in row.cells]
+        changes = np.subtract(numbers[1::3], numbers[::3])
+        np.testing.assert_allclose(numbers[2::3], changes, atol=1e-12)
 
 
 def test_groups(study: BenchmarkStudy) -> None:

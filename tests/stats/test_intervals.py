@@ -131,7 +131,7 @@ def test_the_difference_of_other_patients() -> None:
     rng = np.random.default_rng(0)
     before, after = rng.normal(0.8, 0.1, 12), rng.normal(0.6, 0.2, 7)
     names = [f"a{i}" for i in range(12)], [f"b{i}" for i in range(7)]
-    found = unpaired_difference(before, after, names, 0.9)
+    found = unpaired_difference(before, after, names, confidence=0.9)
     expected = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.9)
     assert found == pytest.approx((after.mean() - before.mean(), *expected))
     wide = unpaired_difference(before, after, names)
@@ -139,6 +139,10 @@ def test_the_difference_of_other_patients() -> None:
     # Four equal scans of each patient are as uncertain as one scan of each.
     scans = np.repeat(after, 4), [name for name in names[1] for _ in range(4)]
     assert unpaired_difference(before, scans[0], (names[0], scans[1])) == pytest.approx(tuple(wide))
+    # Of several seeds: the mean over seeds of the mean over values, as in `clustered_interval`.
+    some = [after[0], np.nan, *after[1:3]], ["b0", "b1", "b0", "b1"], [0, 0, 1, 1]
+    seeded = unpaired_difference(before, some[0], (names[0], some[1]), (None, some[2]))
+    assert seeded.mean == pytest.approx((after[0] + after[1:3].mean()) / 2 - before.mean())
     # Undefined values are left out; one patient gives no interval.
     after[1:] = np.nan
     single = unpaired_difference(before, after, names)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,8 @@ EXTRA = (
     "human_dsc", "human_brier", "human_volume_ml",
 )  # fmt: skip
 _KEYS = ["dataset", "method", "region", "metric"]
+# The defined values of all cases and seeds, and the patient and the seed of each.
+Sample: TypeAlias = tuple[list[float], list[str], list[Any]]
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,14 @@ class Aggregates:
         return self.rows.groupby(keys, observed=True, sort=False)["value"].mean()
 
     @cached_property
-    def _estimates(self) -> dict[tuple[str, ...], Estimate]:
-        """The keys of `_numbers` -> the same mean, with an interval over patients."""
-        out: dict[tuple[str, ...], Estimate] = {}
-        known = {
-            each.name: each.patients
-            for dataset in self.study.datasets.values()
-            for each in (dataset, *dataset.external)
-        }
+    def _samples(self) -> dict[tuple[str, ...], Sample]:
+        """The keys of `_numbers` -> the values behind the mean."""
+        out: dict[tuple[str, ...], Sample] = {}
+        # External rows make a further dataset of this name, without patients.
+        known: dict[str, dict[str, str]] = {}
+        for dataset in self.study.datasets.values():
+            for each in (dataset, *dataset.external):
+                known.setdefault(each.name, {}).update(each.patients)
         for keys, values in (
             (_KEYS, self.by_case.dropna().reset_index()),
             ([*_KEYS, "label"], self.rows.dropna(subset="value")),
@@ -79,12 +82,18 @@ class Aggregates:
                 known.get(d, {}).get(case, case)
                 for d, case in zip(values["dataset"], values["case"], strict=True)
             ]
-            each = values.assign(patient=patients).groupby(keys, observed=True, sort=False)
-            lists = each[["value", "patient", "seed"]].agg(list)
-            for key, value, patient, seed in lists.itertuples(name=None):
-                found = clustered_interval(value, patient, seed)
-                out[key] = found.within(find_metric(key[_KEYS.index("metric")]).limits)
+            groups = values.assign(patient=patients).groupby(keys, observed=True, sort=False)
+            lists = groups[["value", "patient", "seed"]].agg(list)
+            out |= {key: sample for key, *sample in lists.itertuples(name=None)}
         return out
+
+    @cached_property
+    def _estimates(self) -> dict[tuple[str, ...], Estimate]:
+        """The keys of `_numbers` -> the same mean, with an interval over patients."""
+        return {
+            key: clustered_interval(*sample).within(find_metric(key[_KEYS.index("metric")]).limits)
+            for key, sample in self._samples.items()
+        }
 
     @cached_property
     def _numbers(self) -> dict[tuple[str, ...], Number]:
@@ -122,6 +131,12 @@ class Aggregates:
         """Mean over cases, of all labels or of one, with its 95 % interval over patients."""
         key = (dataset, method, self.region_of(metric, region), metric, *label)
         return self._estimates.get(key, Estimate(np.nan, np.nan, np.nan))
+
+    def sample(
+        self, dataset: str, method: str, metric: str, region: str | None = None
+    ) -> Sample | None:
+        """The values behind the mean over all labels; None if none is defined."""
+        return self._samples.get((dataset, method, self.region_of(metric, region), metric))
 
     def labels(self, dataset: str, metrics: Iterable[str]) -> list[str]:
         """The labels that have rows of these metrics."""

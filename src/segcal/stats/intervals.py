@@ -82,6 +82,7 @@ def unpaired_difference(
     before: ArrayLike,
     after: ArrayLike,
     units: tuple[Units, Units],
+    seeds: tuple[Units | None, Units | None] = (None, None),
     confidence: float = 0.95,
 ) -> Estimate:
     """Mean of `after` minus mean of `before`, of different patients, and its interval.
@@ -92,6 +93,7 @@ def unpaired_difference(
     Args:
         before, after: NaN values are left out.
         units: the patient of each value of both sides.
+        seeds: the training seed of each value of both sides; see `clustered_interval`.
         confidence: level of the interval.
 
     Example:
@@ -99,7 +101,7 @@ def unpaired_difference(
         >>> [round(value, 2) for value in found]
         [-0.3, -1.57, 0.97]
     """
-    sides = [_pooled_mean(*side) for side in zip((before, after), units, strict=True)]
+    sides = [_pooled_mean(*side) for side in zip((before, after), units, seeds, strict=True)]
     difference = sides[1][0] - sides[0][0]
     freedom = [len(without) - 1 for _, without in sides]
     if min(freedom) < 1:

@@ -63,16 +63,16 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
         shown = metric_column(metric)
         for key in ("internal", "external", "change"):
             columns.append(Column(f"{metric} {key}", key, digits=shown.digits, group=shown.heading))
-        before = inside.cases(dataset.name, metric, region)
-        after = outside.cases(other.name, metric, region)
         for m, row in cells.items():
             for side, name in ((inside, dataset.name), (outside, other.name)):
                 after_mean = interval_text(side.interval(name, m, metric, region), shown.digits)
                 row.append(Cell(side.overall(name, m, metric, region), after=after_mean))
             change = Cell()
-            if m in before and m in after:
-                units = dataset.patients_of(before.index), other.patients_of(after.index)
-                found = unpaired_difference(before[m], after[m], units)
+            before = inside.sample(dataset.name, m, metric, region)
+            after = outside.sample(other.name, m, metric, region)
+            if before is not None and after is not None:
+                units, seeds = zip(before[1:], after[1:], strict=True)
+                found = unpaired_difference(before[0], after[0], units, seeds)
                 change = _change(*found, digits=shown.digits)
             row.append(change)
     caption = (
