@@ -202,3 +202,8 @@ def test_type_checkers_see_all_names_of_the_top_level() -> None:
     }
     exports = importlib.import_module("segcal")._EXPORTS
     assert found == {(module or "segcal", name) for name, module in exports.items()}
+
+
+def test_all_packages_load_from_the_top_level() -> None:
+    exports = importlib.import_module("segcal")._EXPORTS
+    assert {*PACKAGES} - {"cli"} <= {name for name, module in exports.items() if not module}

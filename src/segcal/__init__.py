@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from segcal.core.lazy import lazy_exports
 
 if TYPE_CHECKING:  # the types of the names that load on first use
+    from segcal import assurance as assurance
     from segcal import benchmark as benchmark
     from segcal import config as config
     from segcal import core as core
@@ -53,8 +54,9 @@ if TYPE_CHECKING:  # the types of the names that load on first use
 __version__ = "0.1.0.dev0"
 
 _PACKAGES = (
-    "benchmark", "config", "core", "data", "evaluation", "integrations", "losses", "metrics",
-    "models", "posthoc", "predictions", "registry", "report", "stats", "study", "training",
+    "assurance", "benchmark", "config", "core", "data", "evaluation", "integrations", "losses",
+    "metrics", "models", "posthoc", "predictions", "registry", "report", "stats", "study",
+    "training",
 )  # fmt: skip
 _NAMES = {
     "losses": ("DiceLoss", "NACLLoss", "SVLSLoss", "WeightedSum", "make_loss"),
