@@ -273,6 +273,7 @@ def test_volumes_far_from_the_truth_are_a_finding(
         compare_volumes("near", "Σp", true + 1, true, names),  # 5 %
         compare_volumes("unsure", "Σp", true + 5 + 100 * noise, true, names),
         compare_volumes("absent", "Σp", 0 * true + 2, 0 * true, names),
+        compare_volumes("rounding", "Σp", 0 * true + 1e-6, 0 * true, names),
     ]
     assert far_volumes(found) == ["LV +5 ml (+25 %)", "RV −3 ml (−15 %)", "absent +2 ml"]
     assert volume_findings(one) == []  # differences of this study are within their intervals

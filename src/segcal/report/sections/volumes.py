@@ -27,6 +27,8 @@ _TEXT = (
 _Z = 1.96
 # A mean difference between Σp and the true volumes that is a finding, as a share of the latter.
 FAR = 0.1
+# Smaller mean differences are no finding, however small the organ is: a voxel of 1 mm.
+_VOXEL_ML = 0.001
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def far_volumes(found: Sequence[Agreement]) -> list[str]:
     out = []
     for each in found:
         true = float((each.center - each.error / 2).mean())
-        large = abs(each.bias.mean) > FAR * true
+        large = abs(each.bias.mean) > max(FAR * true, _VOXEL_ML)
         if each.kind == "Σp" and large and not each.bias.low <= 0 <= each.bias.high:
             share = f" ({100 * each.bias.mean / true:+.0f} %)" if true > 0 else ""
             difference = f"{each.bias.mean:+.3g} ml{share}".replace("-", "−")
