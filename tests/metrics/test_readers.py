@@ -119,6 +119,17 @@ def test_voxels_that_the_target_ignores_count_for_no_reader() -> None:
         assert values(ignored, metric) == pytest.approx(values(cut, metric), nan_ok=True), metric
 
 
+@pytest.mark.filterwarnings("error")
+def test_without_a_voxel_that_readers_have_in_common_nothing_is_compared() -> None:
+    nobody, first, others = (
+        np.where(seen, TARGET, -1) for seen in ([0] * 4, [1, 0, 0, 0], [0, 1, 1, 1])
+    )
+    for raters in ({"a": nobody, "b": nobody}, {"a": first, "b": others}):
+        found = measure(raters)
+        for metric in ("reader_ged", "reader_crps_ml"):
+            assert math.isnan(values(found, metric)["1"])
+
+
 def test_structures_of_several_labels_and_empty_policy() -> None:
     probs = np.array([[0.1, 0.2, 0.7], [0.5, 0.2, 0.2], [0.4, 0.6, 0.1]])
     raters = {"a": np.array([1, 2, 0]), "b": np.array([0, 0, 0])}

@@ -10,6 +10,7 @@ as for readers who outline the structure tighter or wider; masks of an ensemble 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -175,14 +176,18 @@ def _volumes_ml(structure: StructureData) -> Floats:
 
 
 def reader_ged(structure: StructureData) -> float:
-    """`energy_distance` between masks of the probabilities and the readers' masks."""
-    return energy_distance(*_masks(structure))
+    """`energy_distance` between masks of the probabilities and the readers' masks.
+
+    NaN if there is no voxel that all these readers judged.
+    """
+    samples, drawn = _masks(structure)
+    return energy_distance(samples, drawn) if drawn.size else math.nan
 
 
 def reader_crps_ml(structure: StructureData) -> float:
-    """`crps` of the volumes of masks of the probabilities against the readers' volumes."""
+    """`crps` of the volumes of masks of the probabilities against the readers' volumes; or NaN."""
     samples, drawn = _masks(structure)
-    return structure.voxel_ml * crps(samples.sum(1), drawn.sum(1))
+    return structure.voxel_ml * crps(samples.sum(1), drawn.sum(1)) if drawn.size else math.nan
 
 
 def _masks(structure: StructureData) -> tuple[Mask, Mask]:
