@@ -157,6 +157,14 @@ def test_the_share_of_missed_structures_by_hand() -> None:
     assert scan_dice(cases[2], [0.9], [0.3]) == 0.9  # no structure has a mask
 
 
+def test_the_expected_mean_over_the_structures_that_may_exist_by_hand() -> None:
+    case = SimpleNamespace(hard_volume=lambda s: s in (0, 3))
+    dices, missed = [0.9, 0.0, 0.0, 0.7], [0.5, 0.4, 0.1, 0.5]
+    none, one, both = 0.6 * 0.9, 0.4 * 0.9 + 0.6 * 0.1, 0.4 * 0.1
+    expected = 1.6 * (none / 2 + one / 3 + both / 4)
+    assert scan_dice(case, dices, missed) == pytest.approx(expected)
+
+
 def test_a_fit_corrects_a_reader_who_marks_less(tmp_path: Path) -> None:
     """Labels without every other column: expected Dice is right on average, for new scans, too."""
     folder = write_phantoms(tmp_path / "all", range(40))

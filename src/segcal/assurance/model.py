@@ -198,14 +198,17 @@ def scan_dice(case: CaseSummary, dices: Sequence[float], missed: Sequence[float]
     """The expected mean Dice of a scan, from the expected Dice of each structure.
 
     A structure without an argmax mask is absent, and then it has no Dice, or missed, with Dice 0;
-    `missed` is the probability of the second. If no structure has a mask, it is the mean of
-    `dices`.
+    `missed` is the probability of the second, independent of other structures. If no structure has
+    a mask, it is the mean of `dices`.
     """
     marked = [dice for s, dice in enumerate(dices) if case.hard_volume(s)]
     if not marked:
         return nanmean(dices)
-    zeros = sum(share for s, share in enumerate(missed) if not case.hard_volume(s))
-    return float(sum(marked) / (len(marked) + zeros))
+    zeros = np.ones(1)  # the probabilities of 0, 1, … missed structures
+    for s, share in enumerate(missed):
+        if not case.hard_volume(s):
+            zeros = np.convolve(zeros, [1 - share, share])
+    return float(sum(marked) * (zeros / (len(marked) + np.arange(len(zeros)))).sum())
 
 
 def missed_share(cases: Sequence[CaseSummary], s: int, weights: Floats) -> float:
