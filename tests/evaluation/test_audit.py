@@ -157,7 +157,7 @@ def test_scans_of_one_patient_are_not_counted_as_independent(files: Path, tmp_pa
         (dataset,) = json.loads((out / "study.json").read_text())["datasets"]
         assert len(dataset["patients"]) == 4
         assert len(set(dataset["patients"].values())) == patients
-        warning = "which these tests treat as independent"
+        warning = "treat as independent"
         assert (warning in write_report(out).read_text()) == (patients < 4)
     with pytest.raises(ValueError, match="'x!' does not match case"):
         audit_predictions(networks, files / "labels", tmp_path / "other", patient="x!")
