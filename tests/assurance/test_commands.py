@@ -585,3 +585,14 @@ def test_percent_is_no_share(given: str, remedy: str, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "--coverage" in done.output
     assert remedy in " ".join(done.output.split())
+
+
+def test_a_scan_with_two_names_is_reported(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data / "fit", tmp_path / "fit")
+    for kind in ("probs", "labels"):
+        source = sorted((tmp_path / "fit" / kind).iterdir())[0]
+        shutil.copy(source, source.with_name(f"again{''.join(source.suffixes)}"))
+    for folder, expected in ((data, False), (tmp_path, True)):
+        where = ("--probs", folder / "fit" / "probs", "--labels", folder / "fit" / "labels")
+        result = segcal("fit", *where, "--out", tmp_path / f"{expected}.json")
+        assert ("again = " in result.stderr) == expected

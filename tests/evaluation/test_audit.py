@@ -182,6 +182,20 @@ def test_scans_that_look_like_those_of_one_patient_are_reported(
         assert found == expected == ("add --patient '(.+)_'" in done.stderr)
 
 
+@pytest.mark.parametrize("what", ["audit", "calibrate"])
+def test_a_scan_with_two_names_is_reported(files: Path, tmp_path: Path, what: str) -> None:
+    """Otherwise it counts as two, and calibrate tests on a scan that it was fitted on."""
+    for kind in ("good", "labels"):
+        shutil.copytree(files / kind, tmp_path / kind)
+        shutil.copy(files / kind / "case_001.nii.gz", tmp_path / kind / "again.nii.gz")
+    for folder, expected in ((files, False), (tmp_path, True)):
+        where = ["--probs", str(folder / "good"), "--labels", str(folder / "labels")]
+        done = CliRunner().invoke(app, [what, *where, "--out", str(tmp_path / f"{expected}")])
+        assert done.exit_code == 0, done.stderr
+        assert ("again = case_001" in done.stderr) == expected
+        assert ("have the prediction of another" in done.stderr) == expected
+
+
 def test_a_network_that_finds_nothing_violates_a_limit_but_is_audited(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels", 3)
     for i in range(3):

@@ -121,6 +121,14 @@ def warn_patients(cases: Iterable[str], patient: str | None) -> None:
         warn(f"{line}, so intervals are too narrow; add --patient '{pattern}'")
 
 
+def warn_identical(identical: Sequence[tuple[str, str]]) -> None:
+    """A warning about scans with the same predictions, which are probably one scan."""
+    if identical:
+        pairs = first_few([f"{first} = {second}" for first, second in identical])
+        line = f"{len(identical)} scans have the prediction of another one ({pairs})"
+        warn(f"{line}; if they are one scan, remove one, because they count as two")
+
+
 def warn_calibrated(folders: Iterable[Path]) -> None:
     """A warning about folders of predictions that would be calibrated twice."""
     from segcal.evaluation import calibration_of

@@ -83,6 +83,7 @@ def fit(
     ):
         if known is None:
             opt.warn_patients(pairs.names, patient)
+            opt.warn_identical(pairs.identical())
         names: Sequence[str] = ("background", *pairs.heads)
         if not pairs.heads:
             names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
@@ -261,6 +262,7 @@ def check(
     ):
         if known is None:
             opt.warn_patients(pairs.names, patient)
+            opt.warn_identical(pairs.identical())
         result = check_assurance(
             assurance, pairs, out, patient=patient or known, jobs=jobs, overwrite=overwrite,
             progress=progress,

@@ -56,6 +56,7 @@ def audit(
         )  # fmt: skip
     opt.warn_unused(audited.unused)
     opt.warn_patients(next(iter(audited.networks.values())).info.case_names, patient)
+    opt.warn_identical(audited.identical)
     if audited.reused:
         line = f"{audited.reused} cases were measured before the last audit was stopped"
         typer.echo(f"segcal: {line}; they are reused", err=True)

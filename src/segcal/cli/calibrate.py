@@ -101,6 +101,7 @@ def calibrate(
         )
         opt.warn_unused(pairs.unused)
         opt.warn_patients(pairs.names, patient)
+        opt.warn_identical(pairs.identical())
         opt.warn_seen(seen_cases(pairs, ["train"]), fitting=True)
         if known := calibration_of(folder):
             opt.warn(f"{folder}: is calibrated already ({known}); --out is for such predictions")

@@ -50,7 +50,8 @@ class Audited:
     """A finished audit: the folder of the study, and the evaluation of each network by title.
 
     `reused` cases were measured by an audit that was stopped. `seen` are cases
-    that `segcal predict` recognized as scans of the training.
+    that `segcal predict` recognized as scans of the training, `identical` two cases each of the
+    first network with the same prediction.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class Audited:
     seen: tuple[str, ...] = ()
     patients: Mapping[str, str] = field(default_factory=dict)
     reused: int = 0
+    identical: tuple[tuple[str, str], ...] = ()
 
     def lines(self) -> Iterator[str]:
         """One line per network for the terminal."""
@@ -223,8 +225,9 @@ def audit_predictions(
     remove(measured)
     has_spacing = all(pair.has_spacing for pair in first)
     return Audited(
-        out, region, done, first.unused, has_spacing, tuple(seen), described.patients, reused
-    )
+        out, region, done, first.unused, has_spacing, tuple(seen), described.patients, reused,
+        tuple(first.identical()),
+    )  # fmt: skip
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from segcal.core.checks import check_choice
 from segcal.core.documents import read_json
 from segcal.core.errors import PathError, list_folder, name_beside
+from segcal.core.files import file_sha256
 from segcal.core.heads import Heads
 from segcal.data import (
     Header,
@@ -140,11 +141,32 @@ class Pairs:
         """Names of the cases, in order."""
         return [pair.name for pair in self.pairs]
 
+    def identical(self) -> list[tuple[str, str]]:
+        """Names of two cases each whose predictions are the same files: probably one scan."""
+        alike = defaultdict(list)
+        for pair in self.pairs:  # most files differ in this block, so few are read completely
+            alike[tuple(map(_middle, pair.softmax.paths))].append(pair)
+        first: dict[tuple[str, ...], str] = {}
+        out = []
+        for pair in (pair for pairs in alike.values() if len(pairs) > 1 for pair in pairs):
+            other = first.setdefault(tuple(map(file_sha256, pair.softmax.paths)), pair.name)
+            if other != pair.name:
+                out.append((other, pair.name))
+        return out
+
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(self.pairs)
+
+
+def _middle(path: Path) -> tuple[int, bytes]:
+    """The size of a file, and 4 KB from its middle."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        stream.seek(size // 2)
+        return size, stream.read(4096)
 
 
 def find_pairs(
