@@ -232,14 +232,25 @@ def test_times_of_source_files_do_not_change_the_fingerprint(out: Path) -> None:
     assert check_dataset(out).problems == ()
 
 
-def test_mixed_orientations_are_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("codes", "affine", "differs"),
+    [
+        ("LAS", np.diag([-1.0, 1.0, 1.0, 1.0]), "left and right may differ"),
+        ("SRA", np.eye(4)[:, [2, 0, 1, 3]], "the plane of the slices differs"),
+    ],
+)
+def test_mixed_orientations_are_a_warning(
+    tmp_path: Path, codes: str, affine: np.ndarray, differs: str
+) -> None:
     source = folder_tree(tmp_path / "source")
     for folder, array in (("images", scan((20, 24, 6), 9)), ("labels", blob((20, 24, 6), (1,)))):
-        save(source / folder / "fall 1.nii.gz", array, np.diag([-1.0, 1.0, 1.0, 1.0]))
+        save(source / folder / "fall 1.nii.gz", array, affine)
     prepare(FolderSource(source), tmp_path / "out")
     report = check_dataset(tmp_path / "out")
     assert report.problems == ()
-    assert "RAS in 2 cases, LAS in 1 case" in dict(report.summary)["orientation"]
+    orientation = dict(report.summary)["orientation"]
+    assert f"RAS in 2 cases, {codes} in 1 case" in orientation
+    assert differs in orientation
 
 
 def test_an_array_of_another_shape_is_refused_before_it_is_read(out: Path) -> None:

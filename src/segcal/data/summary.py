@@ -94,10 +94,14 @@ def orientation(cases: Sequence[CaseProperties]) -> str:
 
 def mixed_orientations(cases: Sequence[CaseProperties]) -> str:
     """A warning if the axes of the source files point in different directions, or ""."""
-    if len({axis_codes(c.grid.affine) for c in cases}) < 2:
+    codes = {axis_codes(c.grid.affine) for c in cases}
+    if len(codes) < 2:
         return ""
+    planes = {"RLAPSI".index(code[2]) // 2 for code in codes}
+    differs = "left and right may differ" if len(planes) == 1 else "the plane of the slices differs"
+    remedy = "unless that is intended, reorient the files first (nibabel.as_closest_canonical)"
     what = f"mixed orientations ({orientation(cases)})"
-    return f"warning: {what}; left and right may differ between cases"
+    return f"warning: {what}; {differs} between cases; {remedy}"
 
 
 def axis_ranges(values: NDArray[np.generic], form: str) -> str:
