@@ -1,4 +1,4 @@
-"""Label maps in space: spacing, bounding boxes and distances in millimetres."""
+"""Label maps in space: spacing, bounding boxes and distances in millimeters."""
 
 import itertools
 import math
@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from segcal.core.arrays import Array, to_numpy
+from segcal.core.boxes import Box, grow
 from segcal.core.checks import check_number, per_axis
 
 Mask = npt.NDArray[np.bool_]
 LabelMap = npt.NDArray[Any]
-Box = tuple[slice, ...]
 # A mask is dilated by at most so many shifts; beyond, a distance transform is faster.
 _MOST_SHIFTS = 1000
 
@@ -73,23 +73,6 @@ def bounding_box(mask: Mask) -> Box | None:
             return None
         box.append(slice(int(line[0]), int(line[-1]) + 1))
     return tuple(box)
-
-
-def grow(box: Box, margin: Sequence[int], shape: Sequence[int]) -> Box:
-    """The box with a margin of voxels along each axis, inside the image."""
-    return tuple(
-        slice(max(s.start - m, 0), min(s.stop + m, n))
-        for s, m, n in zip(box, margin, shape, strict=True)
-    )
-
-
-def join(a: Box | None, b: Box | None) -> Box | None:
-    """The smallest box that contains both."""
-    if a is None or b is None:
-        return a if b is None else b
-    return tuple(
-        slice(min(p.start, q.start), max(p.stop, q.stop)) for p, q in zip(a, b, strict=True)
-    )
 
 
 def within_mm(mask: Mask, reach_mm: float, spacing_mm: Sequence[float]) -> Mask:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array, is_tensor
+from segcal.core.arrays import Array, divide, is_tensor
 from segcal.core.checks import check_choice, check_int
 from segcal.metrics._additive import AdditiveStatistics
 from segcal.metrics._binning import Floats, Ints, Tables, add_tables, bin_edges, tally
@@ -156,7 +156,7 @@ class CalibrationBins(AdditiveStatistics):
 
     def mean_confidence(self) -> float:
         """Mean of the largest probability of each voxel."""
-        return float(_divide(self.top_confidence.sum(), self.top_count.sum()))
+        return float(divide(self.top_confidence.sum(), self.top_count.sum()))
 
     def ece(self) -> float:
         """Expected calibration error of the top label, Σ_b n_b/N · |acc_b − conf_b|."""
@@ -182,7 +182,7 @@ class CalibrationBins(AdditiveStatistics):
             total[several] / count for total in (self.top_confidence, self.top_accuracy)
         )
         square = (accuracy - confidence) ** 2 - accuracy * (1 - accuracy) / (count - 1)
-        error = _divide((count * square).sum(), count.sum())
+        error = divide((count * square).sum(), count.sum())
         return float(np.sign(error) * np.sqrt(np.abs(error)))
 
     def ace(self) -> float:
@@ -236,8 +236,8 @@ class CalibrationBins(AdditiveStatistics):
             lower=edges[:-1],
             upper=edges[1:],
             count=count.copy(),
-            confidence=_divide(confidence, count),
-            accuracy=_divide(accuracy, count),
+            confidence=divide(confidence, count),
+            accuracy=divide(accuracy, count),
         )
 
 
@@ -255,24 +255,18 @@ def _volumes(probs: Array, lengths: list[int]) -> Array:
 # Over the last axis (bins) of counts and sums of any shape.
 
 
-def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
-    """total / count, NaN where the count is 0."""
-    out = np.full(np.shape(total), np.nan)
-    return np.asarray(np.divide(total, count, out=out, where=count > 0))
-
-
 def _ece(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
     gap: Floats = np.abs(accuracy - confidence)
-    return _divide(gap.sum(-1), count.sum(-1))
+    return divide(gap.sum(-1), count.sum(-1))
 
 
 def _signed_gap(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
     gap: Floats = confidence - accuracy
-    return _divide(gap.sum(-1), count.sum(-1))
+    return divide(gap.sum(-1), count.sum(-1))
 
 
 def _ace(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
-    return _divide(_gaps(count, confidence, accuracy).sum(-1), (count > 0).sum(-1))
+    return divide(_gaps(count, confidence, accuracy).sum(-1), (count > 0).sum(-1))
 
 
 def _mce(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
@@ -282,5 +276,4 @@ def _mce(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
 
 def _gaps(count: Ints, confidence: Floats, accuracy: Floats) -> Floats:
     """|acc_b − conf_b| of each bin, 0 for an empty bin."""
-    difference = np.abs(accuracy - confidence)
-    return np.asarray(np.divide(difference, count, out=np.zeros(count.shape), where=count > 0))
+    return np.asarray(np.abs(accuracy - confidence) / np.maximum(count, 1))

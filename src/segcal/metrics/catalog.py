@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import to_numpy
+from segcal.core.arrays import divide, to_numpy
 from segcal.metrics import readers
 from segcal.metrics.case_data import CaseData, RegionData, StructureData
 from segcal.metrics.ensemble import pairwise_dice
@@ -57,9 +57,7 @@ def mean_abs_logits(case: CaseData) -> npt.NDArray[np.float64]:
         size, labels = size[valid], labels[valid]
     total = np.bincount(labels, weights=size, minlength=case.num_classes)
     count = np.bincount(labels, minlength=case.num_classes)
-    return np.asarray(
-        np.divide(total, count, out=np.full(case.num_classes, np.nan), where=count > 0)
-    )
+    return divide(total, count)
 
 
 def mean_abs_error(case: CaseData) -> float:
@@ -84,7 +82,11 @@ _overlap = partial(_structure, limits=_SHARE)
 _distance = partial(_structure, better="lower", suffix="unit")
 _calibration = partial(Metric, scope="region", additive=True, default=True, limits=_SHARE)
 _gap = partial(_calibration, better="zero", limits=_SIGNED_SHARE)
+_error = partial(_calibration, better="lower")
 _score = partial(_calibration, limits=_POSITIVE)
+_loss = partial(_score, better="lower")
+_reader_error = partial(_error, requires="readers")
+_reader_loss = partial(_loss, requires="readers")
 _image = partial(Metric, scope="image", default=True, limits=_POSITIVE)
 _against_truth = partial(_image, better="lower", requires="true_probs")
 _by_reader = partial(_structure, requires="readers")
@@ -99,25 +101,23 @@ _BUILT_IN = (
     _structure("true_volume_ml", "true volume", true_volume_ml, None, unit="ml"),
     _structure("predicted_volume_ml", "predicted volume", predicted_volume_ml, None, unit="ml"),
     _structure("expected_volume_ml", "expected volume", expected_volume_ml, None, unit="ml"),
-    _calibration("ece", "ECE", lambda r: r.bins.ece(), "lower"),
+    _error("ece", "ECE", lambda r: r.bins.ece()),
     _gap("debiased_ece", "debiased ECE", lambda r: r.bins.debiased_ece()),
-    _calibration("cece", "CECE", lambda r: r.bins.cece(), "lower"),
-    _calibration("ace", "ACE", lambda r: r.bins.ace(), "lower"),
-    _calibration("mce", "MCE", lambda r: r.bins.mce(), "lower"),
-    _calibration("adaptive_ece", "adaptive ECE", RegionData.adaptive_ece, "lower", additive=False),
+    _error("cece", "CECE", lambda r: r.bins.cece()),
+    _error("ace", "ACE", lambda r: r.bins.ace()),
+    _error("mce", "MCE", lambda r: r.bins.mce()),
+    _error("adaptive_ece", "adaptive ECE", RegionData.adaptive_ece, additive=False),
     _gap("signed_gap", "signed gap", lambda r: r.bins.signed_gap()),
-    _score("brier", "Brier", lambda r: r.scores.brier(), "lower"),
-    _score(
-        "brier_reliability", "Brier reliability", lambda r: brier_parts(r.bins).reliability, "lower"
-    ),
+    _loss("brier", "Brier", lambda r: r.scores.brier()),
+    _loss("brier_reliability", "Brier reliability", lambda r: brier_parts(r.bins).reliability),
     _score(
         "brier_resolution", "Brier resolution", lambda r: brier_parts(r.bins).resolution, "higher"
     ),
     _score(
         "brier_uncertainty", "Brier uncertainty", lambda r: brier_parts(r.bins).uncertainty, None
     ),
-    _score("nll", "NLL", lambda r: r.scores.nll(), "lower", unit="nats"),
-    _calibration("class_ece", "class ECE", lambda r: r.bins.classwise_ece(), "lower"),
+    _loss("nll", "NLL", lambda r: r.scores.nll(), unit="nats"),
+    _error("class_ece", "class ECE", lambda r: r.bins.classwise_ece()),
     _gap("class_signed_gap", "class signed gap", lambda r: r.bins.classwise_signed_gap()),
     _calibration("mean_confidence", "confidence", lambda r: r.bins.mean_confidence(), None),
     _image("mean_abs_logit", "mean |logit|", mean_abs_logits, None, requires="logits"),
@@ -125,20 +125,11 @@ _BUILT_IN = (
     _against_truth("truth_cece", "true CECE", lambda c: c.true_bins.cece()),
     _against_truth("truth_mae", "mean |p − p*|", mean_abs_error),
     _against_truth("truth_kl", "KL(p*‖p)", kl_divergence, unit="nats"),
-    _calibration("reader_ece", "reader ECE", lambda r: r.bins.ece(), "lower", requires="readers"),
-    _calibration(
-        "reader_cece", "reader CECE", lambda r: r.bins.cece(), "lower", requires="readers"
-    ),
+    _reader_error("reader_ece", "reader ECE", lambda r: r.bins.ece()),
+    _reader_error("reader_cece", "reader CECE", lambda r: r.bins.cece()),
     _gap("reader_signed_gap", "reader gap", lambda r: r.bins.signed_gap(), requires="readers"),
-    _score("reader_brier", "reader Brier", lambda r: r.scores.brier(), "lower", requires="readers"),
-    _score(
-        "reader_nll",
-        "reader NLL",
-        lambda r: r.scores.nll(),
-        "lower",
-        unit="nats",
-        requires="readers",
-    ),
+    _reader_loss("reader_brier", "reader Brier", lambda r: r.scores.brier()),
+    _reader_loss("reader_nll", "reader NLL", lambda r: r.scores.nll(), unit="nats"),
     _overlap("reader_dsc", "reader DSC", readers.reader_dsc, "higher", requires="readers"),
     _by_reader("reader_volume_ml", "volume error", readers.reader_volume_ml, "lower", unit="ml"),
     _by_reader("reader_ged", "energy distance", readers.reader_ged, "lower"),

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from segcal.core.arrays import Array
+from segcal.core.boxes import grow
 from segcal.core.checks import check_number
 from segcal.metrics._geometry import (
     LabelMap,
@@ -22,7 +23,6 @@ from segcal.metrics._geometry import (
     bounding_box,
     check_labels,
     check_spacing,
-    grow,
     within_mm,
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from segcal.core.arrays import Array, is_tensor, to_numpy
+from segcal.core.arrays import Array, divide, is_tensor, to_numpy
 from segcal.core.checks import check_int, check_number
 from segcal.metrics._additive import AdditiveStatistics
 from segcal.metrics._binning import Floats, Tables
@@ -64,13 +64,11 @@ class ProperScores(AdditiveStatistics):
 
     def classwise_brier(self) -> Floats:
         """(K,): the mean of (p_k − t_k)² of each class; `brier` is their sum."""
-        return (
-            self.squared_error / self.voxels if self.voxels else np.full(self.num_classes, np.nan)
-        )
+        return divide(self.squared_error, self.voxels)
 
     def nll(self) -> float:
         """Mean over voxels of −Σ_k t_k log p_k, natural logarithm, clipped. NaN without voxels."""
-        return float(self.log_loss / self.voxels) if self.voxels else float("nan")
+        return float(divide(self.log_loss, self.voxels))
 
 
 def _score_numpy(chunk: Chunk, groups: int, clip: float) -> Tables:

@@ -13,16 +13,15 @@ from typing import Literal, get_args
 import numpy as np
 
 from segcal.core.arrays import Array, to_numpy
+from segcal.core.boxes import Box, join
 from segcal.core.checks import check_choice, check_number
 from segcal.metrics._binning import Floats
 from segcal.metrics._geometry import (
-    Box,
     LabelMap,
     Mask,
     bounding_box,
     check_labels,
     check_spacing,
-    join,
     narrow,
 )
 from segcal.metrics._nn_distance import Points, nearest

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from segcal.core.boxes import grow
 from segcal.core.checks import check_number
 from segcal.posthoc._blocks import FeatureMap, Floats, Ints, log_softmax
 from segcal.posthoc._linear import (
@@ -49,19 +50,12 @@ def surface_distance(labels: npt.NDArray[Any], spacing_mm: tuple[float, ...]) ->
             for a in range(labels.ndim)
         )
         for label, box in boxes.items():
-            box = _grow(near, margin, labels.shape) if label == 1 else box
-            box = _grow(box, [1] * labels.ndim, labels.shape)
+            box = grow(near, margin, labels.shape) if label == 1 else box
+            box = grow(box, [1] * labels.ndim, labels.shape)
             own = numbered[box] == label
             distance = distance_transform_edt(own, sampling=spacing_mm)
             out[box][own] = np.minimum(distance[own], LIMIT_MM)
     return out[None]
-
-
-def _grow(box: tuple[slice, ...], margin: Sequence[int], shape: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(
-        slice(max(s.start - m, 0), min(s.stop + m, n))
-        for s, m, n in zip(box, margin, shape, strict=True)
-    )
 
 
 class DistanceScaling(LinearCalibrator):

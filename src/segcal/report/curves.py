@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from segcal.core.arrays import divide
 from segcal.core.errors import PathError
 from segcal.stats import pooled_proportion
 from segcal.study import open_arrays
@@ -70,12 +70,7 @@ def curve(sums: Floats) -> Curve:
     count, confidence, _ = sums.sum(axis=1)
     bins = zip(sums[2].T, sums[0].T, strict=True)
     accuracy, low, high = np.array([pooled_proportion(*each) for each in bins]).reshape(-1, 3).T
-    return Curve(count, _divide(confidence, count), accuracy, low, high)
-
-
-def _divide(total: npt.NDArray[Any], count: npt.NDArray[Any]) -> Floats:
-    out = np.full(np.shape(total), np.nan)
-    return np.asarray(np.divide(total, count, out=out, where=count > 0))
+    return Curve(count, divide(confidence, count), accuracy, low, high)
 
 
 def read_bins(path: Path) -> CaseBins:

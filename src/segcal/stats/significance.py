@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from segcal.core.arrays import divide
 from segcal.core.checks import check_choice, check_int, check_number
 from segcal.metrics import find_metric
 from segcal.stats.intervals import mean_interval
@@ -260,7 +261,7 @@ class _Draws:
         defined = ~np.isnan(values)
         total = np.tensordot(times, np.where(defined, values, 0.0), axes=1)
         count = np.tensordot(times, defined.astype(np.float64), axes=1)
-        return np.asarray(np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0))
+        return divide(total, count)
 
     def interval(self, drawn: Floats) -> tuple[Floats, Floats]:
         """Low and high quantile over the draws without NaN."""
