@@ -32,7 +32,7 @@ class CaseResult:
     rows: list[Row]
     statistics: dict[str, VoxelStatistics]
     levels: ConfidenceLevels | None = None
-    true_bins: CalibrationBins | None = None  # against the true probabilities, if these are known
+    true_bins: CalibrationBins | None = None
     reader_statistics: dict[str, VoxelStatistics] = field(default_factory=dict)
     heads: dict[str, "CaseResult"] = field(default_factory=dict)
 
@@ -87,16 +87,10 @@ def evaluate_case(
         >>> [round(r.value, 3) for r in result.rows if r.metric == "ece" and r.region == "all"]
         [0.425]
     """
-    options = CaseOptions() if options is None else options
     truth, probs = check_labels("target", target), native_array("probs", probs)
     for name, array in {"probs": probs, "logits": logits, "true_probs": true_probs}.items():
-        if array is None:
-            continue
-        if tuple(native_array(name, array).shape) != (len(probs), *truth.shape):
-            raise ValueError(
-                f"Expected argument `{name}` to have shape (K, *S) with S = {truth.shape}, the "
-                f"shape of `target`, but got {tuple(array.shape)}."
-            )
+        if array is not None:
+            _check_shape(name, array, (len(probs), *truth.shape))
     predicted, readers = predicted_labels(probs), None
     if raters:
         drawn = [check_labels(f"raters[{k!r}]", each, truth.shape) for k, each in raters.items()]
@@ -104,22 +98,35 @@ def evaluate_case(
         readers = Readers(tuple(raters), np.stack(drawn), predicted, counted, len(probs))
     data = CaseData(
         probs, truth, predicted, check_spacing(spacing_mm, truth.ndim),
-        check_groups(groups, len(probs)), options, ignore_index, logits, true_probs, readers,
-        members,
+        check_groups(groups, len(probs)), options or CaseOptions(), ignore_index, logits,
+        true_probs, readers, members,
     )  # fmt: skip
     new_row = partial(Row, run, method, seed, dataset, case)
-    rows = []
-    chosen = {m.key: m for m in [*default_metrics(), *map(get_metric, options.metrics)]}
-    for metric in chosen.values():
-        lacking = metric.requires is not None and getattr(data, metric.requires) is None
-        if lacking or not metric.is_measured(options):
-            continue
-        name = metric.row_name(options)
-        for label, region, value in _values(metric, data):
-            rows.append(new_row(label, region, name, value))
+    rows = [
+        new_row(label, region, metric.row_name(data.options), value)
+        for metric in _requested(data)
+        for label, region, value in _values(metric, data)
+    ]
     true_bins = None if true_probs is None else data.true_bins
     frequency = data.reader_statistics if readers else {}
     return CaseResult(rows, data.counts.statistics, data.counts.levels, true_bins, frequency)
+
+
+def _check_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    if tuple(native_array(name, array).shape) != shape:
+        raise ValueError(
+            f"Expected argument `{name}` to have shape (K, *S) with S = {shape[1:]}, the "
+            f"shape of `target`, but got {tuple(array.shape)}."
+        )
+
+
+def _requested(case: CaseData) -> Iterator[Metric]:
+    """The default and the further metrics for which the case has what they require."""
+    every = [*default_metrics(), *map(get_metric, case.options.metrics)]
+    for metric in {each.key: each for each in every}.values():
+        lacking = metric.requires is not None and getattr(case, metric.requires) is None
+        if not lacking and metric.is_measured(case.options):
+            yield metric
 
 
 def _values(metric: Metric, case: CaseData) -> Iterator[tuple[str, str, float]]:

@@ -55,9 +55,8 @@ def evaluate_heads(
             f"but got {len(probs)}."
         )
     truth = to_numpy(target)
-    parts: dict[str, CaseResult] = {}
-    for number, (name, labels) in enumerate(heads.items()):
-        parts[name] = evaluate_case(
+    parts = {
+        name: evaluate_case(
             two_classes(probs[number], from_probs=True),
             inside_labels(truth, labels, ignore_index),
             spacing_mm,
@@ -70,19 +69,23 @@ def evaluate_heads(
             members=None if members is None else members[:, number].astype(np.uint8),
             **names_and_options,
         )
+        for number, (name, labels) in enumerate(heads.items())
+    }
+    return _joined(parts)
+
+
+def _joined(parts: dict[str, CaseResult]) -> CaseResult:
+    """The results of all heads as one."""
     results = list(parts.values())
+    statistics = {
+        region: VoxelStatistics.from_state(
+            _combine([part.statistics[region].state() for part in results])
+        )
+        for region in results[0].statistics
+    }
+    levels = _combine([part.levels.state() for part in results if part.levels])
     rows = [row for k, name in enumerate(parts) for row in rows_of_head(parts[name].rows, name, k)]
-    return CaseResult(
-        rows,
-        {
-            region: VoxelStatistics.from_state(
-                _combine([part.statistics[region].state() for part in results])
-            )
-            for region in results[0].statistics
-        },
-        ConfidenceLevels.from_state(_combine([p.levels.state() for p in results if p.levels])),
-        heads=parts,
-    )
+    return CaseResult(rows, statistics, ConfidenceLevels.from_state(levels), heads=parts)
 
 
 def _combine(states: Sequence[State]) -> State:
