@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segcal.assurance.conformal import (
     CHOICE_NEEDS,
+    Referral,
     Units,
     cases_needed,
     conformal_quantile,
@@ -98,6 +99,37 @@ def fit_assurance(
         progress: called as (what, scans done, scans in total).
     """
     units = units_of(pairs, patient)
+    _check_input(pairs, units, calibrator)
+    work = {pair.name: partial(_read, pair, calibrator) for pair in pairs}
+    read = run_all(work, jobs, "reading", progress)
+    scans = _Scans([one[0] for one in read], units)
+    refused: list[str] = []
+    fits, expected, missed = [], [], []
+    for s, name in enumerate(names[1:]):
+        data = _Structure(scans, s, np.stack([curves[s] for _, curves, _ in read]), coverage)
+        dice_line, dices = data.fit_dice()
+        fits.append(_fit_structure(data, name, risk, dice_line, refused))
+        expected.append(dices)
+        missed.append(data.missed())
+    dice = scans.mean_dice(np.stack(expected, 1), np.stack(missed, 1))
+    dice_factor = _fit_dice_factor(dice, coverage, refused)
+    referral = _fit_referral(dice, min_dice, max_failures, refused)
+    return Assurance(
+        coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
+        structures=tuple(fits), heads=dict(pairs.heads), dice_factor=dice_factor,
+        referral=referral, refused=tuple(refused),
+        calibrator=None if calibrator is None else calibrator_content(calibrator),
+        calibrated=calibrated, scope=fit_scope(scans.cases),
+        cases=tuple(
+            FittedCase(case=case.name, patient=unit, identity=identity)
+            for (case, _, identity), unit in zip(read, units.tolist(), strict=True)
+        ),
+        versions=versions(),
+    )  # fmt: skip
+
+
+def _check_input(pairs: Pairs, units: NDArray[np.str_], calibrator: BaseCalibrator | None) -> None:
+    """Raise if there is one patient, or if the calibrator is of other predictions."""
     if len(set(units)) < 2:
         problem, remedy = "holds predictions of one patient", "give at least 9 patients"
         raise PathError(pairs.folder, problem, remedy)
@@ -107,62 +139,6 @@ def fit_assurance(
         if calibrator.check_fitted() != pairs.num_classes:
             has = f"{calibrator.num_classes} classes, but the predictions have {pairs.num_classes}"
             raise ValueError(f"--calibrator was fitted on {has}")
-    read = run_all(
-        {pair.name: partial(_read, pair, calibrator) for pair in pairs}, jobs, "reading", progress
-    )
-    cases = [one[0] for one in read]
-    weights, _ = unit_weights(units, len(units))
-    patients = np.unique(units)
-    parts = [np.isin(units, patients[part]) for part in make_folds(patients.tolist(), _FOLDS)]
-    folds = [(np.flatnonzero(part), np.flatnonzero(~part)) for part in parts]
-    refused: list[str] = []
-    fits: list[StructureFit] = []
-    expected = []
-    missed = np.empty((len(cases), len(names) - 1))
-    for s, name in enumerate(names[1:]):
-        curves = np.stack([one[1][s] for one in read])
-        rhos = np.empty(len(cases))
-        for part, others in folds:
-            rhos[part] = best_rho(curves[others], weights[others])
-            missed[part, s] = missed_share([cases[i] for i in others], s, weights[others])
-        data = _Structure(cases, s, units, folds, rhos, coverage)
-        dice_line, dices = data.fit_dice()
-        rho = best_rho(curves, weights)
-        fits.append(_fit_structure(data, name, rho, risk, dice_line, refused))
-        expected.append(dices)
-    rows = zip(cases, zip(*expected, strict=True), missed.tolist(), strict=True)
-    predicted = np.array([scan_dice(*row) for row in rows])
-    true = np.array([nanmean([c.dice(s) for s in range(len(fits))]) for c in cases])
-    known = ~np.isnan(predicted + true)
-    predicted, true, owners = predicted[known], true[known], units[known]
-    errors = np.abs(predicted - true) / dice_scale(predicted)
-    dice_factor = conformal_quantile(errors, coverage, owners)
-    if not np.isfinite(dice_factor):
-        has = f"needs {cases_needed(coverage)} patients, but there are {len(set(owners))}"
-        refused.append(f"Dice: an interval of {coverage:g} coverage {has}")
-    referral = None
-    if len(true):
-        failed = true < min_dice
-        referral = referral_limit(predicted, failed, max_failures, units=owners)
-    if referral is None:
-        need = referral_cases_needed(max_failures)
-        refused.append(
-            f"referral: a failure rate of at most {max_failures:g} needs {need} accepted patients "
-            f"without a failure; {int((true < min_dice).sum())} of {len(true)} scans of "
-            f"{len(set(owners))} patients have Dice < {min_dice:g}"
-        )
-    return Assurance(
-        coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
-        structures=tuple(fits), heads=dict(pairs.heads), referral=referral, refused=tuple(refused),
-        calibrator=None if calibrator is None else calibrator_content(calibrator),
-        calibrated=calibrated,
-        dice_factor=dice_factor if np.isfinite(dice_factor) else None, scope=fit_scope(cases),
-        cases=tuple(
-            FittedCase(case=case.name, patient=unit, identity=identity)
-            for (case, _, identity), unit in zip(read, units.tolist(), strict=True)
-        ),
-        versions=versions(),
-    )  # fmt: skip
 
 
 def fit_calibrator(
@@ -200,75 +176,148 @@ def _read(
     return case, np.stack(curves), identify(pair)
 
 
+class _Dice(NamedTuple):
+    """Expected Dice from folds without the scan, true Dice, and patient, where both are defined."""
+
+    expected: Floats
+    true: Floats
+    units: NDArray[np.str_]
+
+
+class _Scans:
+    """The scans of the fit, their patients, and `folds` of (scans, other scans)."""
+
+    def __init__(self, cases: Sequence[CaseSummary], units: NDArray[np.str_]) -> None:
+        self.cases, self.units = cases, units
+        self.weights, _ = unit_weights(units, len(units))
+        patients = np.unique(units)
+        parts = [np.isin(units, patients[part]) for part in make_folds(patients.tolist(), _FOLDS)]
+        self.folds = [(np.flatnonzero(part), np.flatnonzero(~part)) for part in parts]
+
+    def held_out(self, fit: Callable[[Ints], float]) -> Floats:
+        """For each scan the result of `fit` on the folds without it."""
+        out = np.empty(len(self.cases))
+        for part, others in self.folds:
+            out[part] = fit(others)
+        return out
+
+    def mean_dice(self, expected: Floats, missed: Floats) -> _Dice:
+        """Over the structures; `expected` and `missed` (scans, structures) as in `scan_dice`."""
+        rows = zip(self.cases, expected.tolist(), missed.tolist(), strict=True)
+        predicted = np.array([scan_dice(*row) for row in rows])
+        structures = range(expected.shape[1])
+        true = np.array([nanmean([case.dice(s) for s in structures]) for case in self.cases])
+        known = ~np.isnan(predicted + true)
+        return _Dice(predicted[known], true[known], self.units[known])
+
+
+def _fit_dice_factor(dice: _Dice, coverage: float, refused: list[str]) -> float | None:
+    """The conformal factor of Dice intervals; None if there are too few patients."""
+    errors = np.abs(dice.expected - dice.true) / dice_scale(dice.expected)
+    factor = conformal_quantile(errors, coverage, dice.units)
+    if np.isfinite(factor):
+        return factor
+    has = f"needs {cases_needed(coverage)} patients, but there are {len(set(dice.units))}"
+    refused.append(f"Dice: an interval of {coverage:g} coverage {has}")
+    return None
+
+
+def _fit_referral(
+    dice: _Dice, min_dice: float, max_failures: float, refused: list[str]
+) -> Referral | None:
+    """The referral rule; None if the scans do not support one."""
+    failed = dice.true < min_dice
+    if len(failed):
+        found = referral_limit(dice.expected, failed, max_failures, units=dice.units)
+        if found is not None:
+            return found
+    need = referral_cases_needed(max_failures)
+    refused.append(
+        f"referral: a failure rate of at most {max_failures:g} needs {need} accepted patients "
+        f"without a failure; {int(failed.sum())} of {len(failed)} scans of "
+        f"{len(set(dice.units))} patients have Dice < {min_dice:g}"
+    )
+    return None
+
+
 @dataclass(frozen=True)
 class _Structure:
-    """One structure in all scans of the fit; `folds` are (scans, other scans)."""
+    """One structure in all scans of the fit; `curves` are the `crps_curve` of each scan."""
 
-    cases: Sequence[CaseSummary]
+    scans: _Scans
     s: int
-    units: NDArray[np.str_]
-    folds: Sequence[tuple[Ints, Ints]]
-    rhos: Floats
+    curves: Floats
     coverage: float
+
+    def rho(self, some: Ints | slice = slice(None)) -> float:
+        """ρ by some scans."""
+        return best_rho(self.curves[some], self.scans.weights[some])
+
+    @cached_property
+    def with_rho(self) -> list[tuple[CaseSummary, float]]:
+        """Each scan, and ρ by the folds without it."""
+        rhos = self.scans.held_out(self.rho).tolist()
+        return list(zip(self.scans.cases, rhos, strict=True))
+
+    def missed(self) -> Floats:
+        """The `missed_share` of each scan by the folds without it."""
+        cases, weights = self.scans.cases, self.scans.weights
+        return self.scans.held_out(
+            lambda others: missed_share([cases[i] for i in others], self.s, weights[others])
+        )
 
     def fit_dice(self) -> tuple[DiceLine, Floats]:
         """The correction of expected Dice, and the corrected expected Dice of each scan."""
-        pairs = list(zip(self.cases, self.rhos, strict=True))
-        expected = [expected_dice(c.histogram(self.s), c.inside(self.s), rho) for c, rho in pairs]
-        true = np.array([case.dice(self.s) for case in self.cases])
-        return fit_dice_line(np.array(expected), true, self.units, self.folds)
+        s, scans = self.s, self.scans
+        expected = [expected_dice(c.histogram(s), c.inside(s), rho) for c, rho in self.with_rho]
+        true = np.array([case.dice(s) for case in scans.cases])
+        return fit_dice_line(np.array(expected), true, scans.units, scans.folds)
 
     def fit_interval(self, method: Method) -> IntervalFit | None:
         """Slopes and conformal factor, and the cross-validated coverage, width and score."""
-        pairs = list(zip(self.cases, self.rhos, strict=True))
-        raw = [plain_interval(case, self.s, method, rho, self.coverage) for case, rho in pairs]
+        s, coverage, units, folds = self.s, self.coverage, self.scans.units, self.scans.folds
+        raw = [plain_interval(case, s, method, rho, coverage) for case, rho in self.with_rho]
         # Slopes are those of the mean: the median of a skewed distribution is far below it.
         base: Method = "hard" if method == "hard" else "share"
         centers = np.array(
-            [plain_interval(case, self.s, base, rho, self.coverage).center for case, rho in pairs]
+            [plain_interval(case, s, base, rho, coverage).center for case, rho in self.with_rho]
         )
-        volumes = np.array([case.voxel_ml * case.true_volume(self.s) for case in self.cases])
+        volumes = np.array([case.voxel_ml * case.true_volume(s) for case in self.scans.cases])
 
         def slopes(some: Ints) -> Slopes:
-            own = centers[some], volumes[some]
-            return volume_slopes(method, *own, self.coverage, self.units[some])
+            return volume_slopes(method, centers[some], volumes[some], coverage, units[some])
 
         plain = list(raw)
-        for part, others in self.folds:
+        for part, others in folds:
             found = slopes(others)
             for i in part:
                 plain[i] = raw[i].scaled(found)
         factors = np.array([p.factor(v) for p, v in zip(plain, volumes, strict=True)])
-        factor = conformal_quantile(factors, self.coverage, self.units)
+        factor = conformal_quantile(factors, coverage, units)
         if not np.isfinite(factor):
             return None
         covered, widths, scores = np.zeros((3, len(plain)))
-        for part, others in self.folds:
-            own = conformal_quantile(factors[others], self.coverage, self.units[others])
+        for part, others in folds:
+            own = conformal_quantile(factors[others], coverage, units[others])
             enough = np.isfinite(own)  # without the fold
             for i in part:
                 interval = plain[i].widened(own if enough else factor)
                 covered[i] = interval.contains(volumes[i]) if enough else np.nan
                 widths[i] = interval.width
-                scores[i] = interval.score(volumes[i], self.coverage)
-        coverage, width, score = (
-            mean_interval(values, self.units).mean for values in (covered, widths, scores)
+                scores[i] = interval.score(volumes[i], coverage)
+        reached, width, score = (
+            mean_interval(values, units).mean for values in (covered, widths, scores)
         )
         return IntervalFit(
-            slopes=slopes(np.arange(len(plain))), factor=factor, coverage=coverage, width_ml=width,
+            slopes=slopes(np.arange(len(plain))), factor=factor, coverage=reached, width_ml=width,
             score_ml=score,
         )  # fmt: skip
 
 
 def _fit_structure(
-    data: _Structure,
-    name: str,
-    rho: float,
-    risk: float,
-    dice_line: DiceLine,
-    refused: list[str],
+    data: _Structure, name: str, risk: float, dice_line: DiceLine, refused: list[str]
 ) -> StructureFit:
-    s, cases, units = data.s, data.cases, data.units
+    s, cases, units = data.s, data.scans.cases, data.scans.units
     found = {method: data.fit_interval(method) for method in METHODS}
     intervals = {method: fit for method, fit in found.items() if fit is not None}
     patients, need = len(set(units)), cases_needed(data.coverage)
@@ -299,10 +348,10 @@ def _fit_structure(
     if patients >= CHOICE_NEEDS:
         method = min(intervals, key=lambda m: intervals[m].score_ml, default=method)
     return StructureFit(
-        name=name, rho=rho, method=method,
+        name=name, rho=data.rho(), method=method,
         intervals=intervals, dice_line=dice_line, outer=outer, inner=inner,
         threshold=best.threshold, operating_points=tuple(points),
-        missed=missed_share(cases, s, unit_weights(units, len(units))[0]),
+        missed=missed_share(cases, s, data.scans.weights),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ concerns networks that are trained again: seeds and cases are crossed random eff
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -202,18 +202,9 @@ def compare_with_random_effects(
         for pair in pairs:
             d, left_out = _differences(wide, *pair)
             comparisons.append((str(dataset), str(metric), d))
-            both = two_way_random_effects(d, confidence=confidence, strict=strict)
-            alone = two_way_random_effects(d.mean(axis=0)[None], confidence=confidence)
-            sign = -1 if ranking_direction(str(metric)) == "higher" else 1
-            out.append({
-                "dataset": dataset, "metric": metric, "method": pair[0], "other": pair[1],
-                "mean_difference": both.mean, "low": both.low, "high": both.high,
-                "better": preferred(*pair, sign * both.mean), "p_value": both.p,
-                "seeds": both.seeds if d.size else 0, "cases": both.cases, "left_out": left_out,
-                "seed_share": both.seed_share, "low_cases": alone.low, "high_cases": alone.high,
-                "p_cases": alone.p,
-                "region": "all" if find_metric(str(metric)).whole_image else region,
-            })  # fmt: skip
+            found = _comparison(d, str(metric), pair, confidence, strict)
+            where = "all" if find_metric(str(metric)).whole_image else region
+            out.append({**found, "dataset": dataset, "left_out": left_out, "region": where})
     ids = hypothesis_ids(comparisons)
     result = pd.DataFrame(out, columns=list(_COLUMNS)).assign(hypothesis=ids)
     result["p_holm"] = holm_by_hypothesis(result["p_value"].where(result["seeds"] > 1), ids)
@@ -226,6 +217,22 @@ _COLUMNS = (
     "p_holm", "hypothesis", "seeds", "cases", "left_out", "seed_share", "low_cases", "high_cases",
     "p_cases", "p_cases_holm", "region",
 )  # fmt: skip
+
+
+def _comparison(
+    d: Floats, metric: str, pair: tuple[str, str], confidence: float, strict: bool
+) -> dict[str, Any]:
+    """The test of the differences of a pair over seeds and cases, and that over cases alone."""
+    both = two_way_random_effects(d, confidence=confidence, strict=strict)
+    alone = two_way_random_effects(d.mean(axis=0)[None], confidence=confidence)
+    sign = -1 if ranking_direction(metric) == "higher" else 1
+    return {
+        "metric": metric, "method": pair[0], "other": pair[1],
+        "mean_difference": both.mean, "low": both.low, "high": both.high,
+        "better": preferred(*pair, sign * both.mean), "p_value": both.p,
+        "seeds": both.seeds if d.size else 0, "cases": both.cases, "seed_share": both.seed_share,
+        "low_cases": alone.low, "high_cases": alone.high, "p_cases": alone.p,
+    }  # fmt: skip
 
 
 def _rows(
