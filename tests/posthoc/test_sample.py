@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.posthoc_samples import calibrated
-from segcal.posthoc import HeldOut, Sample, TemperatureScaling
+from segcal.posthoc import BlockReader, HeldOut, Sample, TemperatureScaling
 from segcal.posthoc.sample import all_voxels, class_weights
 
 
@@ -118,7 +118,7 @@ def test_memory_does_not_grow_with_the_cases() -> None:
 def test_a_stream_needs_little_memory() -> None:
     logits, target = calibrated((400_000,), seed=0)
     cases = [(logits.astype(np.float32), target)] * 3
-    stream = all_voxels(cases)
+    stream = all_voxels(cases, BlockReader())
     tracemalloc.start()
     TemperatureScaling().fit_voxels(stream)
     peak = tracemalloc.get_traced_memory()[1]

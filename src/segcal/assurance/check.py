@@ -31,6 +31,8 @@ AURC = "area under the risk-coverage curve"
 _UNFITTED = {"independent": 0.0, "nested": 1.0}
 Units: TypeAlias = NDArray[np.str_]
 Rows: TypeAlias = list[dict[str, Any]]
+# Structure, what, promised, the value of each scan, whether it is to be at least the promised one.
+Claim: TypeAlias = tuple[str, str, float, Floats, bool]
 
 
 class Promise(NamedTuple):
@@ -140,7 +142,7 @@ def measure(
 ) -> tuple[CheckResult, Rows, Rows]:
     """All measures of labeled scans; and the rows of volumes.csv and cases.csv."""
     coverage, risk = assurance.coverage, assurance.risk
-    claims: list[tuple[str, str, float, Floats, bool]] = []
+    claims: list[Claim] = []
     measures: list[Measure] = []
     volume_rows: Rows = []
     for s, fit in enumerate(assurance.structures):
@@ -170,6 +172,13 @@ def measure(
     for key, method in {**referral, "in_scope": "scope"}.items():
         share = _proportion(table[key], units)
         measures.append(Measure("all", method, f"{key.replace('_', ' ')} share", *share))
+    result = CheckResult(len(cases), len(set(units)), _promises(claims, units), measures)
+    names = ({"case": c.name, "patient": str(u)} for c, u in zip(cases, units, strict=True))
+    return result, volume_rows, [{**n, **r} for n, r in zip(names, case_rows, strict=True)]
+
+
+def _promises(claims: Sequence[Claim], units: Units) -> list[Promise]:
+    """The claims that some scans can show, with intervals that hold together."""
     kept = [claim for claim in claims if not np.isnan(claim[3]).all()]
     sure = 1 - 0.05 / max(len(kept), 1)
     promises = []
@@ -178,9 +187,7 @@ def measure(
         found = Estimate(*np.clip(interval, 0, 1).tolist())
         patients = len(set(units[~np.isnan(values)]))
         promises.append(Promise(structure, what, promised, *found, patients, at_least))
-    result = CheckResult(len(cases), len(set(units)), promises, measures)
-    names = ({"case": c.name, "patient": str(u)} for c, u in zip(cases, units, strict=True))
-    return result, volume_rows, [{**n, **r} for n, r in zip(names, case_rows, strict=True)]
+    return promises
 
 
 def _volume_row(assurance: Assurance, case: CaseSummary, s: int) -> dict[str, float]:

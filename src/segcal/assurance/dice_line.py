@@ -46,10 +46,7 @@ class DiceLine(NamedTuple):
 
 
 def fit_dice_line(
-    expected: Floats,
-    true: Floats,
-    units: NDArray[np.str_],
-    folds: Sequence[tuple[Ints, Ints]],
+    expected: Floats, true: Floats, units: NDArray[np.str_], folds: Sequence[tuple[Ints, Ints]]
 ) -> tuple[DiceLine, Floats]:
     """The correction of all scans, and the value of each scan corrected by folds without it.
 

@@ -14,12 +14,7 @@ from segcal.core.arrays import most_probable, to_numpy
 from segcal.core.blocks import BLOCK_VALUES, iter_blocks, take_block
 from segcal.core.files import file_sha256
 from segcal.core.heads import Heads, inside_labels
-from segcal.posthoc import (
-    BaseCalibrator,
-    BlockReader,
-    HeadCalibrator,
-    as_two_classes,
-)
+from segcal.posthoc import BaseCalibrator, BlockReader, HeadCalibrator, as_two_classes
 from segcal.predictions import IGNORED, Pair, Pairs, name_file_in_errors
 from segcal.stats import patients_of
 

@@ -19,6 +19,7 @@ from segcal.metrics._validate import Inspector
 # Probabilities in one chunk on a GPU, which needs large ones; on a CPU they are BLOCK_VALUES.
 _CHUNK_GPU = 1 << 25
 _FLOAT = ("float", "bfloat")
+Block = dict[str, Array]  # arrays by name: "probs" and "target", and "mask", "group", "label"
 
 
 @dataclass
@@ -120,6 +121,24 @@ def _check_kind(name: str, array: Array, kinds: str | tuple[str, ...], expected:
         raise TypeError(f"Expected argument `{name}` to {expected}, but got {dtype}.")
 
 
+def _check_arrays(arrays: Block, space: tuple[int, ...], soft: bool) -> None:
+    """Check the kinds of all arrays, and the shapes of those with one value per voxel."""
+    _check_kind("probs", arrays["probs"], _FLOAT, "be floating point")
+    if soft:
+        where = "where it is soft (the shape of `probs`)"
+        _check_kind("target", arrays["target"], _FLOAT, f"be floating point {where}")
+    else:
+        _check_kind("target", arrays["target"], ("int", "uint"), "hold integer labels")
+    if "mask" in arrays:
+        _check_kind("mask", arrays["mask"], "bool", "be boolean")
+    for name in arrays.keys() & {"mask", "group", "label"}:
+        if tuple(arrays[name].shape) != space:
+            raise ValueError(
+                f"Expected argument `{name}` to have shape {space}, one value per voxel, "
+                f"but got {tuple(arrays[name].shape)}."
+            )
+
+
 def in_memory_order(probs: Array) -> list[int]:
     """The spatial axes of (K, *S) from the largest stride to the smallest.
 
@@ -161,23 +180,10 @@ def iter_chunks(
     mask = None if mask is None else native_array("mask", mask)
     batch = _is_batched(probs, target, num_classes, batched)
     soft = target.ndim == probs.ndim
-    _check_kind("probs", probs, _FLOAT, "be floating point")
-    if soft:
-        where = "where it is soft (the shape of `probs`)"
-        _check_kind("target", target, _FLOAT, f"be floating point {where}")
-    else:
-        _check_kind("target", target, ("int", "uint"), "hold integer labels")
-    if mask is not None:
-        _check_kind("mask", mask, "bool", "be boolean")
     arrays = {"probs": probs, "target": target, "mask": mask, "group": group, "label": label}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     space = tuple(probs.shape[:1] + probs.shape[2:]) if batch else tuple(probs.shape[1:])
-    for name in arrays.keys() & {"mask", "group", "label"}:
-        if tuple(arrays[name].shape) != space:
-            raise ValueError(
-                f"Expected argument `{name}` to have shape {space}, one value per voxel, "
-                f"but got {tuple(arrays[name].shape)}."
-            )
+    _check_arrays(arrays, space, soft)
     checked = Inspector(num_classes)
     on_gpu = is_tensor(probs) and probs.device.type != "cpu"
     step = max((_CHUNK_GPU if on_gpu else BLOCK_VALUES) // num_classes, 1)
@@ -198,9 +204,6 @@ def iter_chunks(
         seen.merge(checked)
         if mask is None:
             seen.warn_of_second_softmax()
-
-
-Block = dict[str, Array]  # arrays by name: "probs" and "target", and "mask", "group", "label"
 
 
 def _on_cpu(block: Block) -> Block:

@@ -142,17 +142,13 @@ def _tables_of_classes(
     each: Ints, own: Ints, index: Ints, num_bins: int, squares: npt.NDArray[np.float64]
 ) -> Tables:
     """The tables by class of one group; of all groups at once they would take 0.1 GB."""
-    squared = each @ squares - 2 * _mass(own).sum(-1) + own.sum(-1)
+    squared = each @ squares - 2 * (own * _FIXED / 2**24).sum(-1) + own.sum(-1)
     return {
         "class_count": _by_bin(each, index, num_bins),
         "class_confidence": _by_bin(each * _FIXED, index, num_bins) / 2**24,
         "class_frequency": _by_bin(own, index, num_bins).astype(np.float64),
         "squared_error": np.maximum(squared, 0.0),  # rounding may leave -1e-17
     }
-
-
-def _mass(counts: Ints) -> npt.NDArray[np.float64]:
-    return np.asarray(counts * _FIXED / 2**24)
 
 
 def _by_bin(counts: Ints, index: npt.NDArray[Any], num_bins: int) -> Ints:

@@ -234,17 +234,27 @@ def _pooled_rows(names: tuple[str, str, int, str], results: list[CaseResult]) ->
         )
     measured = dict.fromkeys(row.metric for row in results[0].rows)
     metrics = [metric for metric in map(get_metric, measured) if metric.additive]
-    for against_readers in (False, True):
-        own = [metric for metric in metrics if (metric.requires == "readers") == against_readers]
-        parts = [r.reader_statistics if against_readers else r.statistics for r in results]
-        # Cases with readers are not pooled with cases that have none.
-        for region in regions if own and all(parts) else ():
-            total = sum((part[region] for part in parts[1:]), parts[0][region])
-            for metric in own:
-                for label, value in _by_class(metric, metric.read(total), total.bins.num_classes):
-                    yield new_row(label, region, metric.key, value)
+    against_readers = [metric for metric in metrics if metric.requires == "readers"]
+    others = [metric for metric in metrics if metric.requires != "readers"]
+    for label, region, name, value in (
+        *_pooled_values(others, [result.statistics for result in results]),
+        *_pooled_values(against_readers, [result.reader_statistics for result in results]),
+    ):
+        yield new_row(label, region, name, value)
     if all(result.true_bins is not None for result in results):
         true = sum(result.true_bins for result in results if result.true_bins is not None)
         assert isinstance(true, CalibrationBins)
         yield new_row("all", "all", "truth_ece", true.ece())
         yield new_row("all", "all", "truth_cece", true.cece())
+
+
+def _pooled_values(
+    metrics: list[Metric], parts: list[dict[str, VoxelStatistics]]
+) -> Iterator[tuple[str, str, str, float]]:
+    """(label, region, name, value) of additive metrics; `parts` are the statistics of each case."""
+    # Cases with readers are not pooled with cases that have none.
+    for region in parts[0] if metrics and all(parts) else ():
+        total = sum((part[region] for part in parts[1:]), parts[0][region])
+        for metric in metrics:
+            for label, value in _by_class(metric, metric.read(total), total.bins.num_classes):
+                yield label, region, metric.key, value

@@ -190,10 +190,7 @@ class CaseData:
 
 # Confidence, whether the label is right, regions, and how many voxels have these.
 _Sorted = tuple[
-    npt.NDArray[Any],
-    npt.NDArray[np.bool_],
-    npt.NDArray[np.uint8],
-    npt.NDArray[np.int64] | None,
+    npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[np.uint8], npt.NDArray[np.int64] | None
 ]
 
 

@@ -202,7 +202,7 @@ class Calibrator(BaseCalibrator):
             "features": self.feature_map(),
         }  # fmt: skip
         if max_voxels is None:
-            return self.fit_voxels(all_voxels(cases, balance=balance, **reading))
+            return self.fit_voxels(all_voxels(cases, BlockReader(**reading), balance))
         sample = Sample(max_voxels=max_voxels, seed=seed, **reading)
         for case in cases:
             sample.add(case)

@@ -45,15 +45,12 @@ class DirichletScaling(LinearCalibrator):
     def _parameters(self, num_classes: int) -> Parameters:
         """θ is (K, K+1), row k = (weights of class k, its offset), flattened."""
         k = num_classes
-        names = [
-            [
-                f"weight of class {i}'s own score"
-                if i == j
-                else f"weight of class {j}'s score in that of class {i}"
-                for j in range(k)
-            ]
-            for i in range(k)
-        ]
+        names = []
+        for i in range(k):
+            for j in range(k):
+                of = f"{i}'s own score" if i == j else f"{j}'s score in that of class {i}"
+                names.append(f"weight of class {of}")
+            names.append(f"bias of class {i}")
         upper = np.full((k, k + 1), self.max_weight)
         upper[:, -1] = self.max_bias
         lower = -upper
@@ -62,7 +59,7 @@ class DirichletScaling(LinearCalibrator):
         np.fill_diagonal(penalty, 0.0)
         penalty[:, -1] = self.bias_penalty / k
         return Parameters(
-            [name for i in range(k) for name in (*names[i], f"bias of class {i}")],
+            names,
             identity=np.eye(k, k + 1).ravel(),
             lower=lower.ravel(),
             upper=upper.ravel(),

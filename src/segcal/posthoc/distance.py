@@ -165,10 +165,7 @@ class DistanceScaling(LinearCalibrator):
         first, second = weights * first, weights * second
         cross = second * close
         return value, *sums_by_group(
-            group,
-            len(theta) // 2,
-            [first, first * close],
-            [[second, cross], [cross * close]],
+            group, len(theta) // 2, [first, first * close], [[second, cross], [cross * close]]
         )
 
     def _scaled_nll(

@@ -204,15 +204,7 @@ class Sample:
         return Voxels(num_classes, counts, len(chosen), used, balance, from_probs, blocks)
 
 
-def all_voxels(
-    cases: Iterable[object],
-    *,
-    balance: Balance = "none",
-    from_probs: bool = False,
-    space: Space = "log_probs",
-    ignore_index: int = -100,
-    features: FeatureMap | None = None,
-) -> Voxels:
+def all_voxels(cases: Iterable[object], reader: BlockReader, balance: Balance = "none") -> Voxels:
     """All voxels of all cases, read again in every pass; nothing is kept in memory.
 
     `cases` is a list or another object that can be iterated repeatedly.
@@ -222,9 +214,6 @@ def all_voxels(
             "Expected argument `cases` to be iterable more than once where all voxels are used "
             "(`max_voxels=None`), but got an iterator. Give a list, or set `max_voxels`."
         )
-    reader = BlockReader(
-        from_probs=from_probs, space=space, ignore_index=ignore_index, features=features
-    )
     read, counts = 0, np.zeros(0, np.int64)
     for case in cases:
         read += 1
@@ -239,4 +228,4 @@ def all_voxels(
             for block, labels, extra in reader.read(case):
                 yield reader.rows(block, extra), labels, weights[labels]
 
-    return Voxels(num_classes, counts, read, int(counts.sum()), balance, from_probs, blocks)
+    return Voxels(num_classes, counts, read, int(counts.sum()), balance, reader.from_probs, blocks)

@@ -33,9 +33,7 @@ class Estimate(NamedTuple):
 
 
 def mean_interval(
-    values: ArrayLike,
-    units: Units | None = None,
-    confidence: float = 0.95,
+    values: ArrayLike, units: Units | None = None, confidence: float = 0.95
 ) -> Estimate:
     """Mean over patients and its Student interval; NaN values are left out.
 
