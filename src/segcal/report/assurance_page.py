@@ -12,14 +12,7 @@ from segcal.assurance import INTERVAL_TITLES, Assurance, CaseResult, CheckResult
 from segcal.core.arrays import window_of
 from segcal.core.files import write_text
 from segcal.report.page import fill_template
-from segcal.report.pictures import (
-    Bytes,
-    class_color,
-    data_uri,
-    edges,
-    picture_size,
-    resized,
-)
+from segcal.report.pictures import Bytes, class_color, data_uri, edges, picture_size, resized
 from segcal.report.text import count
 
 _MOST_PICTURES = 200

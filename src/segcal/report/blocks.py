@@ -93,3 +93,13 @@ class Section:
                 left = [*block.blocks, *left]
             else:
                 yield block
+
+
+def optional_section(
+    name: str, title: str, blocks: Sequence[Block], *, text: str = "", menu: str = ""
+) -> Section | None:
+    """A section that begins with a paragraph; None without blocks."""
+    if not blocks:
+        return None
+    start = [Text(text)] if text else []
+    return Section(name, title, [*start, *blocks], menu)

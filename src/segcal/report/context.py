@@ -1,6 +1,6 @@
 """What sections are built from: everything is computed once, when a section first needs it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,13 +13,8 @@ from segcal.report.blocks import Block, Group
 from segcal.report.curves import CaseBins, Curve, Floats, add_bins, curve, read_bins
 from segcal.report.plots.style import MARKERS, method_colors
 from segcal.report.published_numbers import PublishedNumbers, find_published
-from segcal.report.rankings import (
-    Rankings,
-    SeedComparisons,
-    compare_over_seeds,
-    compute_rankings,
-)
-from segcal.report.table_model import Cell, Row, Table, interval_text
+from segcal.report.rankings import Rankings, SeedComparisons, compare_over_seeds, compute_rankings
+from segcal.report.table_model import Cell, Column, Row, Table, interval_text
 from segcal.study import Dataset, Study
 
 # With more networks the page compares them and describes none.
@@ -191,6 +186,19 @@ class Context:
     ) -> tuple[Row, ...]:
         """A row of a table for each method, with the cells that `cells` returns for it."""
         return tuple(Row(m, self.title(m), tuple(cells(m))) for m in methods)
+
+    def row(self, method: str, part: str, cells: Iterable[Cell]) -> Row:
+        """The row of an organ or another part of the results of a method."""
+        return Row(method, f"{self.title(method)}, {part}", tuple(cells))
+
+    def metric_rows(
+        self, dataset: str, methods: Iterable[str], columns: Mapping[tuple[str, ...], Column]
+    ) -> tuple[Row, ...]:
+        """A row for each method with columns of (metric, region) or (metric, region, label)."""
+        keys = columns.items()
+        return self.rows(
+            methods, lambda m: (self.cell(dataset, m, *key, digits=c.digits) for key, c in keys)
+        )
 
     def cell(
         self, dataset: str, method: str, metric: str, region: str, *label: str, digits: int = 3

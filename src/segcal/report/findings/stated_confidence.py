@@ -6,8 +6,9 @@ from segcal.metrics import LEVELS
 from segcal.report.aggregates import Number
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, Curve
-from segcal.report.table_model import Cell, Column, Row, Table
+from segcal.report.table_model import Cell, Column, Table, interval_text
 from segcal.report.text import count
+from segcal.stats import Estimate
 from segcal.study import Dataset
 
 _MOST_SENTENCES = 4
@@ -54,8 +55,8 @@ def _level(i: int) -> str:
 
 
 def _interval(curve: Curve, i: int) -> str:
-    low, high = 100 * curve.low[i], 100 * curve.high[i]
-    return "" if math.isnan(low) else f"[{low:.1f}, {high:.1f}]"
+    percent = Estimate(*(100 * float(each[i]) for each in (curve.accuracy, curve.low, curve.high)))
+    return interval_text(percent, 1)
 
 
 def _gap(curve: Curve) -> float:
@@ -74,10 +75,8 @@ def level_table(context: Context, dataset: Dataset) -> Table | None:
     )
     methods = context.methods_of(dataset.name)
     rows = tuple(
-        Row(
-            method,
-            f"{context.title(method)}, {dataset.class_name(label)}",
-            tuple(_cell(curve, i + 1) for i in range(len(columns))),
+        context.row(
+            method, dataset.class_name(label), (_cell(curve, i) for i in range(1, len(LEVELS) - 1))
         )
         for method in methods
         for label, curve in context.levels(dataset, method).items()

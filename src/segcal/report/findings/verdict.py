@@ -18,7 +18,7 @@ import numpy as np
 from segcal.report.aggregates import Number
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, Floats
-from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
+from segcal.report.table_model import Cell, Column, Table, interval_text, mean_cell
 from segcal.report.text import count, join, join_few
 from segcal.stats import Estimate, jackknife_interval, mean_interval
 from segcal.study import Dataset
@@ -203,8 +203,8 @@ def describe(verdict: Verdict) -> str:
 
 def _points(estimate: Estimate) -> str:
     """Percentage points with interval, such as "12.1 [10.9, 13.3]"."""
-    mean, low, high = (100 * value for value in estimate)
-    return f"{mean:.1f}" + ("" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]")
+    points = Estimate(*(100 * value for value in estimate))
+    return f"{points.mean:.1f} {interval_text(points, 1)}".rstrip()
 
 
 def verdict_table(context: Context, dataset: Dataset, most: int | None = None) -> Table | None:
@@ -226,7 +226,7 @@ def verdict_table(context: Context, dataset: Dataset, most: int | None = None) -
         if most is not None:
             organs.sort(key=lambda organ: np.nan_to_num(organ[1].error.mean), reverse=True)
         rows += [
-            Row(method, f"{context.title(method)}, {name}", _cells(found))
+            context.row(method, name, _cells(found))
             for name, found in [("all organs", overall), *organs[:most]]
         ]
     if not rows:
@@ -262,48 +262,46 @@ def _cells(verdict: Verdict) -> tuple[Cell, ...]:
     )
 
 
+_POOR_MASKS = (
+    "look at the worst cases. If predictions and labels differ in the order of their classes or in "
+    "their orientation, correct that; otherwise train again. No calibrator improves the masks."
+)
+_NO_REPAIR = (
+    "nothing needs to be repaired. Volumes with intervals, and which scans to review, are derived "
+    "from labeled cases that the network was not trained on:"
+)
+_CALIBRATED = (
+    "the predictions are calibrated already. Fit the calibrator on more cases, or on cases more "
+    "like these, and apply it to the original predictions."
+)
+_CALIBRATE = (
+    "fit a calibrator on labeled cases that are neither in the training nor in this audit, apply "
+    "it, and audit the result:"
+)
+
+
 def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, list[str]]:
     """What to do next with the predictions that were audited, and the commands for it."""
     options = context.study.methods[method].options
     folder, given = options.get("predictions", "PREDICTIONS"), options.get("kind", "probs")
     files = f"HELD_OUT/{method} --labels HELD_OUT_LABELS"
-    if verdict.poor_masks:
-        text = (
-            "look at the worst cases. If predictions and labels differ in the order of their "
-            "classes or in their orientation, correct that; otherwise train again. No calibrator "
-            "improves the masks."
-        )
-        return text, []
     unusable = [organ for organ, answer in verdict.exceptions if answer == "do not use"]
-    if unusable and not verdict.needs_repair:
-        text = (
-            f"look at the worst cases of {join_few(unusable)}: the error differs from patient to "
-            "patient, so no calibrator repairs it."
-        )
-        return text, []
-    if verdict.answer == "trust" and not verdict.needs_repair:
-        text = (
-            "nothing needs to be repaired. Volumes with intervals, and which scans to review, are "
-            "derived from labeled cases that the network was not trained on:"
-        )
-        return text, [f"segcal assure fit --probs {files} --out {method}_assurance.json"]
     unclear = verdict.answer == "cannot tell" and verdict.patients >= MIN_PATIENTS
     more = f"audit more patients than these {verdict.patients}"
+    if verdict.poor_masks:
+        return _POOR_MASKS, []
+    if unusable and not verdict.needs_repair:
+        differs = "the error differs from patient to patient, so no calibrator repairs it."
+        return f"look at the worst cases of {join_few(unusable)}: {differs}", []
+    if verdict.answer == "trust" and not verdict.needs_repair:
+        return _NO_REPAIR, [f"segcal assure fit --probs {files} --out {method}_assurance.json"]
     if options.get("calibrated") and unclear:
         return f"{more}; the predictions are calibrated already.", []
     if options.get("calibrated") and verdict.needs_repair:
-        text = (
-            "the predictions are calibrated already. Fit the calibrator on more cases, or on cases "
-            "more like these, and apply it to the original predictions."
-        )
-        return text, []
+        return _CALIBRATED, []
     if verdict.needs_repair or unclear:
-        text = (
-            "fit a calibrator on labeled cases that are neither in the training nor in this audit, "
-            "apply it, and audit the result:"
-        )
         out = _new_folder(context, method)
-        return f"{more}, or {text}" if unclear else text, [
+        return f"{more}, or {_CALIBRATE}" if unclear else _CALIBRATE, [
             f"segcal calibrate --{given} {files} --method auto --out {method}_calibrator.json",
             f"segcal apply {method}_calibrator.json --{given} {quote(folder)} --out {out}",
             f"segcal audit --probs {out} --labels LABELS --out audit_{out}",

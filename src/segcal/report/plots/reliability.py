@@ -11,13 +11,7 @@ from segcal.metrics import LEVELS
 from segcal.report.blocks import Figure
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, TRUTH, Curve, Floats
-from segcal.report.plots.style import (
-    INK,
-    MUTED,
-    RULE,
-    method_panels,
-    panel_grid,
-)
+from segcal.report.plots.style import INK, MUTED, RULE, method_panels, panel_grid
 from segcal.report.text import shorten, signed
 from segcal.study import Dataset
 
@@ -106,8 +100,8 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
         draw_diagram(axes, curve, context.colors[method], label, cases=cases)
         _square(axes)
     region, outcome = ("all", "true probability") if truth else (of, "accuracy")
-    figure.supxlabel(f"confidence ({dataset.title}, region {region})", fontsize=8)
-    figure.supylabel(outcome, fontsize=8)
+    figure.supxlabel(f"confidence ({dataset.title}, region {region})")
+    figure.supylabel(outcome)
     alt = (
         f"Reliability diagrams of {len(methods)} methods on {dataset.title}, region {region}: "
         f"{outcome} against confidence, pooled over cases, with 95 % intervals and voxel counts"
@@ -138,7 +132,7 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
         of = (
             f"; {len(found)} of {len(dataset.structures)} organs, those with the largest pooled ECE"
         )
-    figure.supxlabel(f"confidence ({title}{of})", fontsize=8)
-    figure.supylabel("accuracy", fontsize=8)
+    figure.supxlabel(f"confidence ({title}{of})")
+    figure.supylabel("accuracy")
     alt = f"Reliability of {title} on {dataset.title} in the voxels that it calls each organ{of}"
     return Figure(f"organs_{dataset.name}_{method}", figure, alt)

@@ -38,12 +38,13 @@ INK, MUTED, RULE, WHITE = "#1b1f24", "#667078", "#d5d9de", "#ffffff"
 # In the page these become variables, which differ between the light and the dark theme.
 _THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", WHITE: "var(--paper)"}
 
+_LEAST_WIDTH = 600  # pixels of a figure on a narrow screen
 _RC: dict[Any, Any] = {
     "figure.facecolor": WHITE, "axes.facecolor": WHITE, "savefig.facecolor": WHITE,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
     "xtick.color": MUTED, "ytick.color": MUTED, "grid.color": RULE, "axes.linewidth": 0.6,
     "font.size": 8.5, "axes.titlesize": 9, "axes.labelsize": 9, "xtick.labelsize": 8,
-    "ytick.labelsize": 8, "legend.fontsize": 8, "axes.spines.top": False,
+    "ytick.labelsize": 8, "legend.fontsize": 8, "figure.labelsize": 8, "axes.spines.top": False,
     "axes.spines.right": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     "xtick.major.size": 2.5, "ytick.major.size": 2.5, "legend.frameon": False,
     "svg.fonttype": "none", "svg.hashsalt": "segcal", "text.parse_math": False,
@@ -123,20 +124,13 @@ def save_figure(figure: Figure, path: Path) -> str:
     # The name of a dataset may contain a dot: Path.with_suffix would cut it.
     Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(f"{path}.png")
     figure.set_layout_engine("none")
-    text = to_svg(figure)
-    Path(f"{path}.svg").write_text(text, encoding="utf-8")
-    return text
-
-
-def to_svg(figure: Figure) -> str:
-    """The figure as the text of an SVG file."""
-    text = io.StringIO()
-    canvas: Any = FigureCanvasSVG(figure)
+    text, canvas = io.StringIO(), FigureCanvasSVG(figure)
     canvas.print_svg(text, metadata={"Date": None})
+    Path(f"{path}.svg").write_text(text.getvalue(), encoding="utf-8")
     return text.getvalue()
 
 
-def inline_svg(svg: str, name: str, alt: str, least_width: int = 600) -> Markup:
+def inline_svg(svg: str, name: str, alt: str) -> Markup:
     """An SVG file's text as an element of the page.
 
     Identifiers get the figure's name, because a page has many figures, and neutral colors become
@@ -155,7 +149,7 @@ def inline_svg(svg: str, name: str, alt: str, least_width: int = 600) -> Markup:
     width = re.search(r'width="([\d.]+)pt"', body)
     wide = round(float(width[1]) * 4 / 3) if width else 600
     # Never larger than drawn; a narrow screen scrolls instead of making it too small to read.
-    style = f"max-width:{wide}px;min-width:{min(wide, least_width)}px"
+    style = f"max-width:{wide}px;min-width:{min(wide, _LEAST_WIDTH)}px"
     for name in ("width", "height"):
         body = re.sub(rf'(<svg[^>]*?) {name}="[^"]*"', r"\1", body, count=1)
     opening = Markup('<svg class="drawn" role="img" aria-label="{}" style="{}"').format(alt, style)

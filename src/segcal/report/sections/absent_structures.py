@@ -8,9 +8,9 @@ import pandas as pd
 
 from segcal.metrics import POOLED
 from segcal.report.aggregates import Number
-from segcal.report.blocks import Section, Text
+from segcal.report.blocks import Section, optional_section
 from segcal.report.context import Context
-from segcal.report.table_model import Cell, Column, Row, Table, mark_best
+from segcal.report.table_model import Cell, Column, Table, mark_best
 from segcal.report.text import count
 from segcal.stats import means_over_seeds
 from segcal.study import Dataset
@@ -35,7 +35,7 @@ def build(context: Context) -> Section | None:
     """A table per dataset that has such a structure; one row per network and structure."""
     blocks = context.by_dataset(lambda dataset: [absent_table(context, dataset)])
     title = "Structures that are absent in some scans"
-    return Section("absent", title, [Text(_TEXT), *blocks], menu="Absent") if blocks else None
+    return optional_section("absent", title, blocks, text=_TEXT, menu="Absent")
 
 
 def absent_table(context: Context, dataset: Dataset) -> Table | None:
@@ -45,11 +45,7 @@ def absent_table(context: Context, dataset: Dataset) -> Table | None:
         return None
     methods = [m for m in context.listed if any(method == m for method, _ in found)]
     rows = [
-        Row(
-            method,
-            f"{context.title(method)}, {label}",
-            tuple(Cell(numbers.get(column.key, Number())) for column in _COLUMNS),
-        )
+        context.row(method, label, (Cell(numbers.get(column.key, Number())) for column in _COLUMNS))
         for method in methods
         for (name, label), numbers in found.items()
         if name == method

@@ -46,8 +46,8 @@ def draw_cases(context: Context, dataset: Dataset) -> Figure | None:
         )  # fmt: skip
         axes.grid(lw=0.4)
         axes.set_axisbelow(True)
-    figure.supxlabel(f"DSC of a case ({dataset.title})", fontsize=8)
-    figure.supylabel(f"ECE, {region}", fontsize=8)
+    figure.supxlabel(f"DSC of a case ({dataset.title})")
+    figure.supylabel(f"ECE, {region}")
     alt = f"Scatter of DSC against ECE in region {region} per case and method, {dataset.title}"
     return Figure(f"cases_{dataset.name}", figure, alt)
 
@@ -71,19 +71,18 @@ def worst_cases(context: Context, dataset: Dataset) -> Table | None:
         )
         several = len(context.methods_of(dataset.name)) > 1
         lowest = {str(case) for case in values["dsc"].nsmallest(WORST).index}
-        divided = False
-        for case in context.worst_cases(dataset.name, method):
+        worst = context.worst_cases(dataset.name, method)
+        divider = next((case for case in worst if case not in lowest), None)
+        for case in worst:
             numbers = values.loc[[case]].iloc[0]
             title = f"{context.title(method)}, {case}" if several else str(case)
             note = "lowest DSC" if case in lowest else "largest ECE"
-            rule = case not in lowest and not divided
-            divided = divided or rule
             rows.append(Row(method, title, (
                 Cell(Number(float(numbers["dsc"]))), Cell(text=_lowest(organs, case)),
                 Cell(Number(float(numbers["ece"]))),
                 Cell(Number(float(numbers["signed_gap"])), signed=True),
                 Cell(text=_largest_error(predicted, true, case)),
-            ), rule=rule, note=note, case=case))  # fmt: skip
+            ), rule=case == divider, note=note, case=case))  # fmt: skip
     if not rows:
         return None
     caption = (

@@ -3,16 +3,10 @@
 from functools import partial
 
 from segcal.metrics import find_metric
-from segcal.report.blocks import Block, Section
+from segcal.report.blocks import Block, Section, optional_section
 from segcal.report.context import Context
 from segcal.report.sections.main import caption, with_notes
-from segcal.report.table_model import (
-    Column,
-    Row,
-    Table,
-    mark_best,
-    metric_column,
-)
+from segcal.report.table_model import Column, Table, mark_best, metric_column
 from segcal.study import Dataset
 
 
@@ -21,7 +15,7 @@ def build(context: Context) -> Section | None:
     if not context.includes("classes"):
         return None
     blocks = context.by_dataset(lambda dataset: _tables(context, dataset), headings=True)
-    return Section("classes", "Classes", blocks) if blocks else None
+    return optional_section("classes", "Classes", blocks)
 
 
 def _tables(context: Context, dataset: Dataset) -> list[Block]:
@@ -37,7 +31,7 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
     segmentation = [m for m in context.study.metrics if find_metric(m).per_structure]
     found = aggregates.labels(name, segmentation)
     structures = [s for s in dataset.structures if s in found] or found
-    columns = {
+    columns: dict[tuple[str, ...], Column] = {
         (metric, region, label): metric_column(
             metric, group=dataset.class_name(label), dataset=name
         )
@@ -53,10 +47,7 @@ def class_table(context: Context, dataset: Dataset, region: str) -> Table | None
     methods = context.methods_of(name)
     if all(find_metric(metric).per_structure for metric, *_ in columns):
         methods = [m for m in methods if m in context.listed]  # the masks are the same
-    rows = context.rows(
-        methods,
-        lambda m: (context.cell(name, m, *key, digits=columns[key].digits) for key in columns),
-    )
+    rows = context.metric_rows(name, methods, columns)
     table = Table(
         f"classes_{name}", f"Classes of {dataset.title}", tuple(columns.values()), rows,
         caption=caption(context, region), region=region,
@@ -73,17 +64,13 @@ def organ_table(context: Context, dataset: Dataset, region: str) -> Table | None
     numbers = {dataset.class_name(k): k for k in context.aggregates.labels(name, by_number)}
     organs = dict.fromkeys([*numbers, *context.aggregates.labels(name, by_name)])
     rows = tuple(
-        Row(
-            method,
-            f"{context.title(method)}, {organ}",
-            tuple(
-                context.cell(
-                    name, method, c.key, region,
-                    organ if c.key in by_name else numbers.get(organ, organ), digits=c.digits,
-                )
-                for c in columns
-            ),
-        )
+        context.row(method, organ, (
+            context.cell(
+                name, method, c.key, region,
+                organ if c.key in by_name else numbers.get(organ, organ), digits=c.digits,
+            )
+            for c in columns
+        ))
         for method in context.few_networks(dataset)
         for organ in organs
     )  # fmt: skip

@@ -1,14 +1,13 @@
 """External evaluation: each method on its own test cases and on another data set."""
 
-import math
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Literal
 
 from segcal.core.text import first_few
 from segcal.metrics import find_metric
 from segcal.report.aggregates import Number
-from segcal.report.blocks import Section, Text
+from segcal.report.blocks import Section, Text, optional_section
 from segcal.report.context import Context
 from segcal.report.findings.verdict import judge
 from segcal.report.sections.main import grid_note, with_notes
@@ -16,13 +15,11 @@ from segcal.report.table_model import (
     INTERVAL_NOTE,
     Cell,
     Column,
-    Row,
     Table,
     interval_text,
     mean_cell,
     metric_column,
 )
-from segcal.report.text import signed
 from segcal.stats import clustered_interval, unpaired_difference
 from segcal.study import EXTERNAL, Dataset, read_evaluation
 
@@ -46,9 +43,7 @@ def build(context: Context) -> Section | None:
         ],
         headings=True,
     )
-    if not blocks:
-        return None
-    return Section("external", "External evaluation", [Text(_TEXT), *blocks], menu="External")
+    return optional_section("external", "External evaluation", blocks, text=_TEXT, menu="External")
 
 
 def external_table(context: Context, dataset: Dataset, other: Dataset, region: str) -> Table | None:
@@ -73,7 +68,9 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
             if before is not None and after is not None:
                 units, seeds = zip(before[1:], after[1:], strict=True)
                 found = unpaired_difference(before[0], after[0], units, seeds)
-                change = _change(*found, digits=shown.digits)
+                change = mean_cell(found, shown.digits, signed=True)
+                if found.low > 0 or found.high < 0:
+                    change = replace(change, mark="significant")
             row.append(change)
     caption = (
         f"Trained on {dataset.title}: its {inside.case_count(dataset.name)} test cases, and the "
@@ -86,13 +83,6 @@ def external_table(context: Context, dataset: Dataset, other: Dataset, region: s
         compact=True,
     )  # fmt: skip
     return with_notes(table, context)
-
-
-def _change(difference: float, low: float, high: float, digits: int) -> Cell:
-    """A difference with its interval, which is NaN for few patients."""
-    after = "" if math.isnan(low) else f"[{signed(low, digits)}, {signed(high, digits)}]"
-    mark: Literal["", "significant"] = "significant" if low > 0 or high < 0 else ""
-    return Cell(Number(difference), signed=True, after=after, mark=mark)
 
 
 def _seen_note(context: Context, dataset: Dataset, other: Dataset) -> Text | None:
@@ -119,10 +109,8 @@ def build_groups(context: Context) -> Section | None:
         ],
         headings=True,
     )
-    if not blocks:
-        return None
     text = "Means over the cases of each group (site, scanner or pathology), seeds averaged."
-    return Section("case_groups", "Results by group", [Text(text), *blocks], menu="Groups")
+    return optional_section("case_groups", "Results by group", blocks, text=text, menu="Groups")
 
 
 def group_table(context: Context, dataset: Dataset, shown: Dataset, region: str) -> Table | None:
@@ -173,7 +161,7 @@ def organ_group_table(context: Context, dataset: Dataset) -> Table | None:
             found = context.level_sums(dataset, method, group)
             if found:
                 gaps = [mean_cell(judge(sums).gap, signed=True) for sums in found.values()]
-                rows.append(Row(method, f"{context.title(method)}, {group}", tuple(gaps)))
+                rows.append(context.row(method, group, gaps))
     if not rows or not columns:
         return None
     caption = (

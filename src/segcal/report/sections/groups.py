@@ -3,7 +3,7 @@
 from functools import partial
 
 from segcal.core.errors import PathError
-from segcal.report.blocks import Block, Section, Text
+from segcal.report.blocks import Section, optional_section
 from segcal.report.context import Context
 from segcal.report.sections.main import method_table
 from segcal.report.table_model import Table
@@ -32,8 +32,7 @@ def _build(context: Context, group: str, name: str) -> Section | None:
         return None
     about = group_of(context, group)
     tables = context.by_region(partial(group_table, context, group=group, name=name))
-    note: list[Block] = [Text(about.note)] if about.note else []
-    return Section(name, about.title, [*note, *tables]) if tables else None
+    return optional_section(name, about.title, tables, text=about.note)
 
 
 def build_ablation(context: Context) -> Section | None:

@@ -1,6 +1,6 @@
 """Logits: their mean size for each true class."""
 
-from segcal.report.blocks import Figure, Section, Text
+from segcal.report.blocks import Figure, Section, optional_section
 from segcal.report.context import Context
 from segcal.report.plots.style import INK, panel_grid, short_titles
 from segcal.report.text import shorten
@@ -13,13 +13,11 @@ _WIDE = 30
 def build(context: Context) -> Section | None:
     """A figure per dataset whose runs measured logits."""
     figures = context.by_dataset(lambda dataset: [draw_logits(context, dataset)])
-    if not figures:
-        return None
     text = (
         "Mean |logit| over the voxels of each true class, one value per case. Large logits give "
         "high confidence; constraints on the logits keep them small."
     )
-    return Section("logits", "Size of the logits", [Text(text), *figures], menu="Logits")
+    return optional_section("logits", "Size of the logits", figures, text=text, menu="Logits")
 
 
 def draw_logits(context: Context, dataset: Dataset) -> Figure | None:
@@ -60,8 +58,7 @@ def draw_logits(context: Context, dataset: Dataset) -> Figure | None:
     else:
         first.set_xlim(left=0)
     figure.supxlabel(
-        f"mean |logit| over the voxels of each true class, one value per case ({dataset.title})",
-        fontsize=8,
+        f"mean |logit| over the voxels of each true class, one value per case ({dataset.title})"
     )
     alt = f"Distribution over cases of mean |logit| per true class and method, {dataset.title}"
     return Figure(f"logits_{dataset.name}", figure, alt)

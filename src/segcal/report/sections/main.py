@@ -6,23 +6,16 @@ from dataclasses import replace
 from functools import partial
 
 from segcal.metrics import find_metric
-from segcal.report.blocks import Section
+from segcal.report.blocks import Section, optional_section
 from segcal.report.context import Context
-from segcal.report.table_model import (
-    INTERVAL_NOTE,
-    Cell,
-    Column,
-    Table,
-    mark_best,
-    metric_column,
-)
+from segcal.report.table_model import INTERVAL_NOTE, Cell, Column, Table, mark_best, metric_column
 from segcal.report.text import join
 
 
 def build(context: Context) -> Section | None:
     """The main table in every region."""
     blocks = context.by_region(partial(main_table, context)) if context.includes("main") else []
-    return Section("main", "Main results", blocks) if blocks else None
+    return optional_section("main", "Main results", blocks)
 
 
 def main_table(context: Context, region: str) -> Table | None:

@@ -176,8 +176,7 @@ def _heat_map(axes: Axes, each: Any, total: Any, form: str) -> None:
     """Cells colored by rank, rank 1 darkest; the total in its own column."""
     color = colormaps["Blues"]
     methods, columns = each.shape
-    axes.set_xlim(-0.5, columns + 0.5)
-    axes.set_ylim(methods - 0.5, -0.5)
+    _table_axes(axes, methods, columns + 1)
     levels = 0.85 - 0.8 * (each - 1) / max(methods - 1, 1)
     axes.pcolormesh(
         np.arange(columns + 1) - 0.5, np.arange(methods + 1) - 0.5, levels,
@@ -188,6 +187,12 @@ def _heat_map(axes: Axes, each: Any, total: Any, form: str) -> None:
         axes.text(j, i, form.format(value), ha="center", va="center", color=shade)
     for i, value in enumerate(total):
         axes.text(columns, i, form.format(value), ha="center", va="center", fontweight="bold")
+
+
+def _table_axes(axes: Axes, rows: int, columns: int) -> None:
+    """Cells of size 1 around whole numbers, the first row on top, headings above."""
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(rows - 0.5, -0.5)
     axes.tick_params(length=0, labelcolor=INK)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
@@ -207,8 +212,7 @@ def draw_significance(context: Context, ranks: Rankings) -> Figure:
     most = max(1, len(ranks.datasets) * len(ranks.scores.metrics))
     figure = new_figure(max(4.8, 2.2 + 0.62 * n), 1.3 + 0.34 * n)
     axes = figure.subplots()
-    axes.set_xlim(-0.5, n - 0.5)
-    axes.set_ylim(n - 0.5, -0.5)
+    _table_axes(axes, n, n)
     for i, method in enumerate(methods):
         for j, other in enumerate(methods):
             if i == j:
@@ -224,9 +228,6 @@ def draw_significance(context: Context, ranks: Rankings) -> Figure:
             axes.text(j, i, text, ha="center", va="center", color=shade)
     axes.set_yticks(range(n), names)
     axes.set_xticks(range(n), names, rotation=40, ha="left", rotation_mode="anchor")
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, labelcolor=INK)
-    axes.spines[:].set_visible(False)
     axes.set_xlabel(f"won:lost by the row, of {most} tests each (Holm, α = {ALPHA:g})")
     alt = f"Matrix of significant differences between {n} methods, won and lost by each row"
     return Figure("significance", figure, alt)

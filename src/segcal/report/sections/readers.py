@@ -4,17 +4,10 @@ import math
 from dataclasses import replace
 from functools import partial
 
-from segcal.report.blocks import Section, Text
+from segcal.report.blocks import Section, optional_section
 from segcal.report.context import Context
 from segcal.report.sections.main import with_notes
-from segcal.report.table_model import (
-    INTERVAL_NOTE,
-    Column,
-    Row,
-    Table,
-    mark_best,
-    metric_column,
-)
+from segcal.report.table_model import INTERVAL_NOTE, Column, Row, Table, mark_best, metric_column
 from segcal.study import Dataset
 
 # Up to this many readers, the DSC with each of them has a column of its own.
@@ -33,15 +26,13 @@ def build(context: Context) -> Section | None:
     groups = context.by_dataset(
         lambda dataset: context.by_region(partial(reader_table, context, dataset))
     )
-    if not groups:
-        return None
     text = (
         "Several readers labeled each case. The methods are compared with the frequency of each "
         "class among the readers, with their majority, and with each reader. The last row compares "
         "each reader with the others together (their majority or mean). A network that reaches it "
         "agrees with a reader as well as they do; a single other reader usually agrees less."
     )
-    return Section("readers", "Several readers", [Text(text), *groups], menu="Readers")
+    return optional_section("readers", "Several readers", groups, text=text, menu="Readers")
 
 
 def reader_table(context: Context, dataset: Dataset, region: str) -> Table | None:
@@ -65,10 +56,7 @@ def reader_table(context: Context, dataset: Dataset, region: str) -> Table | Non
     for metric in ("reader_volume_ml", "reader_ged", "reader_crps_ml"):
         columns[metric, "all"] = metric_column(metric, group="distribution", dataset=name)
     methods = context.methods_of(name)
-    rows = context.rows(
-        methods,
-        lambda m: (context.cell(name, m, *key, digits=c.digits) for key, c in columns.items()),
-    )
+    rows = context.metric_rows(name, methods, columns)
     caption = (
         "Volume error: |Σp − volume of a reader|. Energy distance (1 − IoU) and volume CRPS are of "
         "16 masks p > u at even levels u. Readers: DSC with the majority of the others, Brier "

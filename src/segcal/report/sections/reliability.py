@@ -1,13 +1,14 @@
 """Reliability: diagrams of every method, and mean confidence minus accuracy in every region."""
 
 import math
+from dataclasses import replace
 
 from segcal.report.blocks import Block, Group, Section, Text
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS
 from segcal.report.findings.calibration import deciding_region, verdict
 from segcal.report.plots.reliability import draw_reliability
-from segcal.report.table_model import INTERVAL_NOTE, Cell, Column, Table, interval_text
+from segcal.report.table_model import INTERVAL_NOTE, Cell, Column, Table
 
 
 def build(context: Context) -> Section | None:
@@ -55,6 +56,4 @@ def confidence_table(context: Context) -> Table | None:
 def _gap(context: Context, dataset: str, method: str, region: str) -> Cell:
     found = verdict(context.aggregates.gaps(dataset, method, region))
     tone = {"over-confident": "over", "under-confident": "under"}.get(found, "")
-    number = context.aggregates.overall(dataset, method, "signed_gap", region)
-    interval = context.aggregates.interval(dataset, method, "signed_gap", region)
-    return Cell(number, signed=True, tone=tone, after=interval_text(interval, signed=True))
+    return replace(context.cell(dataset, method, "signed_gap", region), tone=tone)

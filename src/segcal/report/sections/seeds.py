@@ -1,6 +1,5 @@
 """Comparisons over seeds and cases: would a difference hold for newly trained networks?"""
 
-import math
 from typing import Any, Literal
 
 import pandas as pd
@@ -19,8 +18,9 @@ from segcal.report.rankings import (
     significant,
     significant_over_cases_only,
 )
-from segcal.report.table_model import Cell, Column, Row, Table, metric_column
-from segcal.report.text import join, shorten, signed
+from segcal.report.table_model import Cell, Column, Row, Table, interval_text, metric_column
+from segcal.report.text import join, shorten
+from segcal.stats import Estimate
 
 # With this many seeds, simulated false positives at p < 0.2 % stay below 1 %.
 _ENOUGH_SEEDS = 5
@@ -128,10 +128,10 @@ def _digits(metric: str) -> int:
 def _cells(row: Any) -> tuple[Cell, Cell]:
     number = Number(float(row["mean_difference"]), seeds=int(row["seeds"]), cases=int(row["cases"]))
     digits = _digits(str(row["metric"]))
-    after = ""
-    if not math.isnan(row["low"]):
-        low, high = (signed(row[end], digits) for end in ("low", "high"))
-        after = f"[{low}, {high}]" + (" †" if significant_over_cases_only(row) else "")
+    found = Estimate(*(float(row[key]) for key in ("mean_difference", "low", "high")))
+    after = interval_text(found, digits, signed=True)
+    if after and significant_over_cases_only(row):
+        after += " †"
     mark: Literal["", "significant"] = "significant" if significant(row) else ""
     share = Number(100 * float(row["seed_share"]))
     return Cell(number, signed=True, after=after, mark=mark), Cell(share)
@@ -173,8 +173,7 @@ def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: st
     title = context.study.datasets[dataset].title
     figure.supxlabel(
         f"{shorten(reference, 30)} minus the method, {title}. 95 % intervals: thin over seeds and "
-        "cases, thick over cases alone. Filled: significant after correction",
-        fontsize=8,
+        "cases, thick over cases alone. Filled: significant after correction"
     )
     alt = (
         f"Differences between {reference} and each method with intervals over seeds and cases, and "

@@ -1,6 +1,6 @@
 """Stated confidence: how often a network is right at each level of confidence, per organ."""
 
-from segcal.report.blocks import Section
+from segcal.report.blocks import Section, optional_section
 from segcal.report.context import Context
 from segcal.report.findings.stated_confidence import level_table
 from segcal.report.plots.reliability import draw_organs
@@ -14,4 +14,4 @@ def build(context: Context) -> Section | None:
             *context.collapse_organs(dataset, [level_table(context, dataset)]),
         ]
     )
-    return Section("stated_confidence", "Stated confidence", blocks) if blocks else None
+    return optional_section("stated_confidence", "Stated confidence", blocks)

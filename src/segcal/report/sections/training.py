@@ -5,7 +5,7 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 
-from segcal.report.blocks import Figure, Section, Text
+from segcal.report.blocks import Figure, Section, optional_section
 from segcal.report.context import Context
 from segcal.report.plots.style import INK, WHITE, new_figure
 from segcal.report.text import fold
@@ -20,15 +20,13 @@ _HEADROOM = 2.0
 def build(context: Context) -> Section | None:
     """A figure per dataset with training curves."""
     figures = context.by_dataset(lambda d: [draw_training_curves(context, d)], headings=True)
-    if not figures:
-        return None
     text = (
         "Validation DSC, and ECE where the true label is foreground, by epoch. Thin lines: single "
         "seeds; thick line: their median, with three seeds or more; points: the tested "
         "checkpoints. Methods are tested at different epochs, and calibration changes during "
         "training: compare the curves, not only the points."
     )
-    return Section("training", "Training", [Text(text), *figures])
+    return optional_section("training", "Training", figures, text=text)
 
 
 def draw_training_curves(context: Context, dataset: Dataset) -> Figure | None:
@@ -63,7 +61,7 @@ def draw_training_curves(context: Context, dataset: Dataset) -> Figure | None:
             if column == 0:
                 axes.set_ylabel(key.upper())
         pair[0].set_title(fold(context.title(method)), loc="left")
-    figure.supxlabel("epoch", fontsize=8)
+    figure.supxlabel("epoch")
     alt = (
         f"Validation DSC and foreground ECE over the epochs of {len(methods)} methods on "
         f"{dataset.title}, a line per seed, with the tested checkpoints; ECE above {top:.2f} is "

@@ -1,10 +1,10 @@
 """Calibration against known true probabilities, for phantoms."""
 
-from segcal.report.blocks import Section, Text
+from segcal.report.blocks import Section, optional_section
 from segcal.report.context import Context
 from segcal.report.plots.reliability import draw_reliability
 from segcal.report.sections.main import grid_note
-from segcal.report.table_model import INTERVAL_NOTE, Table, mark_best, metric_column
+from segcal.report.table_model import INTERVAL_NOTE, Column, Table, mark_best, metric_column
 from segcal.study import Dataset
 
 
@@ -16,20 +16,18 @@ def build(context: Context) -> Section | None:
             draw_reliability(context, dataset, truth=True),
         ]
     )
-    if not groups:
-        return None
     text = (
         "The probability of every class is known at every voxel, so calibration can be measured "
         "without the noise of one drawn label, and without selecting voxels by the label."
     )
     title = "Against the true probabilities"
-    return Section("truth", title, [Text(text), *groups], menu="True probabilities")
+    return optional_section("truth", title, groups, text=text, menu="True probabilities")
 
 
 def truth_table(context: Context, dataset: Dataset) -> Table | None:
     """Errors against the true probabilities, beside the ECE against labels in each region."""
     name, aggregates = dataset.name, context.aggregates
-    columns = {
+    columns: dict[tuple[str, ...], Column] = {
         (metric, "all"): metric_column(metric, group="against the true probabilities", dataset=name)
         for metric in ("truth_ece", "truth_cece", "truth_mae", "truth_kl")
         if aggregates.labels(name, [metric])
@@ -39,10 +37,7 @@ def truth_table(context: Context, dataset: Dataset) -> Table | None:
     for region in context.study.regions:
         column = metric_column("ece", group="ECE against labels", dataset=name, title=region)
         columns["ece", region] = column
-    rows = context.rows(
-        context.methods_of(name),
-        lambda m: (context.cell(name, m, *key, digits=c.digits) for key, c in columns.items()),
-    )
+    rows = context.metric_rows(name, context.methods_of(name), columns)
     caption = (
         f"True probabilities p* of {dataset.title} are known for all voxels. For comparison, the "
         f"ECE against the labels in each region. {INTERVAL_NOTE} {grid_note(context)}"

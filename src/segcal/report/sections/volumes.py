@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from segcal.report.aggregates import Number
-from segcal.report.blocks import Block, Figure, Section, Text
+from segcal.report.blocks import Block, Figure, Section, optional_section
 from segcal.report.context import Context
 from segcal.report.plots.style import MUTED, panel_grid
 from segcal.report.table_model import Cell, Column, Row, Table, mean_cell
@@ -46,6 +46,11 @@ class Agreement:
     bias: Estimate
     lower: Estimate
     upper: Estimate
+
+    @property
+    def true(self) -> float:
+        """The mean true volume."""
+        return float((self.center - self.error / 2).mean())
 
 
 def compare_volumes(
@@ -94,10 +99,9 @@ def far_volumes(found: Sequence[Agreement]) -> list[str]:
     """Organs whose Σp is far from the true volumes on average, with the mean difference."""
     out = []
     for each in found:
-        true = float((each.center - each.error / 2).mean())
-        large = abs(each.bias.mean) > max(FAR * true, _VOXEL_ML)
+        large = abs(each.bias.mean) > max(FAR * each.true, _VOXEL_ML)
         if each.kind == "Σp" and large and not each.bias.low <= 0 <= each.bias.high:
-            share = f" ({100 * each.bias.mean / true:+.0f} %)" if true > 0 else ""
+            share = f" ({100 * each.bias.mean / each.true:+.0f} %)" if each.true > 0 else ""
             difference = f"{each.bias.mean:+.3g} ml{share}".replace("-", "−")
             out.append(f"{each.organ} {difference}")
     return out
@@ -117,9 +121,7 @@ def findings(context: Context) -> list[str]:
 def build(context: Context) -> Section | None:
     """A figure per network and a table per dataset, if there are few networks."""
     blocks = context.by_dataset(lambda dataset: _blocks(context, dataset))
-    if not blocks:
-        return None
-    return Section("volumes", "Volume agreement", [Text(_TEXT), *blocks], menu="Volumes")
+    return optional_section("volumes", "Volume agreement", blocks, text=_TEXT, menu="Volumes")
 
 
 def _blocks(context: Context, dataset: Dataset) -> list[Block]:
@@ -152,8 +154,7 @@ def _farthest(found: Sequence[Agreement], most: int) -> list[Agreement]:
     """The `most` organs whose volumes are farthest from the truth on average, relative to it."""
     error: dict[str, float] = {}
     for each in found:
-        true = float((each.center - each.error / 2).mean())
-        share = abs(each.bias.mean) / true if true > 0 else math.inf
+        share = abs(each.bias.mean) / each.true if each.true > 0 else math.inf
         error[each.organ] = max(error.get(each.organ, 0.0), share)
     kept = sorted(error, key=lambda organ: error[organ], reverse=True)[:most]
     return [each for organ in kept for each in found if each.organ == organ]
@@ -163,13 +164,11 @@ def _rows(context: Context, method: str, found: Sequence[Agreement]) -> list[Row
     """A row per organ: the true volume, then bias and limits of each kind."""
     cells: dict[str, list[Cell]] = {}
     for each in found:
-        true = float((each.center - each.error / 2).mean())
-        row = cells.setdefault(each.organ, [Cell(Number(true))])
+        row = cells.setdefault(each.organ, [Cell(Number(each.true))])
         tone = "over" if each.bias.low > 0 else "under" if each.bias.high < 0 else ""
         row.append(mean_cell(each.bias, 2, signed=True, tone=tone))
         row += [mean_cell(limit, 2, signed=True) for limit in (each.lower, each.upper)]
-    title = context.title(method)
-    return [Row(method, f"{title}, {organ}", tuple(row)) for organ, row in cells.items()]
+    return [context.row(method, organ, row) for organ, row in cells.items()]
 
 
 def _draw(context: Context, dataset: Dataset, method: str, found: Sequence[Agreement]) -> Figure:
@@ -191,8 +190,8 @@ def _draw(context: Context, dataset: Dataset, method: str, found: Sequence[Agree
     of = ""
     if context.has_many_organs(dataset):
         of = f"; the {len(found) // len(_KINDS)} organs with the largest bias relative to the truth"
-    figure.supxlabel(f"mean of predicted and true volume (ml){of}", fontsize=8)
-    figure.supylabel("predicted − true (ml)", fontsize=8)
+    figure.supxlabel(f"mean of predicted and true volume (ml){of}")
+    figure.supylabel("predicted − true (ml)")
     alt = (
         f"Bland-Altman plots of {context.title(method)} on {dataset.title}: volume error against "
         f"volume of each organ, by mask and by sum of probabilities, with bias and limits{of}"
