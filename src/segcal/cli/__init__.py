@@ -27,7 +27,7 @@ from segcal.cli import (
     report,
     train,
 )
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, show_warnings_in_one_line
 from segcal.core.processes import die_with_parent
 from segcal.core.signals import sigterm_as_interrupt
 
@@ -99,6 +99,8 @@ def run() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         # A worker of torchrun would wait half an hour for a launcher that was killed.
         die_with_parent(os.getppid())
+    if not os.environ.get("SEGCAL_DEBUG"):
+        show_warnings_in_one_line()
     try:
         with sigterm_as_interrupt():
             app()

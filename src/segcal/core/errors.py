@@ -2,12 +2,14 @@
 
 import errno
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PARTIAL = ".partial-"
 _DRAFT = re.compile(re.escape(PARTIAL) + r"\w+-\d+-")
+_format_warning = warnings.formatwarning
 
 
 class PathError(ValueError):
@@ -29,6 +31,24 @@ class PathError(ValueError):
 def name_beside(path: Path, other: Path) -> str:
     """The name of a file in a message about `other`: its whole path if both have the same name."""
     return str(path) if path.name == other.name else path.name
+
+
+def show_warnings_in_one_line() -> None:
+    """Print a warning of segcal as "segcal: MESSAGE", without the code that issued it."""
+    package = str(Path(__file__).parents[1])
+
+    def one_line(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if category is UserWarning and filename.startswith(package):
+            return f"segcal: {message}\n"
+        return _format_warning(message, category, filename, lineno, line)
+
+    warnings.formatwarning = one_line
 
 
 class DiskFullError(PathError):

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import chdir, closing, contextmanager
 from typing import Any, TypeVar
 
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, show_warnings_in_one_line
 from segcal.core.memory import keep_freed_memory
 from segcal.core.progress import ProgressCallback, no_progress
 from segcal.core.ray_cluster import gpu_share, ray_cluster
@@ -128,6 +128,7 @@ def _follow_parent() -> None:
     Ctrl-C reaches every process of a terminal; only the parent reacts to it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    show_warnings_in_one_line()
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
