@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 
 from segcal.core.arrays import is_tensor, to_numpy, window_of
 from segcal.core.heads import Heads, head_masks, paint, region_labels
-from segcal.metrics import (
-    CaseOptions,
-    CaseResult,
-    evaluate_case,
-    evaluate_heads,
-    predicted_labels,
-)
+from segcal.metrics import CaseOptions, CaseResult, evaluate_case, evaluate_heads, predicted_labels
 
 if TYPE_CHECKING:
     from torch import Tensor

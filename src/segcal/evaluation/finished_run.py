@@ -39,10 +39,6 @@ class FinishedRun(RunRecord):
             return nnunet_regions(self.heads)
         return {"labels": {name: label for label, name in self.data_info.classes.items()}}
 
-    @property
-    def patch_size(self) -> tuple[int, int, int] | None:
-        return self.config.data.patch_size
-
     def checkpoint(self, name: str = "best") -> Path:
         path = self.folder / f"{name}.pt"
         if not path.is_file():

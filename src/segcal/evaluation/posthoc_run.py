@@ -24,13 +24,7 @@ from segcal.evaluation.posthoc_verdict import MIN_UNITS
 from segcal.evaluation.predict import NO_LOGITS
 from segcal.evaluation.predictor import make_predictor
 from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
-from segcal.posthoc import (
-    BaseCalibrator,
-    Calibrator,
-    HeadCalibrator,
-    load_calibrator,
-    short_name,
-)
+from segcal.posthoc import BaseCalibrator, Calibrator, HeadCalibrator, load_calibrator, short_name
 from segcal.predictions import LoadedCase, Pair, Pairs, SoftmaxFile
 
 FITTED_ON = "val"
@@ -52,13 +46,13 @@ def run_calibrator(
     calibrator: Path | str,
     *,
     config: EvaluationConfig,
-    data: Path | str | None,
-    device: str,
     say: Callable[[str], None],
+    **options: Any,
 ) -> BaseCalibrator:
     """The calibrator of a file, or the named one, fitted on all voxels of the validation cases.
 
     A fitted one is saved in the run as calibrator_NAME.json; it is used again for the same weights.
+    `options` are those of `fit_run`.
     """
     runs = open_runs(run)
     if Path(calibrator).suffix == ".json" or Path(calibrator).is_file():
@@ -77,9 +71,7 @@ def run_calibrator(
     known = saved_calibrator(folders[0], str(calibrator), config)
     if known is not None:
         return known
-    new = fit_and_save(
-        folders[0], str(calibrator), config=config, data=data, device=device, say=say
-    )
+    new = fit_and_save(folders[0], str(calibrator), config=config, say=say, **options)
     cases, patients = len(new.calibrator.about["cases"]), new.calibrator.about["patients"]
     fitted_on = count(cases, "validation case")
     if patients < cases:
@@ -93,18 +85,22 @@ def run_calibrator(
     return new.calibrator
 
 
-def default_calibrator(
+def requested_calibrator(
     run: Path | str | Sequence[Path | str],
+    calibrator: Path | str | None,
+    raw: bool,
     *,
     say: Callable[[str], None],
     **options: Any,
 ) -> BaseCalibrator | None:
-    """The calibrator that the settings of a run name (`posthoc`), fitted if need be.
+    """The calibrator requested, else the one that the settings of a run name (`posthoc`).
 
-    None if they name none, or if "auto" chose none. Several runs have none in common; a folder of
-    folds has. `options` are those of `run_calibrator`.
+    None if `raw`, if they name none, or if "auto" chose none for them. Several runs have none in
+    common; a folder of folds has. `options` are those of `run_calibrator`.
     """
-    methods = {member.config.posthoc for member in open_runs(run)} - {None}
+    if calibrator is not None:
+        return run_calibrator(run, calibrator, say=say, **options)
+    methods = set() if raw else {member.config.posthoc for member in open_runs(run)} - {None}
     if not methods:
         return None
     if len(methods) > 1 or (not isinstance(run, str | Path) and len(run) > 1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class PredictionManifest:
         self.known_settings, self.maps = _read(folder / NAME)
         remove_drafts(folder)
 
-    def is_finished(self, scan: Sequence[Path], maps: Sequence[Path]) -> bool:
+    def is_finished(self, scan: Sequence[Path], maps: Collection[Path]) -> bool:
         """Whether all maps exist, predicted with these settings from the scan as it is now.
 
         A map that was predicted with other settings, or is not in the manifest, raises.
@@ -49,7 +49,9 @@ class PredictionManifest:
         same = all(entry.get("scan") == now and "seen" in entry for entry in entries)
         return same and len(existing) == len(maps)
 
-    def begin(self, scans: Mapping[str, Sequence[Path]], maps: Mapping[str, list[Path]]) -> None:
+    def begin(
+        self, scans: Mapping[str, Sequence[Path]], maps: Mapping[str, Collection[Path]]
+    ) -> None:
         """Remove old maps of the cases in `maps`, and record the new ones as unfinished."""
         with write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,7 @@ class PredictionManifest:
         self.known_settings[self.key] = self.settings
         self._write()
 
-    def finish(self, maps: Sequence[Path], *, seen: str | None) -> None:
+    def finish(self, maps: Collection[Path], *, seen: str | None) -> None:
         """Record that the maps of a case are complete.
 
         `seen`: "train" or "val" if a network was trained or validated on this scan.
@@ -69,7 +71,7 @@ class PredictionManifest:
         self.maps |= {path.name: {**self.maps[path.name], "seen": seen} for path in maps}
         self._write()
 
-    def forget(self, maps: Sequence[Path]) -> None:
+    def forget(self, maps: Collection[Path]) -> None:
         """Remove the maps of a scan that cannot be read; the first one leaves no empty folder."""
         self.maps = {k: v for k, v in self.maps.items() if k not in {path.name for path in maps}}
         self._write()

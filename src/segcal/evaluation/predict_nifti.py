@@ -24,7 +24,7 @@ from segcal.core.progress import ProgressCallback, no_progress
 from segcal.data import DatasetInfo, Header, find_images, read_scan, write_nifti
 from segcal.evaluation.finished_run import FinishedRun, open_runs, unfinished
 from segcal.evaluation.posthoc_choice import chose_none
-from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
+from segcal.evaluation.posthoc_run import requested_calibrator
 from segcal.evaluation.predict import AVERAGES, FLIPS, restore_probs
 from segcal.evaluation.predict_manifest import PredictionManifest, seen_maps
 from segcal.evaluation.predictor import Predictor, make_predictor
@@ -37,6 +37,7 @@ from segcal.metrics import (
     predicted_labels,
     probability_variance,
 )
+from segcal.posthoc import BaseCalibrator
 from segcal.predictions import Form, write_nnunet
 from segcal.study import neutral
 
@@ -48,21 +49,18 @@ _MAPS: _Maps = {
     "entropy": entropy,
 }
 # Of the probabilities (M, K, Z, Y, X) of several runs.
-_DISAGREEMENT: _Maps = {
-    "variance": probability_variance,
-    "mutual_information": mutual_information,
-}
+_DISAGREEMENT: _Maps = {"variance": probability_variance, "mutual_information": mutual_information}
 OUTPUTS = tuple(_MAPS)
 
 
 def _maps_of_heads(heads: Heads) -> _Maps:
     """The same maps of sigmoid heads (R, Z, Y, X), or (M, R, Z, Y, X) of several runs."""
     return {
+        **_MAPS,
+        **_DISAGREEMENT,
         "labels": lambda probs: region_map(probs, heads),
-        "probs": lambda probs: probs,
         "confidence": lambda probs: np.maximum(probs, 1 - probs).min(0),
         "entropy": lambda probs: sum(entropy(two_classes(p, from_probs=True)) for p in probs),
-        "variance": probability_variance,
         "mutual_information": lambda members: sum(
             mutual_information(np.stack([1 - p, p], 1)) for p in members.swapaxes(0, 1)
         ),
@@ -144,84 +142,87 @@ def predict_volumes(
     for axis in flips:
         check_choice("--flips", axis, FLIPS)
     check_choice("--average", average, AVERAGES)
-    opened = open_runs(runs)
+    opened, out = open_runs(runs), Path(out)
     for line in unfinished(opened):
         warn(line)
     single = [name for name in outputs if name in _DISAGREEMENT and len(opened) == 1]
     if single:
         raise ValueError(f"--output {single[0]}: needs several runs, but {runs[0]} is one")
-    info, space, out = opened[0].data_info, Space(opened), Path(out)
-    heads = opened[0].heads
+    info, space = opened[0].data_info, Space(opened)
     images = find_images(source, info.channels, warn)
     check_output_folder(out, Path(source), images)
     headers, problems = read_headers(images, info)
-    endings = {what: [f"_{what}.nii.gz"] for what in outputs}
-    if to in ("npz", "both") and "probs" in endings:
-        endings["probs"] = [".npz"] if to == "npz" else [".npz", *endings["probs"]]
-    files = [(what, ending) for what in outputs for ending in endings[what]]
-    paths = {case: [out / f"{case}{ending}" for _, ending in files] for case in headers}
-    settings: dict[str, Any] = {
-        "checkpoints": [file_sha256(run.checkpoint(checkpoint)) for run in opened],
-        "flips": sorted(set(flips)),
-        "average": average,
-        "orientation": space.orientation,
-    }
-    fitted = None
+    files = {case: _files_of(out, case, outputs, to) for case in headers}
     config = EvaluationConfig.model_validate(
-        {"checkpoint": checkpoint, "flips": settings["flips"], "average": average}
+        {"checkpoint": checkpoint, "flips": sorted(set(flips)), "average": average}
     )
-    fit: dict[str, Any] = {"config": config, "data": None, "device": device, "say": warn}
-    if calibrator is not None:
-        fitted = run_calibrator(runs, calibrator, **fit)
-        fitted = None if chose_none(fitted) else fitted
-    elif not raw:
-        fitted = default_calibrator(runs, **fit)
-    if fitted is not None:
-        settings["calibrator"] = {"method": fitted.method, **fitted.params()}
-    manifest = PredictionManifest(out, settings)
-    kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], paths[c])]
+    fitted = requested_calibrator(
+        runs, calibrator, raw, config=config, data=None, device=device, say=warn
+    )
+    fitted = None if fitted is None or chose_none(fitted) else fitted
+    manifest = PredictionManifest(out, _settings(opened, config, space.orientation, fitted))
+    kept = [c for c in headers if not overwrite and manifest.is_finished(images[c], files[c])]
     todo = {case: header for case, header in headers.items() if case not in kept}
     for line in space.warnings(todo, info):
         warn(line)
     predictor = make_predictor(opened, config, device, fitted)
     # An error of the networks must not cost existing maps. Workers load them on their own device.
     _ = (predictor if jobs == 1 else replace(predictor, device="cpu")).networks
-    plan = _Plan(predictor, info, space.orientation, heads)
+    plan = _Plan(predictor, info, space.orientation, opened[0].heads)
     work = {
-        case: partial(
-            _predict_scan, plan, images[case], header,
-            {path: what for path, (what, _) in zip(paths[case], files, strict=True)},
-        )
+        case: partial(_predict_scan, plan, images[case], header, files[case])
         for case, header in todo.items()
-    }  # fmt: skip
-    predicted, failed = dict[str, str | None](), dict[str, PathError]()
+    }
     if todo:
-        manifest.begin(images, {case: paths[case] for case in todo})
+        manifest.begin(images, {case: files[case] for case in todo})
+    predicted: dict[str, _Predicted] = {}
     with closing(run_jobs(work, jobs)) as outcomes:
-        for done, (case, outcome) in enumerate(outcomes, start=1):
+        for case, outcome in outcomes:
             if isinstance(outcome, PathError):
                 raise outcome
-            if outcome.problem is not None:
-                failed[case] = outcome.problem
-                manifest.forget(paths[case])
-            else:
-                predicted[case] = _part_of_training(opened, outcome.voxels_sha256)
-                if heads or "probs" in outputs:
-                    write_json(out / "dataset.json", opened[0].dataset_json)
-                if outcome.dice or (out / PAIRWISE_DICE).is_file():
-                    _write_pairwise_dice(out, case, outcome.dice)
-                manifest.finish(paths[case], seen=predicted[case])
-            progress("predicting", done, len(todo))
-    problems += [failed[case] for case in todo if case in failed]
-    if not predicted and not kept:
+            predicted[case] = outcome
+            _record(case, outcome, files[case], manifest, opened)
+            progress("predicting", len(predicted), len(todo))
+    failed = [problem for case in todo if (problem := predicted[case].problem)]
+    problems += failed
+    if len(failed) == len(headers):
         raise problems[0]
-    seen = [c for c in kept if {path.name for path in paths[c]} & seen_maps(out)]
-    seen += [case for case in todo if predicted.get(case)]
+    known = seen_maps(out)
+    seen = [c for c in (*kept, *todo) if any(path.name in known for path in files[c])]
     if seen:
         warn(opened[0].describe_seen(seen))
+    written = [path for case in todo if not predicted[case].problem for path in files[case]]
     method = None if fitted is None else fitted.method
-    written = [path for case in todo if case in predicted for path in paths[case]]
     return PredictReport(tuple(written), tuple(kept), tuple(problems), method)
+
+
+def _files_of(out: Path, case: str, outputs: Sequence[str], to: Form | None) -> dict[Path, str]:
+    """The files of a scan, and the kind of map in each."""
+    files = {}
+    for what in outputs:
+        if what == "probs" and to in ("npz", "both"):
+            files[out / f"{case}.npz"] = what
+        if what != "probs" or to != "npz":
+            files[out / f"{case}_{what}.nii.gz"] = what
+    return files
+
+
+def _settings(
+    runs: Sequence[FinishedRun],
+    config: EvaluationConfig,
+    orientation: str | None,
+    calibrator: BaseCalibrator | None,
+) -> dict[str, Any]:
+    """What decides the content of the maps of a scan."""
+    settings: dict[str, Any] = {
+        "checkpoints": [file_sha256(run.checkpoint(config.checkpoint)) for run in runs],
+        "flips": config.flips,
+        "average": config.average,
+        "orientation": orientation,
+    }
+    if calibrator is not None:
+        settings["calibrator"] = {"method": calibrator.method, **calibrator.params()}
+    return settings
 
 
 @dataclass(frozen=True)
@@ -268,6 +269,24 @@ def _predict_scan(
             write_nifti(path, arrays[what], scan.file_grid)
     dice = _pairwise_dice(members, plan.info, heads) if len(members) else {}
     return _Predicted(None, scan.voxels_sha256, dice)
+
+
+def _record(
+    case: str,
+    found: _Predicted,
+    files: Mapping[Path, str],
+    manifest: PredictionManifest,
+    runs: Sequence[FinishedRun],
+) -> None:
+    """Complete the folder after a scan: names of the classes, Dice between runs, manifest."""
+    if found.problem is not None:
+        manifest.forget(files)
+        return
+    if runs[0].heads or "probs" in files.values():
+        write_json(manifest.folder / "dataset.json", runs[0].dataset_json)
+    if found.dice or (manifest.folder / PAIRWISE_DICE).is_file():
+        _write_pairwise_dice(manifest.folder, case, found.dice)
+    manifest.finish(files, seen=_part_of_training(runs, found.voxels_sha256))
 
 
 def _part_of_training(runs: Sequence[FinishedRun], voxels_sha256: str) -> str | None:

@@ -92,6 +92,6 @@ def make_predictor(
     """The predictor of a run, or of several to average."""
     return Predictor(
         tuple(run.checkpoint(config.checkpoint) for run in runs),
-        tuple(run.patch_size for run in runs),
+        tuple(run.config.data.patch_size for run in runs),
         config, bool(runs[0].heads), device, calibrator,
     )  # fmt: skip

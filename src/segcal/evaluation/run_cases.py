@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,10 +82,6 @@ class RunCases:
     dataset: PreparedDataset
     cases: Sequence[PreparedCase]
     original: bool = False
-
-    def each(self) -> Iterator[RunCases]:
-        """One object per case."""
-        return (replace(self, cases=[case]) for case in self.cases)
 
     def __iter__(self) -> Iterator[tuple[PreparedCase, PreparedCase]]:
         own = self.dataset.fingerprint == self.run.info.data_fingerprint

@@ -21,7 +21,7 @@ from segcal.evaluation.case_metrics import PredictedCase
 from segcal.evaluation.evaluate_cases import write_evaluation
 from segcal.evaluation.finished_run import FinishedRun, identity, open_runs, unfinished
 from segcal.evaluation.posthoc_choice import method_of
-from segcal.evaluation.posthoc_run import default_calibrator, run_calibrator
+from segcal.evaluation.posthoc_run import requested_calibrator
 from segcal.evaluation.predict import choose_device
 from segcal.evaluation.predictor import Predictor, make_predictor
 from segcal.evaluation.run_cases import RunCases, cases_of, checked_cases, predicted_cases
@@ -100,16 +100,13 @@ def evaluate_run(
     folders = [run] if isinstance(run, str | Path) else list(run)
     if len(folders) > 1 and out is None:
         raise ValueError("--out is required: the folder for the evaluation of several runs")
-    home = Path(folders[0] if len(folders) == 1 or out is None else out)
+    home = Path(out if len(folders) > 1 and out is not None else folders[0])
     part = split or ("test" if other is None else "all")
-    fitted, suffix, folder = None, "", home
-    fit: dict[str, Any] = {
-        "config": config, "data": data if other is None else None, "device": device, "say": say,
-    }  # fmt: skip
-    if calibrator is not None:
-        fitted = run_calibrator(run, calibrator, **fit)
-    elif not raw:
-        fitted = default_calibrator(run, **fit)
+    own_data = data if other is None else None
+    fitted = requested_calibrator(
+        run, calibrator, raw, config=config, data=own_data, device=device, say=say
+    )
+    suffix, folder = "", home
     if fitted is not None:
         short = short_name(method_of(fitted))
         suffix, folder = f"+{short}", folder / "calibrated" / short
@@ -227,7 +224,7 @@ def _measure(
         # There was one softmax; an undertrained network may look as if there were two.
         warnings.filterwarnings("ignore", message=".*second softmax", category=UserWarning)
         return write_evaluation(
-            {one.cases[0].name: partial(_predict, predictor, one) for one in inputs.each()}
+            {c.name: partial(_predict, predictor, replace(inputs, cases=[c])) for c in cases}
             if on_ray
             else predicted_cases(predictor, inputs),
             out,

@@ -17,12 +17,7 @@ from segcal.evaluation.run_cases import RunCases, checked_cases, predicted_cases
 
 
 def export_predictions(
-    run: Path | str,
-    split: str,
-    out: Path,
-    *,
-    device: str = "auto",
-    progress: ProgressCallback = no_progress,
+    run: Path | str, split: str, out: Path, *, progress: ProgressCallback = no_progress
 ) -> Mapping[str, str]:
     """Write probs/ and labels/ of a split of a run to `out`, as NIfTI files on the original grid.
 
@@ -42,7 +37,7 @@ def export_predictions(
     patients: dict[str, str] = {}
     for members, cases, _ in groups:
         inputs = RunCases(members[0], members[0].open_data(), cases, original=True)
-        found = predicted_cases(make_predictor(members, config, device), inputs)
+        found = predicted_cases(make_predictor(members, config, "auto"), inputs)
         for case, one in zip(cases, found, strict=True):
             target = np.where(one.target < 0, IGNORED, one.target).astype(np.uint8)
             for folder_name, array in (("probs", to_numpy(one.probs)), ("labels", target)):

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segcal.core.errors import PathError
-from segcal.data import (
-    UNKNOWN,
-    DatasetInfo,
-    Header,
-    check_scan,
-    grid_orientation,
-    scan_grids,
-)
+from segcal.data import UNKNOWN, DatasetInfo, Header, check_scan, grid_orientation, scan_grids
 
 if TYPE_CHECKING:
     from segcal.evaluation.finished_run import FinishedRun
