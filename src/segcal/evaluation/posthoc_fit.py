@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,8 @@ def fit_pairs(
     if method == AUTO and (folds < 2 or options):
         raise ValueError("--method auto needs --folds 2 or more, and has no options (--set)")
     units = None if patient is None else list(patients_of(pairs.names, patient).values())
-    if method == AUTO and len(set(units or pairs.names)) < 2:
+    patients = len(set(units or pairs.names))
+    if method == AUTO and patients < 2:
         problem = "auto compares methods over two patients or more, but there is one"
         raise ValueError(f"{problem}; give more cases, or name a method, such as temperature")
     parts = make_folds(pairs.names, folds, patient, seed) if folds else []
@@ -108,16 +110,7 @@ def fit_pairs(
         max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=kinds[0].space,
         features=next((found for kind in kinds if (found := kind.feature_map())), None),
     )  # fmt: skip
-    names = [*pairs.heads] or [f"class {k}" for k in range(1, pairs.num_classes)]
-    absent = set(names)
-    for number, pair in enumerate(pairs, start=1):
-        for head, case in enumerate(_problems(pair, from_probs)):
-            present = np.unique(case.target)
-            absent -= {names[head if pairs.heads else k - 1] for k in present[present > 0]}
-            with name_file_in_errors(pair.softmax.path):
-                mask = region_mask(case, region)
-                sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
-        progress("reading", number, len(pairs))
+    absent = _read_into(sample, pairs, from_probs, region, progress)
 
     def fit(new: Callable[[], Calibrator], cases: Sequence[int]) -> BaseCalibrator:
         if pairs.heads:
@@ -127,6 +120,7 @@ def fit_pairs(
         return new().fit_voxels(sample.select(cases, balance))
 
     every = range(len(pairs))
+    scorer = _Scorer(pairs, from_probs, units, jobs, progress)
     with name_file_in_errors(pairs.folder):
         models: dict[str, dict[int, BaseCalibrator]] = {name: {} for name in make}
         for part in parts:
@@ -135,7 +129,7 @@ def fit_pairs(
                 models[name] |= dict.fromkeys(part, fit(new, others))
         choice = None
         if method == AUTO:
-            choice = _choose(pairs, models, from_probs, units, jobs, progress)
+            choice = scorer.choose(models)
             make[NONE] = partial(make_calibrator, "temperature", bounds=(1.0, 1.0))
             method = choice.method
         final = fit(make[method], every)
@@ -143,19 +137,34 @@ def fit_pairs(
         if method == NONE and final.report is not None:
             final.report.at_bound = []
         elif parts:
-            verdict = _cross_validate(
-                pairs, models[method], from_probs, region, units, jobs, progress
-            )
+            verdict = scorer.cross_validate(method, models[method], region)
     final.about = {
         "region": region,
         "seed": seed,
         "folds": len(parts),
         "cases": pairs.names,
-        "patients": len(set(units or pairs.names)),
+        "patients": patients,
         "cross_validation": verdict.as_dict() if verdict is not None else None,
         **({"auto": choice.as_dict()} if choice is not None else {}),
     }
-    return Fitted(final, verdict, choice, tuple(name for name in names if name in absent))
+    return Fitted(final, verdict, choice, absent)
+
+
+def _read_into(
+    sample: Sample, pairs: Pairs, from_probs: bool, region: str, progress: ProgressCallback
+) -> tuple[str, ...]:
+    """Add voxels of every case to the sample; the structures that no label map contains."""
+    names = [*pairs.heads] or [f"class {k}" for k in range(1, pairs.num_classes)]
+    absent = dict.fromkeys(names)
+    for number, pair in enumerate(pairs, start=1):
+        for head, case in enumerate(_problems(pair, from_probs)):
+            for k in np.unique(case.target[case.target > 0]):
+                absent.pop(names[head if pairs.heads else k - 1], None)
+            with name_file_in_errors(pair.softmax.path):
+                mask = region_mask(case, region)
+                sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
+        progress("reading", number, len(pairs))
+    return tuple(absent)
 
 
 def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
@@ -167,97 +176,90 @@ def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:
     return np.asarray(mask)
 
 
-def _choose(
-    pairs: Pairs,
-    models: Mapping[str, Mapping[int, BaseCalibrator]],
-    from_probs: bool,
-    units: Sequence[str] | None,
-    jobs: int,
-    progress: ProgressCallback,
-) -> Choice:
-    """Score each case with the calibrators that did not see it, and choose the best method."""
-    work = {
-        pair.name: partial(_compare, pair, {n: m[i] for n, m in models.items()}, from_probs)
-        for i, pair in enumerate(pairs)
-    }
-    rows = run_all(work, jobs, "comparing methods", progress)
-    return choose({name: np.array([row[name] for row in rows]) for name in rows[0]}, units)
+@dataclass(frozen=True)
+class _Scorer:
+    """Scores each case with calibrators that did not see it, in `jobs` processes.
+
+    `units` are the patients of the cases; None: each case is one.
+    """
+
+    pairs: Pairs
+    from_probs: bool
+    units: Sequence[str] | None
+    jobs: int
+    progress: ProgressCallback
+
+    def choose(self, models: Mapping[str, Mapping[int, BaseCalibrator]]) -> Choice:
+        """Choose the best method."""
+        rows = self._score("comparing methods", models, JUDGED)
+        nll = {
+            name: np.array([[row.scores[name, r, "nll"] for r in JUDGED] for row in rows])
+            for name in (NONE, *models)
+        }
+        return choose(nll, self.units)
+
+    def cross_validate(
+        self, method: str, models: Mapping[int, BaseCalibrator], region: str
+    ) -> Verdict:
+        """Compare the scores of each case before and after calibration."""
+        rows = self._score("cross-validating", {method: models}, tuple(REGIONS))
+        changes = [
+            paired_change(
+                *key, *([row.scores[m, *key] for row in rows] for m in (NONE, method)),
+                units=self.units,
+            )
+            for key in product(dict.fromkeys([region, *REGIONS]), METRICS)
+        ]  # fmt: skip
+        changed, voxels = (sum(row.changed[method] for row in rows), sum(r.voxels for r in rows))
+        folds = list({id(model): model for model in models.values()}.values())
+        messages = Counter(line for m in folds if m.report for line in m.report.warnings())
+        warnings = tuple(f"in {n} of {len(folds)} folds: {line}" for line, n in messages.items())
+        unit: Literal["cases", "patients"] = "cases" if self.units is None else "patients"
+        return Verdict(region, tuple(changes), changed, voxels, unit, warnings)
+
+    def _score(
+        self, what: str, models: Mapping[str, Mapping[int, BaseCalibrator]], regions: Sequence[str]
+    ) -> list[_CaseScores]:
+        work = {
+            pair.name: partial(
+                _score_case, pair, {n: m[i] for n, m in models.items()}, self.from_probs, regions
+            )
+            for i, pair in enumerate(self.pairs)
+        }
+        return run_all(work, self.jobs, what, self.progress)
 
 
-def _compare(
-    pair: Pair, models: Mapping[str, BaseCalibrator], from_probs: bool
-) -> dict[str, list[float]]:
-    """The NLL of a case in each judged region, before and after each calibrator."""
-    found: dict[str, list[list[float]]] = {name: [] for name in (NONE, *models)}
-    with name_file_in_errors(pair.softmax.path):
-        for head, case in enumerate(_problems(pair, from_probs)):
-            masks = [region_mask(case, name) for name in JUDGED]
-            for name, scores in found.items():
-                if name == NONE:
-                    probs = to_probs(case.values, from_probs=from_probs)
-                else:
-                    probs = _calibrate(models[name], head, case, from_probs)
-                scores.append([_scores(probs, case.target, mask)["nll"] for mask in masks])
-    return {name: [_mean(each) for each in zip(*s, strict=True)] for name, s in found.items()}
+@dataclass
+class _CaseScores:
+    """Scores of a case by (method, region, metric), and the labels that each method changes."""
+
+    scores: dict[tuple[str, str, str], float]
+    changed: Counter[str]
+    voxels: int
 
 
-def _cross_validate(
-    pairs: Pairs,
-    models: Mapping[int, BaseCalibrator],
-    from_probs: bool,
-    region: str,
-    units: Sequence[str] | None,
-    jobs: int,
-    progress: ProgressCallback,
-) -> Verdict:
-    """Compare the scores of each case before and after the calibrator that did not see it."""
-    work = {
-        pair.name: partial(_before_and_after, pair, models[i], from_probs)
-        for i, pair in enumerate(pairs)
-    }
-    found = run_all(work, jobs, "cross-validating", progress)
-    changed, voxels = (sum(each) for each in zip(*(counts for _, counts in found), strict=True))
-    ordered = [region, *(name for name in REGIONS if name != region)]
-    changes = [
-        paired_change(
-            name,
-            metric,
-            *zip(*(scores[name, metric] for scores, _ in found), strict=True),
-            units=units,
-        )
-        for name in ordered
-        for metric in METRICS
-    ]
-    folds = list({id(model): model for model in models.values()}.values())
-    messages = Counter(line for m in folds if m.report is not None for line in m.report.warnings())
-    warnings = tuple(f"in {n} of {len(folds)} folds: {line}" for line, n in messages.items())
-    return Verdict(
-        region, tuple(changes), changed, voxels, "cases" if units is None else "patients", warnings
-    )
-
-
-def _before_and_after(
-    pair: Pair, model: BaseCalibrator, from_probs: bool
-) -> tuple[dict[tuple[str, str], tuple[float, float]], tuple[int, int]]:
-    """Scores by region and metric, and the number of changed labels and of voxels."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    changed = voxels = 0
+def _score_case(
+    pair: Pair, models: Mapping[str, BaseCalibrator], from_probs: bool, regions: Sequence[str]
+) -> _CaseScores:
+    """Score a case without a calibrator (NONE) and with each; scores are means over heads."""
+    changed, voxels = Counter[str](), 0
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     with name_file_in_errors(pair.softmax.path):
         for head, case in enumerate(_problems(pair, from_probs)):
             before = to_probs(case.values, from_probs=from_probs)
-            after = _calibrate(model, head, case, from_probs)
-            changed += int((predicted_labels(before) != predicted_labels(after)).sum())
+            masks = {region: region_mask(case, region) for region in regions}
             voxels += case.target.size
-            for name in REGIONS:
-                mask = region_mask(case, name)
-                old, new = (_scores(probs, case.target, mask) for probs in (before, after))
-                for metric in METRICS:
-                    found[name, metric].append((old[metric], new[metric]))
-    scores = {
-        key: (_mean([old for old, _ in both]), _mean([new for _, new in both]))
-        for key, both in found.items()
-    }
-    return scores, (changed, voxels)
+            for name in (NONE, *models):
+                probs = before
+                if name != NONE:
+                    probs = _calibrate(models[name], head, case, from_probs)
+                    changed[name] += int(
+                        (predicted_labels(before) != predicted_labels(probs)).sum()
+                    )
+                for region, mask in masks.items():
+                    for metric, value in _scores(probs, case.target, mask).items():
+                        found[name, region, metric].append(value)
+    return _CaseScores({key: _mean(each) for key, each in found.items()}, changed, voxels)
 
 
 def _problems(pair: Pair, from_probs: bool) -> list[LoadedCase]:
