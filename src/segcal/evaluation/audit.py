@@ -185,7 +185,6 @@ def audit_predictions(
     described = _describe_dataset(dataset, first, classes, patient)
     slugs, kind = _slugs(pairs_of), "logits" if logits else "probs"
     done: dict[str, Evaluation] = {}
-    runs, seen = [], dict[str, None]()
     if out.parent.is_dir():
         remove_drafts(out.parent)
     measured = out.with_name(f".{out.name}.measured")
@@ -194,15 +193,7 @@ def audit_predictions(
         draft.mkdir(parents=True)
         for title, pairs in pairs_of.items():
             run = f"{described.name}/{slugs[title]}/seed0"
-            known = seen_cases(pairs)
-            seen |= dict.fromkeys(known)
-            kept = {
-                pair.name: KeptCase(
-                    measured / slugs[title] / f"{pair.name}.npz",
-                    key_of(pair.files, pair, logits, run, described.labels, CaseOptions()),
-                )
-                for pair in pairs
-            }
+            kept = _kept_cases(measured / slugs[title], pairs, logits, run, described.labels)
             reused += sum(each.exists for each in kept.values())
             evaluation = write_evaluation(
                 {pair.name: partial(_read, pair, logits) for pair in pairs},
@@ -211,23 +202,35 @@ def audit_predictions(
                 run=run, method=slugs[title], seed=0, dataset=described.name,
                 labels=described.labels, groups=pairs.heads or None,
                 about={
-                    "source": str(pairs.folder), "kind": kind,
-                    "grid": "original", "seen": known,
+                    "source": str(pairs.folder), "kind": kind, "grid": "original",
+                    "seen": seen_cases(pairs),
                 },
             )  # fmt: skip
             done[title] = replace(evaluation, folder=out / "runs" / run)
-            facts = evaluation.info.model_dump(include={"run", "method", "dataset", "seconds"})
-            runs.append(Run(**facts, folder=f"runs/{run}"))
-        content = _study_file(networks, kind, slugs, described, runs, region, len(first.unused))
+        content = _study_file(networks, slugs, described, done, kind, region, len(first.unused))
         StudyWriter(draft).write(content, complete=True)
         table = pd.concat([one.table() for one in done.values()], ignore_index=True)
         rank_study(draft, table, list(slugs.values()), METRICS, region)
     remove(measured)
     has_spacing = all(pair.has_spacing for pair in first)
+    seen = dict.fromkeys(case for one in done.values() for case in one.info.seen)
     return Audited(
         out, region, done, first.unused, has_spacing, tuple(seen), described.patients, reused,
         tuple(first.identical()),
     )  # fmt: skip
+
+
+def _kept_cases(
+    folder: Path, pairs: Pairs, logits: bool, run: str, labels: Sequence[str]
+) -> dict[str, KeptCase]:
+    """Where each measured case of a network is kept, and what its result depends on."""
+    return {
+        pair.name: KeptCase(
+            folder / f"{pair.name}.npz",
+            key_of(pair.files, pair, logits, run, labels, CaseOptions()),
+        )
+        for pair in pairs
+    }
 
 
 @contextmanager
@@ -319,8 +322,8 @@ def _read(pair: Pair, logits: bool) -> PredictedCase:
 
 
 def _study_file(
-    networks: Mapping[str, Path], kind: str, slugs: Mapping[str, str], dataset: Dataset,
-    runs: Sequence[Run], region: str, unused: int,
+    networks: Mapping[str, Path], slugs: Mapping[str, str], dataset: Dataset,
+    done: Mapping[str, Evaluation], kind: str, region: str, unused: int,
 ) -> StudyFile:  # fmt: skip
     note = "Predictions of trained networks, measured as they are; nothing was trained."
     if unused:
@@ -347,7 +350,13 @@ def _study_file(
             )
             for title, slug in slugs.items()
         ),
-        runs=tuple(runs),
+        runs=tuple(
+            Run(
+                **one.info.model_dump(include={"run", "method", "dataset", "seconds"}),
+                folder=f"runs/{one.info.run}",
+            )
+            for one in done.values()
+        ),
         tables=("main", "classes"),
         environment={"device": "cpu", "versions": versions(), "commit": git_commit()},
     )

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segcal.core.errors import PathError
 from segcal.core.jobs import run_all
 from segcal.core.provenance import git_commit, versions
 from segcal.evaluation.case_metrics import PredictedCase, evaluate_predicted_case
-from segcal.evaluation.measured_cases import KeptCase
+from segcal.evaluation.measured_cases import KeptCase, Measured
 from segcal.metrics import POOLED, CaseOptions, CaseResult, pool_cases
 from segcal.predictions import name_file_in_errors
 from segcal.study import Evaluation, EvaluationInfo, file_of_split, write_evaluation_files
@@ -80,14 +81,10 @@ def write_evaluation(
     results: list[CaseResult] = []
     slices: dict[str, Any] = {}
     report = progress or (lambda done: None)
-    measured: Iterable[tuple[CaseResult, dict[str, Any]]]
+    measured: Iterable[Measured]
     if isinstance(cases, Mapping):
         names += cases
-        if POOLED in names:
-            raise ValueError(f"Expected no case to be called {POOLED!r}; rename it.")
-        work = {name: partial(_read_and_measure, read, measure) for name, read in cases.items()}
-        work |= {name: partial(each.measure, work[name]) for name, each in (kept or {}).items()}
-        measured = run_all(work, jobs, "", lambda what, done, total: report(done))
+        measured = _measure_in_processes(cases, measure, kept or {}, jobs, report)
     else:
         measured = map_in_order(measure, _checked(cases, labels, names), jobs)
     for result, picture in measured:
@@ -119,9 +116,23 @@ def write_evaluation(
     return write_evaluation_files(out, info, rows + pool_cases(results), bins, slices)
 
 
+def _measure_in_processes(
+    cases: Mapping[str, Callable[[], PredictedCase]],
+    measure: Callable[[PredictedCase], Measured],
+    kept: Mapping[str, KeptCase],
+    jobs: int,
+    report: Callable[[int], None],
+) -> list[Measured]:
+    if POOLED in cases:
+        raise ValueError(f"Expected no case to be called {POOLED!r}; rename it.")
+    work = {name: partial(_read_and_measure, read, measure) for name, read in cases.items()}
+    work |= {name: partial(each.measure, work[name]) for name, each in kept.items()}
+    return run_all(work, jobs, progress=lambda what, done, total: report(done))
+
+
 def _read_and_measure(
-    read: Callable[[], PredictedCase], measure: Callable[[PredictedCase], U]
-) -> U:
+    read: Callable[[], PredictedCase], measure: Callable[[PredictedCase], Measured]
+) -> Measured:
     case = read()
     with name_file_in_errors(case.path) if case.path is not None else nullcontext():
         return measure(case)
@@ -168,14 +179,13 @@ def _stack_bins(
 ) -> dict[str, Any]:
     """The state of the bins, stacked over (case, region), and of the levels, over cases."""
     out: dict[str, Any] = {"cases": np.array(names), "regions": np.array(regions)}
-    states = [[result.statistics[name].bins.state() for name in regions] for result in results]
-    for key in states[0][0]:
-        out[key] = np.stack([np.stack([state[key] for state in case]) for case in states])
-    levels = [result.levels.state() for result in results if result.levels is not None]
-    for key in levels[0]:
-        out[key] = np.stack([state[key] for state in levels])
+    out |= _stack([_stack([r.statistics[name].bins.state() for name in regions]) for r in results])
+    out |= _stack([result.levels.state() for result in results if result.levels is not None])
     truths = [result.true_bins.state() for result in results if result.true_bins is not None]
     if len(truths) == len(results):
-        for key in truths[0]:
-            out[f"truth_{key}"] = np.stack([state[key][None] for state in truths])
+        out |= {f"truth_{key}": array[:, None] for key, array in _stack(truths).items()}
     return out
+
+
+def _stack(states: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    return {key: np.stack([state[key] for state in states]) for key in states[0]}
