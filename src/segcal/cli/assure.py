@@ -24,8 +24,7 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="A file that `segcal assure fit` wrote.")]
 Run = Annotated[
-    Path | None,
-    typer.Option(help="A run or a folder of folds, in place of --probs and --labels."),
+    Path | None, typer.Option(help="A run or a folder of folds, in place of --probs and --labels.")
 ]
 
 
@@ -50,8 +49,7 @@ def fit(
     run: Run = None,
     images: opt.Images = None,
     calibrator: Annotated[
-        str,
-        typer.Option(help="A file of `segcal calibrate`, a method to fit here, auto, or none."),
+        str, typer.Option(help="A file of `segcal calibrate`, a method to fit here, auto, or none.")
     ] = "temperature",
     coverage: Annotated[float, _share("Coverage of volume and Dice intervals.")] = 0.9,
     risk: Annotated[float, _share("Share that outer masks miss, or inner masks add.")] = 0.1,
@@ -76,22 +74,19 @@ def fit(
     check_not_existing([out], overwrite)
     with (
         show_progress() as progress,
-        _pairs(run, "val", probs, labels, images, axes, ignore_label, heads, progress) as (
+        _pairs(run, "val", probs, labels, images, patient, axes, ignore_label, heads, progress) as (
             pairs,
-            known,
+            patient_of,
         ),
     ):
-        if known is None:
-            opt.warn_patients(pairs.names, patient)
-            opt.warn_identical(pairs.identical())
         names: Sequence[str] = ("background", *pairs.heads)
         if not pairs.heads:
             names = class_names(pairs.folder, pairs.num_classes, opt.split_names(classes))
-        model = _calibrator(calibrator, pairs, patient or known, jobs, progress)
+        model = _calibrator(calibrator, pairs, patient_of, jobs, progress)
         found = fit_assurance(
             pairs, names, calibrator=model, calibrated=calibration_of(pairs.folder),
             coverage=coverage, risk=risk, min_dice=min_dice, max_failures=max_failures,
-            patient=patient or known, jobs=jobs, progress=progress,
+            patient=patient_of, jobs=jobs, progress=progress,
         )  # fmt: skip
     found.save(out)
     if model is not None:
@@ -126,9 +121,10 @@ def fit(
 @contextmanager
 def _pairs(
     run: Path | None, split: str, probs: Path | None, labels: Path | None, images: Path | None,
-    axes: opt.AxisOrder, ignore_label: int | None, heads: str | None, progress: ProgressCallback,
-) -> Iterator[tuple["Pairs", Mapping[str, str] | None]]:  # fmt: skip
-    """Predictions with labels, and the patients of a run."""
+    patient: str | None, axes: opt.AxisOrder, ignore_label: int | None, heads: str | None,
+    progress: ProgressCallback,
+) -> Iterator[tuple["Pairs", str | Mapping[str, str] | None]]:  # fmt: skip
+    """Predictions with labels, and their patients: as given, or else those of the run."""
     from segcal.core.errors import PathError
     from segcal.evaluation import seen_cases
     from segcal.predictions import find_pairs
@@ -147,7 +143,9 @@ def _pairs(
         opt.warn_unused(pairs.unused)
         parts = ["train"] if split == "val" else ["train", "val"]
         opt.warn_seen(seen_cases(pairs, parts), fitting=split == "val")
-        yield pairs, None
+        opt.warn_patients(pairs.names, patient)
+        opt.warn_identical(pairs.identical())
+        yield pairs, patient
         return
     from segcal.data import IGNORED
     from segcal.evaluation import export_predictions
@@ -156,7 +154,7 @@ def _pairs(
         patients = export_predictions(str(run), split, folder, progress=progress)
         pairs = find_pairs(folder / "probs", folder / "labels", images, ignore_label=IGNORED)
         try:
-            yield pairs, patients
+            yield pairs, patient or patients
         except ValueError as error:  # the user knows the run, not its temporary files
             shown = str(PathError(pairs.folder, "").path)
             text = str(error).replace(f"{shown}/", f"{run}: case ")
@@ -255,16 +253,12 @@ def check(
     assurance.check_input(probs or str(run), calibration_of(probs) if probs else "")
     with (
         show_progress() as progress,
-        _pairs(run, "test", probs, labels, images, axes, ignore_label, heads, progress) as (
-            pairs,
-            known,
-        ),
+        _pairs(
+            run, "test", probs, labels, images, patient, axes, ignore_label, heads, progress
+        ) as (pairs, patient_of),
     ):
-        if known is None:
-            opt.warn_patients(pairs.names, patient)
-            opt.warn_identical(pairs.identical())
         result = check_assurance(
-            assurance, pairs, out, patient=patient or known, jobs=jobs, overwrite=overwrite,
+            assurance, pairs, out, patient=patient_of, jobs=jobs, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
     page = write_checked_page(out, assurance, result)

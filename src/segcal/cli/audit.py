@@ -59,7 +59,7 @@ def audit(
     opt.warn_identical(audited.identical)
     if audited.reused:
         line = f"{audited.reused} cases were measured before the last audit was stopped"
-        typer.echo(f"segcal: {line}; they are reused", err=True)
+        opt.warn(f"{line}; they are reused")
     if not audited.has_spacing:
         opt.warn("no file states a voxel size: distances are in voxels")
     opt.warn_seen(audited.seen)

@@ -107,12 +107,7 @@ def calibrate(
             opt.warn(f"{folder}: is calibrated already ({known}); --out is for such predictions")
         with show_progress() as progress:
             fitted = fit_pairs(
-                pairs,
-                method,
-                from_probs=from_probs,
-                jobs=workers,
-                progress=progress,
-                **fit,
+                pairs, method, from_probs=from_probs, jobs=workers, progress=progress, **fit
             )
     fitted.calibrator.save(out)
     print_fit(fitted, out)

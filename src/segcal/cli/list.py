@@ -16,9 +16,7 @@ REGISTRIES = {
 }
 
 
-def list_names(
-    kind: Annotated[str, typer.Argument(help=f"{', '.join(REGISTRIES)}.")],
-) -> None:
+def list_names(kind: Annotated[str, typer.Argument(help=f"{', '.join(REGISTRIES)}.")]) -> None:
     """List what can be chosen by name: segcal's own and those of installed plugins.
 
     Everywhere a name is expected, an import path package.module:Object works too.

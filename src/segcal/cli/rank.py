@@ -47,8 +47,7 @@ def rank(
         ),
     ] = None,
     resamples: Annotated[
-        int,
-        typer.Option(min=1, max=100_000, help="Resamples of the cases for intervals of ranks."),
+        int, typer.Option(min=1, max=100_000, help="Resamples of the cases for intervals of ranks.")
     ] = 2000,
     seed: Annotated[int, typer.Option(help="Seed of the bootstrap.")] = 0,
     overwrite: Annotated[
@@ -58,12 +57,7 @@ def rank(
 ) -> None:
     """Rank methods: sum-rank, mean-case-rank, intervals, and paired tests against the best."""
     from segcal.stats import REQUIRED_COLUMNS, rank_methods
-    from segcal.study import (
-        check_ranking_folder,
-        read_cases_tables,
-        region_beside,
-        write_ranking,
-    )
+    from segcal.study import check_ranking_folder, read_cases_tables, region_beside, write_ranking
 
     if out is None and len(cases) > 1:
         raise ValueError("--out is required when several tables are given")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -34,8 +35,7 @@ def train(
         str | None, typer.Option(help="nacl, ce, ce_dice, focal, …, or package.module:Class.")
     ] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(help="strong (default) or paper; fills in what you do not set."),
+        str | None, typer.Option(help="strong (default) or paper; fills in what you do not set.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file with settings; other options override it.")
@@ -63,7 +63,7 @@ def train(
     address: opt.Address = None,
 ) -> None:
     """Train a network by a recipe that adapts to the data, or with your settings."""
-    from segcal.config import make_config, to_yaml
+    from segcal.config import to_yaml
     from segcal.losses import LOSSES
     from segcal.training import (
         Interrupted,
@@ -90,72 +90,89 @@ def train(
             LOSSES.get(loss)
         except ValueError as error:
             raise ValueError(f"--loss {loss}: {error}") from error
-    given: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "recipe": recipe, "data.path": str(data) if data is not None else None, "loss.name": loss,
         "precision": precision, "device": device, "epochs": epochs, "seed": seed,
         "posthoc": posthoc,
     }  # fmt: skip
-    flags = {key: value for key, value in given.items() if value is not None}
-
-    def settings_of(folder: Path | None, fold: int | None = None) -> TrainConfig:
-        """The settings of a run: those in its folder if it is resumed, changed by the options.
-
-        A fold that was not started has those of another fold, if there is no --data.
-        """
-        known = [folder / "config.yaml"] if folder is not None and resume else []
-        if known and fold is not None and data is None:
-            known += sorted(known[0].parent.parent.glob("fold*/config.yaml"))
-        old = next((path for path in known if path.is_file() and config is None), None)
-        more = {} if fold is None else {"data.fold": fold}
-        settings = make_config(old or config, flags=flags | more, overrides=override or ())
-        if "recipe" not in settings.model_fields_set and old is None:
-            settings = settings.model_copy(update={"recipe": "strong"})
-        if not settings.data.path and resume and folder is not None and config is None:
-            raise PathError(folder, "holds no run to resume", "check --out, or add --data")
-        if not settings.data.path:
-            raise ValueError("--data is required: the folder of a prepared data set")
-        return settings
-
-    if folds is None:
-        runs = [(out, settings_of(out))]
-    else:
-        first = settings_of(out / "fold0" if out is not None else None, 0)
-        folders = {k: out / f"fold{k}" if out else None for k in _folds(folds, first.data.path)}
-        runs = [(folder, settings_of(folder, k)) for k, folder in folders.items()]
+    flags = {key: value for key, value in flags.items() if value is not None}
+    resume = resume and out is not None
+    runs = _Options(config, flags, override or (), resume).runs(out or Path(), folds)
+    folder, settings = runs[0]
     if out is None or print_config:
         complete, _ = complete_config(
-            runs[0][1], runs[0][0] if resume else None, lambda line: typer.echo(f"# {line}")
+            settings, folder if resume else None, lambda line: typer.echo(f"# {line}")
         )
         typer.echo(to_yaml(complete), nl=False)
         return
-    for folder, _ in runs[1:]:
-        if folder is not None and folder.exists() and not resume:
-            raise PathError(folder, "exists already", "continue it with --resume")
-    method = runs[0][1].posthoc
-    for _, settings in runs if method is not None else ():
-        _check_posthoc(settings)
+    for other, _ in runs[1:]:
+        if other.exists() and not resume:
+            raise PathError(other, "exists already", "continue it with --resume")
+    method = settings.posthoc
+    for _, each in runs:
+        if method is not None:
+            _check_posthoc(method, each)
     try:
         if jobs > 1 or launcher == "ray":
             _train_together(out, runs, resume, workers)
         else:
-            for folder, settings in runs:
-                run(settings, folder, resume=resume)
+            for folder, each in runs:
+                run(each, folder, resume=resume)
     except TrainingError as error:
         opt.warn(str(error))
         raise typer.Exit(128 + error.number if isinstance(error, Interrupted) else 1) from error
     close_process_group()
     if method is not None and is_first_process():
-        _calibrate(out, method, runs[0][1].device)
+        _calibrate(out, method, settings.device)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options that decide the settings of runs; `flags` and `overrides` as in `make_config`."""
+
+    config: Path | None
+    flags: Mapping[str, Any]
+    overrides: Sequence[str]
+    resume: bool
+
+    def runs(self, out: Path, folds: str | None) -> list[tuple[Path, TrainConfig]]:
+        """Folder and settings of the run, or of one run per fold."""
+        if folds is None:
+            return [(out, self.settings(out))]
+        data = self.settings(out / "fold0", 0).data.path
+        folders = {number: out / f"fold{number}" for number in _folds(folds, data)}
+        return [(folder, self.settings(folder, number)) for number, folder in folders.items()]
+
+    def settings(self, folder: Path, fold: int | None = None) -> TrainConfig:
+        """The settings of a run: those in its folder if it is resumed, changed by the options.
+
+        A fold that was not started has those of another fold, if there is no --data.
+        """
+        from segcal.config import make_config
+
+        known = [folder / "config.yaml"] if self.resume else []
+        if known and fold is not None and "data.path" not in self.flags:
+            known += sorted(folder.parent.glob("fold*/config.yaml"))
+        old = next((path for path in known if path.is_file() and self.config is None), None)
+        flags = dict(self.flags) if fold is None else {**self.flags, "data.fold": fold}
+        settings = make_config(old or self.config, flags=flags, overrides=self.overrides)
+        if "recipe" not in settings.model_fields_set and old is None:
+            settings = settings.model_copy(update={"recipe": "strong"})
+        if not settings.data.path and self.resume and self.config is None:
+            raise PathError(folder, "holds no run to resume", "check --out, or add --data")
+        if not settings.data.path:
+            raise ValueError("--data is required: the folder of a prepared data set")
+        return settings
 
 
 def _train_together(
-    out: Path, runs: Sequence[tuple[Path | None, TrainConfig]], resume: bool, workers: int
+    out: Path, runs: Sequence[tuple[Path, TrainConfig]], resume: bool, workers: int
 ) -> None:
     """Train folds at the same time; their lines go to files beside their folders."""
     from segcal.core.jobs import run_jobs
 
     out.mkdir(parents=True, exist_ok=True)
-    tasks = {f.name: partial(_train_fold, settings, f, resume) for f, settings in runs if f}
+    tasks = {f.name: partial(_train_fold, settings, f, resume) for f, settings in runs}
     typer.echo(f"{len(tasks)} folds, {workers} at the same time; progress: {out}/fold*.log")
     with closing(run_jobs(tasks, workers)) as finished:
         for name, result in finished:
@@ -174,15 +191,14 @@ def _train_fold(settings: TrainConfig, folder: Path, resume: bool) -> str:
     return f"{result.epochs} epochs, validation DSC of best.pt {result.best_dsc:.4f}"
 
 
-def _check_posthoc(settings: TrainConfig) -> None:
+def _check_posthoc(method: str, settings: TrainConfig) -> None:
     """Refuse a calibrator that cannot be fitted, before the training."""
     from segcal.data import open_dataset
     from segcal.evaluation import check_method
 
-    if settings.posthoc is not None:
-        check_method("--posthoc", settings.posthoc)
+    check_method("--posthoc", method)
     part = open_dataset(settings.data.path).part("val", settings.data.fold)
-    if settings.posthoc == "auto" and len({case.patient for case in part}) < 2:
+    if method == "auto" and len({case.patient for case in part}) < 2:
         remedy = "name a method, such as --posthoc temperature"
         raise ValueError(f"--posthoc auto: compares methods over two validation patients; {remedy}")
 
@@ -197,10 +213,7 @@ def _calibrate(run: Path, method: str, device: str) -> None:
         typer.echo(f"{path}: is up to date; evaluate and predict use it (--raw switches it off)")
         return
     with show_progress() as progress:
-        fitted = fit_and_save(
-            run, method, device=device, progress=progress,
-            say=lambda line: typer.echo(f"segcal: {line}", err=True),
-        )  # fmt: skip
+        fitted = fit_and_save(run, method, device=device, progress=progress, say=opt.warn)
     print_fit(fitted, path)
     typer.echo("evaluate and predict use this calibrator; --raw switches it off")
 
