@@ -114,21 +114,11 @@ def make_splits(
     case are left out.
     """
     check_int("seed", seed, low=0)
-    check_folds(folds)
-    names = {
-        part: tuple(sorted(set(given.parts.get(part, ()) if given else ()) & set(patient_of)))
-        for part in (*PARTS, "excluded")
-    }
-    held = {patient_of[name] for name in names["test"]}
-    crossing = shared(names, patient_of, {}) + [
-        f"{name} shares its patient {patient} with a test case"
-        for name, patient in patient_of.items()
-        if patient in held and name not in names["test"]
-    ]
-    if crossing:
-        problem = f"the given parts share a patient: {crossing[0]}"
-        raise ValueError(f"{problem}; correct them, or correct --patient")
-    out = {patient_of[name] for name in names["excluded"]}
+    if check_int("folds", folds, low=0) == 1:  # it would have no training cases
+        raise ValueError("Expected argument `folds` to be 0 or at least 2, but got 1.")
+    names = {} if given is None else _known_cases(given, patient_of)
+    held = {patient_of[name] for name in names.get("test", ())}
+    out = {patient_of[name] for name in names.get("excluded", ())}
     out |= {patient for group in duplicates if held & set(group) for patient in group} - held
     excluded = _cases_of(patient_of, [sorted(out)])
     free = set(patient_of.values()) - held - out
@@ -164,6 +154,24 @@ class GivenParts:
     parts: Mapping[str, Sequence[str]]
     folds: tuple[Fold, ...] = ()
     by_user: bool = True
+
+
+def _known_cases(given: GivenParts, patient_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The cases of each given part; a ValueError if parts share a patient."""
+    names = {
+        part: tuple(sorted(set(given.parts.get(part, ())) & set(patient_of)))
+        for part in (*PARTS, "excluded")
+    }
+    held = {patient_of[name] for name in names["test"]}
+    crossing = shared(names, patient_of, {}) + [
+        f"{name} shares its patient {patient} with a test case"
+        for name, patient in patient_of.items()
+        if patient in held and name not in names["test"]
+    ]
+    if crossing:
+        problem = f"the given parts share a patient: {crossing[0]}"
+        raise ValueError(f"{problem}; correct them, or correct --patient")
+    return names
 
 
 _PART_NAMES = {
@@ -221,12 +229,6 @@ def _read_json_parts(path: Path, patient_of: Mapping[str, str]) -> GivenParts:
         problem = f"is not a list of splits ({str(error).splitlines()[0]})"
         remedy = "give {train, val, test}, nnU-Net's splits_final.json or a CSV file"
         raise PathError(path, problem, remedy) from error
-
-
-def check_folds(folds: int) -> None:
-    """0 means no folds; a single fold would have no training cases."""
-    if check_int("folds", folds, low=0) == 1:
-        raise ValueError("Expected argument `folds` to be 0 or at least 2, but got 1.")
 
 
 def _deal(

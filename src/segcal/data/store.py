@@ -84,7 +84,10 @@ def pack_case(
         dtype=dtype,
         scale=scale,
         offset=offset,
-        image_range=channel_ranges(decode_image(stored, scale, offset)),
+        image_range=tuple(
+            (float(channel.min()), float(channel.max()))
+            for channel in decode_image(stored, scale, offset)
+        ),
         voxels=count_labels(case.label),
         sha256={name: array_sha256(array) for name, array in arrays.items()},
         settings=dict(settings),
@@ -93,11 +96,6 @@ def pack_case(
     files = {f"{name}.b2nd": _frame(array) for name, array in arrays.items()}
     files["case.json"] = properties.model_dump_json(indent=1).encode()
     return properties, files
-
-
-def channel_ranges(image: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-    """Smallest and largest value of each channel."""
-    return tuple((float(channel.min()), float(channel.max())) for channel in image)
 
 
 def count_labels(label: NDArray[np.uint8]) -> dict[int, int]:

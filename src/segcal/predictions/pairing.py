@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice
-from segcal.core.documents import read_json
 from segcal.core.errors import PathError, list_folder, name_beside
 from segcal.core.files import file_sha256
 from segcal.core.heads import Heads
@@ -228,7 +227,7 @@ def find_pairs(
     return Pairs(folder, tuple(pairs), unused)
 
 
-def _find_heads(folder: Path, file: SoftmaxFile, given: Heads | None = None) -> Heads:
+def _find_heads(folder: Path, file: SoftmaxFile, given: Heads | None) -> Heads:
     """The heads given, else the regions of nnU-Net's dataset.json in the folder, else none."""
     heads = given or read_dataset_json(folder / "dataset.json").regions
     if len(heads) not in (0, file.num_classes):
@@ -358,20 +357,15 @@ def class_names(
     """Names of the classes, background first: those given, else those of nnU-Net's dataset.json
     beside the predictions, else numbers.
     """
-    names = tuple(given) if given is not None else _nnunet_names(folder, num_classes)
+    names = tuple(given) if given is not None else _default_names(folder, num_classes)
     if len(names) != num_classes or len(set(names)) != num_classes:
         expected = f"expected {num_classes} different names, background first"
         raise ValueError(f"--classes {','.join(names)}: {expected}")
     return names
 
 
-def _nnunet_names(folder: Path, num_classes: int) -> tuple[str, ...]:
-    """Names from the dataset.json that nnU-Net writes beside predictions, else numbers."""
+def _default_names(folder: Path, num_classes: int) -> tuple[str, ...]:
     plain = ("background", *(f"class {k}" for k in range(1, num_classes)))
-    try:
-        labels = read_json(folder / "dataset.json")["labels"]
-        numbers = {int(value): str(name) for name, value in labels.items() if name != "ignore"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return plain  # no such file, or that of a region-based training
-    names = tuple(numbers.get(k, plain[k]) for k in range(num_classes))
+    classes = read_dataset_json(folder / "dataset.json").classes
+    names = tuple(classes.get(k, plain[k]) for k in range(num_classes))
     return names if len(set(names)) == num_classes else plain

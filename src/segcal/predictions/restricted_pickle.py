@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.documents import check_plain
-from segcal.core.errors import PathError
+from segcal.core.errors import PathError, read_errors
 
 _MAX_BYTES = 256 * 2**20
 REMEDY = "predict again with --save_probabilities, or delete the .pkl"
@@ -35,12 +35,10 @@ def read_restricted_pickle(path: Path) -> Any:
 
     Arrays are returned as objects that `np.asarray` accepts.
     """
-    try:
+    with read_errors(path):
         if path.stat().st_size > _MAX_BYTES:
             raise PathError(path, "is too large for a properties file", REMEDY)
         data = path.read_bytes()
-    except OSError as error:
-        raise PathError(path, f"cannot be read ({error.strerror})", "check the path") from error
     try:
         content = _RestrictedUnpickler(io.BytesIO(data)).load()
         check_plain(content)

@@ -110,30 +110,20 @@ class SoftmaxFile:
     @property
     def grid_shape(self) -> tuple[int, ...]:
         """The spatial shape that `read` returns, (Z, Y, X) where the order is known."""
-        return self._from_stored(np.broadcast_to(np.False_, (1, *self.shape[1:]))).shape[1:]
+        return self.reorder(np.broadcast_to(np.False_, (1, *self.shape[1:]))).shape[1:]
 
     def read(self) -> NDArray[np.floating]:
         """(K, Z, Y, X), or (K, *S) as stored; .npy files are memory-mapped."""
         if self.format in ("nifti", "classes"):
             return _read_nifti(self)
         array = open_npy(self.path) if self.format == "npy" else read_npz(self.path, self.key)
-        return self._from_stored(array)
+        return self.reorder(array)
 
-    def _from_stored(self, array: NDArray[Any]) -> NDArray[Any]:
+    def reorder(self, array: NDArray[Any], *, to_stored: bool = False) -> NDArray[Any]:
+        """An array with the axes of a numpy file, with those of `read`; or back."""
         if self.axes == "xyz":
-            return reverse_space(array)
-        return reorient_array(array, self.geometry, to_file=True)
-
-    def to_stored(self, array: NDArray[Any]) -> NDArray[Any]:
-        """An array with the axes of `read`, with those of the file of a numpy array."""
-        if self.axes == "xyz":
-            return reverse_space(array)
-        return reorient_array(array, self.geometry, to_file=False)
-
-
-def reverse_space(array: NDArray[Any]) -> NDArray[Any]:
-    """(K, x, y, z) as (K, z, y, x), and back."""
-    return array.transpose(0, *range(array.ndim - 1, 0, -1))
+            return array.transpose(0, *range(array.ndim - 1, 0, -1))
+        return reorient_array(array, self.geometry, to_file=not to_stored)
 
 
 @contextmanager
@@ -152,11 +142,6 @@ def stem_of(path: Path) -> str:
     return nifti_name(path) or path.stem
 
 
-def is_nifti(path: Path) -> bool:
-    """Whether the file name is that of a NIfTI file."""
-    return nifti_name(path) is not None
-
-
 def find_softmax(
     folder: Path, labels: Mapping[str, Path] = MappingProxyType({}), *, one_map: bool = False
 ) -> dict[str, SoftmaxFile]:
@@ -172,7 +157,7 @@ def find_softmax(
         problem = f"contains .npz and .npy files ({npz[0].name}, {npy[0].name})"
         raise PathError(folder, problem, "keep files of one format per folder")
     found = [_describe_npz(path) for path in npz] + [_describe_npy(path) for path in npy]
-    found = found or _describe_nifti([path for path in files if is_nifti(path)], labels, one_map)
+    found = found or _describe_nifti([p for p in files if nifti_name(p)], labels, one_map)
     if not found:
         per_class = "one .nii.gz per class (NAME_class0.nii.gz, …)"
         remedy = f"give a folder with .npz, .npy or 4-D .nii.gz files, or {per_class}"

@@ -81,7 +81,7 @@ def _write_own(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
         for source, part in zip(file.paths, parts, strict=True):
             write_nifti_like(source, part, folder)
         return
-    values = file.to_stored(probs)
+    values = file.reorder(probs, to_stored=True)
     with atomic_path(folder / file.path.name) as partial:
         with partial.open("wb") as stream:
             if file.format == "npy":

@@ -55,14 +55,7 @@ def paired_cases(
         problems += twice + [PathError(p, *UNSUPPORTED) for p in others if not scan_name(p)]
         usable = bool(scans) or not others
     if not usable:
-        parent = images.parent
-        inside = any(images.name in pair and (parent / pair[1]).is_dir() for pair in _FOLDERS)
-        if inside and images == labels:
-            problem = "holds no images with labels, but is a part of a data set"
-            raise PathError(images, problem, f"give {parent} to --source")
-        expected = "expected images/ and labels/, imagesTr/ and labelsTr/, or NAME and NAME_seg"
-        remedy = f"{expected}; {describe_content(images)}"
-        raise PathError(images, "holds no images with labels", remedy)
+        raise _no_pairs(images, one_folder=images == labels)
     yield from problems
     if readers := _maps_by_reader(labels, maps):
         maps = {}
@@ -101,6 +94,16 @@ def paired_cases(
         if path not in used:
             problem = "has no image of that name, or is a second label map"
             yield PathError(path, problem, "complete the download or remove it")
+
+
+def _no_pairs(folder: Path, one_folder: bool) -> PathError:
+    """The error that a folder holds no pairs, with what is expected."""
+    problem, parent = "holds no images with labels", folder.parent
+    if one_folder and any(folder.name in p and (parent / p[1]).is_dir() for p in _FOLDERS):
+        remedy = f"give {parent} to --source"
+        return PathError(folder, f"{problem}, but is a part of a data set", remedy)
+    expected = "expected images/ and labels/, imagesTr/ and labelsTr/, or NAME and NAME_seg"
+    return PathError(folder, problem, f"{expected}; {describe_content(folder)}")
 
 
 def class_names(cases: list[SourceCase | PathError]) -> dict[int, str]:
