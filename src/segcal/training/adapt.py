@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from segcal.config import TrainConfig
 from segcal.core.text import count
@@ -46,19 +47,10 @@ def adapt(
     cases = dataset.part("train", config.data.fold)
     shapes = np.array([case.shape for case in cases])
     spacing = np.median([case.spacing_mm for case in cases], axis=0)
-    data, own = dict[str, Any](), given.get("data", {})
-    reasons = []
-
-    ratio, slices = spacing[0] / spacing[1:].min(), int(np.median(shapes[:, 0]))
-    mode, why = "3d", f"because slices are {ratio:.1f} times as thick as pixels"
-    if own.keys() & {"mode", "size"}:
-        mode, why = config.data.mode, "as requested"
-    elif slices < _MIN_SLICES:
-        mode, why = "2d", f"because volumes have fewer than {_MIN_SLICES} slices"
-    elif ratio >= ANISOTROPIC:
-        mode = "2d"
-    data["mode"] = mode
-    reasons.append(f"{mode[0]}-D, {why}")
+    own = given.get("data", {})
+    mode, why = _choose_mode(config, own, shapes, spacing)
+    data: dict[str, Any] = {"mode": mode}
+    reasons = [f"{mode[0]}-D, {why}"]
     budget = _voxel_budget(config, mode)
 
     if mode == "3d":
@@ -102,6 +94,22 @@ def adapt(
             for one in config.augment
         ]  # fmt: skip
     return chosen, reasons
+
+
+def _choose_mode(
+    config: TrainConfig,
+    own: Mapping[str, Any],
+    shapes: NDArray[np.integer],
+    spacing: NDArray[np.floating],
+) -> tuple[str, str]:
+    """Slices or volumes, and why."""
+    if own.keys() & {"mode", "size"}:
+        return config.data.mode, "as requested"
+    if int(np.median(shapes[:, 0])) < _MIN_SLICES:
+        return "2d", f"because volumes have fewer than {_MIN_SLICES} slices"
+    ratio = spacing[0] / spacing[1:].min()
+    why = f"because slices are {ratio:.1f} times as thick as pixels"
+    return ("2d" if ratio >= ANISOTROPIC else "3d"), why
 
 
 def choose_patch(shape: Sequence[float], spacing: Sequence[float], budget: int) -> tuple[int, ...]:

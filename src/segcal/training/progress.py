@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from segcal.core.checks import require
 from segcal.core.progress import Progress, format_duration
 
 
@@ -61,7 +60,6 @@ def _number(value: float | None) -> str:
 
 def open_tensorboard(folder: Path, epoch: int) -> Any:
     """A `SummaryWriter`; curves from `epoch` on, which are trained again, are dropped."""
-    require("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder / "tensorboard"), purge_step=epoch)
