@@ -65,15 +65,12 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Name of the case."""
         return self.softmax.name
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file of the case, with nnU-Net's .pkl files."""
-        sidecars = (path.with_suffix(".pkl") for path in self.softmax.paths)
-        others = (path for path in sidecars if path.is_file())
-        return (*self.softmax.paths, *others, self.label, *self.images)
+        """Every file of the case, with nnU-Net's .pkl file."""
+        return (*self.softmax.paths, *self.softmax.sidecars, self.label, *self.images)
 
     def load(self) -> LoadedCase:
         """Read the case; errors name the file."""
@@ -137,7 +134,6 @@ class Pairs:
 
     @property
     def names(self) -> list[str]:
-        """Names of the cases, in order."""
         return [pair.name for pair in self.pairs]
 
     def identical(self) -> list[tuple[str, str]]:
@@ -321,7 +317,6 @@ class Unlabeled:
 
     @property
     def name(self) -> str:
-        """Name of the case."""
         return self.softmax.name
 
 

@@ -86,8 +86,13 @@ class SoftmaxFile:
         return self.paths[0]
 
     @property
+    def sidecars(self) -> tuple[Path, ...]:
+        """nnU-Net's .pkl file, if there is one."""
+        properties = self.path.with_suffix(".pkl")
+        return (properties,) if self.format == "nnunet" and properties.is_file() else ()
+
+    @property
     def num_classes(self) -> int:
-        """Number of classes, K."""
         return self.shape[0]
 
     def header(self) -> Header | None:

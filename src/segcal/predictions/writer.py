@@ -93,7 +93,7 @@ def _write_own(file: SoftmaxFile, probs: NDArray[np.floating], folder: Path) -> 
             with zipfile.ZipFile(file.path) as old, zipfile.ZipFile(partial, "a") as new:
                 for name in [n for n in old.namelist() if n != f"{file.key}.npy"]:
                     new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
-    for source in _properties(file):
+    for source in file.sidecars:
         with atomic_path(folder / source.name) as partial:
             shutil.copyfile(source, partial)
 
@@ -114,16 +114,10 @@ def write_nifti_like(source: Path, array: NDArray[Any], folder: Path) -> None:
         nib.save(image, partial)
 
 
-def _properties(file: SoftmaxFile) -> list[Path]:
-    """nnU-Net's .pkl file, if there is one."""
-    properties = file.path.with_suffix(".pkl")
-    return [properties] if file.format == "nnunet" and properties.is_file() else []
-
-
 def outputs_of(file: SoftmaxFile, folder: Path, to: Form | None = None) -> list[Path]:
     """The paths that `write_like` writes."""
     names = {
-        "own": [path.name for path in (*file.paths, *_properties(file))],
+        "own": [path.name for path in (*file.paths, *file.sidecars)],
         "nifti": [f"{file.name}_probs.nii.gz"],
         "npz": [f"{file.name}.npz", *([f"{file.name}.pkl"] if file.header() else [])],
     }
