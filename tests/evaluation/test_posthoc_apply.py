@@ -175,6 +175,12 @@ def test_a_method_that_uses_distances_needs_a_voxel_size(tmp_path: Path, labels:
     assert "mixture" in str(error)
     assert not out.exists()
     assert run("apply", file, "--probs", placed, "--out", out).exit_code == 0
+    found = np.load(out / "case_000.npz")["probabilities"]
+    # Any image on the grid of the case has its voxel size.
+    plain = ("apply", file, "--probs", probs, "--images", labels, "--overwrite", "--out", out)
+    assert run(*plain).exit_code == 0
+    np.testing.assert_allclose(np.load(out / "case_000.npy"), found, atol=1e-6)
+    assert run(*plain, "--axes", "xyz").exit_code != 0
 
 
 def test_calibrated_maps_keep_what_is_known_of_them(tmp_path: Path, labels: Path) -> None:

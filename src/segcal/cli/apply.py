@@ -14,6 +14,10 @@ def apply(
     out: Annotated[Path, typer.Option(help="Folder for the calibrated probabilities.")],
     logits: opt.Logits = None,
     probs: opt.Probs = None,
+    images: Annotated[
+        Path | None, typer.Option(help="Folder of images, for the voxel size of plain arrays.")
+    ] = None,
+    axes: opt.Axes = "auto",
     to: opt.To = None,
     jobs: opt.Jobs = 1,
     launcher: opt.Launcher = "local",
@@ -29,7 +33,7 @@ def apply(
     with show_progress() as progress:
         done = apply_folder(
             load_calibrator(calibrator), folder, out,
-            from_probs=from_probs, to=to, jobs=opt.workers(jobs, launcher, address),
-            overwrite=overwrite, progress=progress,
+            from_probs=from_probs, images=images, axes=axes, to=to,
+            jobs=opt.workers(jobs, launcher, address), overwrite=overwrite, progress=progress,
         )  # fmt: skip
     typer.echo(f"{out}: {done}")

@@ -19,11 +19,13 @@ from segcal.evaluation.predict_manifest import write_applied
 from segcal.metrics import predicted_labels
 from segcal.posthoc import BaseCalibrator, HeadCalibrator
 from segcal.predictions import (
+    Axes,
     Form,
     SoftmaxFile,
+    Unlabeled,
     check_not_existing,
     check_one_map,
-    find_softmax,
+    find_unlabeled,
     name_file_in_errors,
     outputs_of,
     write_like,
@@ -69,6 +71,8 @@ def apply_folder(
     out: Path,
     *,
     from_probs: bool,
+    images: Path | None = None,
+    axes: Axes = "auto",
     to: Form | None = None,
     jobs: int = 1,
     overwrite: bool = False,
@@ -76,24 +80,25 @@ def apply_folder(
 ) -> Applied:
     """Calibrate every case of `folder` into `out`; each of `jobs` processes holds one case.
 
-    `to` is the format of the files, see `write_like`; None keeps that of the input. The files
-    appear in `out` after the last case, so either all are written or none.
+    `images` and `axes` are as in `find_pairs`: methods that use distances take the voxel size of
+    plain arrays from the images. `to` is the format of the files, see `write_like`; None keeps that
+    of the input. The files appear in `out` after the last case, so either all are written or none.
     """
     num_classes = calibrator.check_fitted()
-    found = find_softmax(folder, one_map=num_classes == 1)
+    scans = find_unlabeled(folder, images, axes=axes, one_map=num_classes == 1)
+    found = {scan.name: scan.softmax for scan in scans}
     if out.resolve() == folder.resolve():
         raise PathError(out, "is the input folder", "choose another --out")
     check_not_existing([p for file in found.values() for p in outputs_of(file, out, to)], overwrite)
-    for file in found.values():
-        check_num_classes(file, num_classes)
-        if calibrator.needs_spacing and file.spacing_mm is None:
+    for scan in scans:
+        check_num_classes(scan.softmax, num_classes)
+        if calibrator.needs_spacing and scan.spacing_mm is None:
             problem = f"contains no voxel size, which the method {calibrator.method} needs"
-            remedy = "give NIfTI files or nnU-Net's .npz with .pkl, or fit the method temperature"
-            raise PathError(file.path, problem, remedy)
+            remedy = "give the folder of the images (--images), or fit the method temperature"
+            raise PathError(scan.softmax.path, problem, remedy)
     with staged_files(out) as draft:
         work = {
-            name: partial(_apply, calibrator, file, draft, from_probs, to)
-            for name, file in found.items()
+            scan.name: partial(_apply, calibrator, scan, draft, from_probs, to) for scan in scans
         }
         parts = run_all(work, jobs, "calibrating", progress)
         if (folder / DATASET).is_file():  # names of classes and regions, for `segcal audit`
@@ -105,11 +110,12 @@ def apply_folder(
 
 
 def _apply(
-    calibrator: BaseCalibrator, file: SoftmaxFile, folder: Path, from_probs: bool, to: Form | None
+    calibrator: BaseCalibrator, scan: Unlabeled, folder: Path, from_probs: bool, to: Form | None
 ) -> Applied:
+    file = scan.softmax
     values, done = file.read(), Applied()
     with name_file_in_errors(file.path):
-        probs = calibrator.transform(values, from_probs=from_probs, spacing_mm=file.spacing_mm)
+        probs = calibrator.transform(values, from_probs=from_probs, spacing_mm=scan.spacing_mm)
     write_like(file, probs, folder, to)
     threshold = None
     if isinstance(calibrator, HeadCalibrator):

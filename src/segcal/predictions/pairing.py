@@ -319,6 +319,13 @@ class Unlabeled:
     def name(self) -> str:
         return self.softmax.name
 
+    @property
+    def spacing_mm(self) -> tuple[float, ...] | None:
+        """The voxel size along the axes of the prediction; None if no file has it."""
+        if self.softmax.spacing_mm is not None or self.header is None:
+            return self.softmax.spacing_mm
+        return self.header.spacing_mm[-len(self.softmax.grid_shape) :]
+
 
 def find_unlabeled(
     folder: Path, images: Path | None = None, *, axes: Axes = "auto", one_map: bool = False
