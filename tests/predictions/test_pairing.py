@@ -119,18 +119,34 @@ def test_nifti_files_with_the_classes_first_have_a_remedy(tmp_path: Path) -> Non
     rejected("first axis holds the classes", tmp_path / "probs", tmp_path / "labels")
 
 
-def test_ambiguous_axis_order_must_be_given(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["npy", "npz"])
+def test_ambiguous_axis_order_must_be_given(tmp_path: Path, form: str) -> None:
     rng = np.random.default_rng(0)
     target = rng.integers(0, 2, (6, 7, 6)).astype(np.uint8)
     probs = rng.dirichlet(np.ones(2), (6, 7, 6)).transpose(3, 0, 1, 2)
     write_nifti(tmp_path / "labels" / "a.nii.gz", target)
     (tmp_path / "probs").mkdir()
-    np.save(tmp_path / "probs" / "a.npy", probs)
+    if form == "npy":
+        np.save(tmp_path / "probs" / "a.npy", probs)
+    else:  # nnU-Net's key, but no .pkl that would state the axis order
+        np.savez(tmp_path / "probs" / "a.npz", probabilities=probs)
     where = (tmp_path / "probs", tmp_path / "labels")
     rejected("both axis orders", *where)
     (zyx,), (xyz,) = (find_pairs(*where, axes=axes) for axes in ("zyx", "xyz"))
     np.testing.assert_array_equal(zyx.load().values, probs)
     np.testing.assert_array_equal(xyz.load().values, probs.transpose(0, 3, 2, 1))
+
+
+def test_arrays_with_the_key_of_nnunet_may_have_the_axis_order_of_nibabel(tmp_path: Path) -> None:
+    target = np.zeros((4, 5, 6), np.uint8)
+    target[1, 2, 3] = 1
+    write_nifti(tmp_path / "labels" / "a.nii.gz", target)
+    (tmp_path / "probs").mkdir()
+    probs = np.random.default_rng(0).dirichlet(np.ones(2), (4, 5, 6)).transpose(3, 0, 1, 2)
+    np.savez(tmp_path / "probs" / "a.npz", probabilities=probs.transpose(0, 3, 2, 1))
+    for axes in ("auto", "xyz"):
+        (pair,) = find_pairs(tmp_path / "probs", tmp_path / "labels", axes=axes)
+        np.testing.assert_array_equal(pair.load().values, probs)
 
 
 def test_class_counts_and_labels_must_match(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 Formats, recognized by the files in the folder:
 
     nnunet    NAME.npz with `probabilities` (K, z, y, x), and NAME.pkl next to it
-    npz, npy  one array (K, *S) in NAME.npz or NAME.npy
+    npz, npy  one array (K, *S) in NAME.npz (without NAME.pkl) or NAME.npy
     nifti     NAME.nii.gz with the classes last (4-D), such as NAME_probs.nii.gz of `segcal predict`
               (the map of a single region: NAME_probs.nii.gz, also 3-D)
     classes   NAME_class0.nii.gz, NAME_class1.nii.gz, … (or NAME_0, NAME_1; one 3-D file per class)
@@ -216,10 +216,11 @@ def _describe_npz(path: Path) -> SoftmaxFile:
         raise PathError(path, f"contains {names}", remedy)
     shape, dtype = arrays[key]
     _check_array(path, shape, dtype)
-    if key not in NNUNET_KEYS:
-        return SoftmaxFile(_case_of(path), "npz", (path,), shape, key, dtype.name)
     properties = path.with_suffix(".pkl")
-    geometry = read_geometry(properties, shape[1:]) if properties.is_file() else None
+    if key not in NNUNET_KEYS or not properties.is_file():
+        # Other programs use nnU-Net's keys too: without its .pkl the axis order is unknown.
+        return SoftmaxFile(_case_of(path), "npz", (path,), shape, key, dtype.name)
+    geometry = read_geometry(properties, shape[1:])
     return SoftmaxFile(_case_of(path), "nnunet", (path,), shape, key, dtype.name, geometry=geometry)
 
 
