@@ -72,6 +72,7 @@ def test_flags_override_the_file_and_set_overrides_flags(tmp_path: Path) -> None
     [
         ("epoch=3", "config: has no key `epoch`.*Did you mean 'epochs'"),
         ("optimiser.lr=1", "`optimiser`.*Did you mean 'optimizer'"),
+        ("network.name=unet", "`network`.*Did you mean 'model'"),
         ("optimizer.learning=1", "`optimizer` has no key `learning`"),
         ("data.patchsize=[1,1,1]", "`data` has no key `patchsize`.*Did you mean 'patch_size'"),
         ("loss.schedule={nam: x}", "`loss.schedule` has no key `nam`.*Did you mean 'name'"),

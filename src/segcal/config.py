@@ -31,6 +31,10 @@ Positive = Annotated[int, Field(ge=1)]
 RegionName = Literal["predicted", "predicted_boundary", "foreground", "all", "union", "boundary"]
 
 
+# Keywords of `segcal.training.train` for a section of another name.
+_SYNONYMS = {"network": "model"}
+
+
 class ConfigError(ValueError):
     """An invalid setting; one line that names the file or the key."""
 
@@ -48,7 +52,7 @@ class Section(BaseModel):
         known = list(cls.model_fields)
         for key in content:
             if key not in known:
-                hint = did_you_mean(key, known)
+                hint = did_you_mean(_SYNONYMS.get(key, key), known)
                 raise ValueError(f"has no key `{key}` (it has {', '.join(known)}).{hint}")
         return content
 
