@@ -387,8 +387,12 @@ def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
     assert printed.count("no volume interval") == 2
     assert "ml" not in printed.split("not promised")[0]
     out = tmp_path / "out"
-    segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out", out)
+    applied = segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out", out)
     assert {row["status"] for row in rows(out / "cases.csv")} == {"no rule"}
+    page = (out / "index.html").read_text()
+    assert "review every scan" in applied.output
+    assert "review every scan" in page
+    assert "0 referred" not in page
     assert rows(out / "volumes.csv")[0]["lower"] == ""
     result = segcal("apply", tmp_path / "a.json", "--probs", few / "probs", "--out",
                     tmp_path / "masks", "--masks", "outer", code=1)  # fmt: skip

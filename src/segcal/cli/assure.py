@@ -222,7 +222,8 @@ def apply(
         opt.warn(f"{probs} contains no position of its voxels: {assumed}; give NIfTI --images")
     page = write_applied_page(out, assurance, results)
     counts = [f"{sum(r.status == s for r in results)} {s}" for s in ("accept", "refer", "no rule")]
-    typer.echo(f"{out}: {len(results)} scans: {', '.join(counts)}")
+    review = "; without a rule for referral, review every scan" * (assurance.referral is None)
+    typer.echo(f"{out}: {len(results)} scans: {', '.join(counts)}{review}")
     typer.echo(f"page: {page}")
 
 

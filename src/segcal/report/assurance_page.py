@@ -27,7 +27,10 @@ _MEASURES = (
     "PIT: the level of the true volume in its distribution; if the model is right, the mean is "
     "0.5, and the spread, relative to a uniform distribution, is 1. Bias: expected minus true Dice."
 )
-_NO_RULE = " No rule: the fit has too few patients to accept scans without review."
+_NO_RULE = (
+    " No rule: the fit cannot limit how often an accepted scan fails, so no scan is accepted "
+    "without review."
+)
 _SIDE = 320  # pixels of the longer side of a picture
 
 
@@ -37,9 +40,8 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
     patients = len({case.patient for case in assurance.cases})
     facts = [
         count(len(results), "scan"),
-        *([] if assurance.referral is None else [f"{status.count('accept')} accepted"]),
-        f"{status.count('refer')} referred, "
-        f"{sum(not r.in_scope for r in results)} of them unlike the scans of the fit",
+        *_decisions(assurance, status),
+        f"{sum(not r.in_scope for r in results)} unlike the scans of the fit",
         f"{100 * assurance.coverage:g} % intervals",
         f"fitted on {count(len(assurance.cases), 'scan')} of {count(patients, 'patient')}",
     ]  # fmt: skip
@@ -63,6 +65,12 @@ def write_applied_page(out: Path, assurance: Assurance, results: Sequence[CaseRe
             largest[one.name] = max(largest[one.name], float(top))
     cards = [_card(f"scan-{i}", r, largest) for i, r in enumerate(results[:_MOST_PICTURES])]
     return _write(out, "apply", "Volumes and decisions", facts, assurance, [table], cards)
+
+
+def _decisions(assurance: Assurance, status: Sequence[str]) -> list[str]:
+    if assurance.referral is None:
+        return ["no rule for referral: review every scan"]
+    return [f"{status.count('accept')} accepted", f"{status.count('refer')} referred"]
 
 
 def write_checked_page(out: Path, assurance: Assurance, result: CheckResult) -> Path:
