@@ -282,6 +282,12 @@ def test_invalid_input_is_one_line_and_nothing_is_written(tmp_path: Path, labels
     for path in probs.iterdir():
         np.save(sigmoid / path.name, np.sqrt(np.load(path)))
     assert "sigmoid outputs" in problem(*base, "--probs", sigmoid)
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    for path in probs.iterdir():
+        found = np.load(path)
+        np.save(masks / path.name, (found == found.max(0)).astype(np.float32))
+    assert "only the values 0 and 1" in problem(*base, "--probs", masks)
 
 
 @pytest.mark.parametrize("method", ["auto", "dirichlet"])

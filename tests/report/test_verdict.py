@@ -15,6 +15,8 @@ from helpers.chromium import Browser
 from helpers.studies import ACDC, CE, LS, Recipe, distort, make_case, make_study, softmax
 from segcal.report import Context, volume_findings, write_report
 from segcal.report.blocks import Figure, Group
+from segcal.report.curves import FEW_VOXELS
+from segcal.report.findings.stated_confidence import level_table
 from segcal.report.findings.verdict import (
     MIN_PATIENTS,
     POOR_DSC,
@@ -87,7 +89,9 @@ def test_the_numbers_by_loops() -> None:
 def test_a_patient_without_a_voxel_is_left_out() -> None:
     sums = patients(12, gap=0.2)
     more = np.concatenate([sums, np.zeros((3, 5, 15))], axis=1)
-    assert judge(more) == judge(sums)
+    assert judge(more) == replace(judge(sums), audited=17)
+    assert "12 of 17 patients" in describe(judge(more))
+    assert "12 patients" in describe(judge(sums))
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +228,30 @@ def test_poor_masks_come_before_confidence(one: Context) -> None:
             text, commands = next_step(one, "ce_dice", verdict)
             assert ("train again" in text) == poor == ("order of their classes" in text)
             assert not (poor and commands)
+
+
+def test_masks_stored_as_probabilities_are_recognized(one: Context) -> None:
+    sums = patients(20)
+    assert not judge(sums).hard
+    sums[1] = sums[0]
+    verdict = judge(sums)
+    assert verdict.hard
+    assert "masks" in describe(verdict)
+    text, commands = next_step(one, "ce_dice", verdict)
+    assert ("softmax" in text, commands) == (True, [])
+
+
+def test_the_lowest_level_is_shown_where_it_has_voxels(folder: Path) -> None:
+    """With three classes or more an organ may be predicted with less than 50 %."""
+    for voxels, first in ((FEW_VOXELS - 1, 1), (FEW_VOXELS, 0)):
+        context = Context(read_study(folder))
+        (found,) = context.bins.values()
+        assert found.levels is not None
+        found.levels[:, :, 1, 0] = 0
+        found.levels[:, 0, 1, 0] = voxels
+        table = level_table(context, context.datasets[0])
+        assert table is not None
+        assert [column.key for column in table.columns] == [f"level_{i}" for i in range(first, 7)]
 
 
 def test_nothing_predicted_has_no_confidence() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segcal.core.checks import check_choice, check_int
+from segcal.core.errors import PathError
 from segcal.core.heads import inside_labels
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
@@ -156,14 +157,19 @@ def _read_into(
     """Add voxels of every case to the sample; the structures that no label map contains."""
     names = [*pairs.heads] or [f"class {k}" for k in range(1, pairs.num_classes)]
     absent = dict.fromkeys(names)
+    hard = from_probs
     for number, pair in enumerate(pairs, start=1):
         for head, case in enumerate(_problems(pair, from_probs)):
             for k in np.unique(case.target[case.target > 0]):
                 absent.pop(names[head if pairs.heads else k - 1], None)
+            hard = hard and bool(((case.values == 0) | (case.values == 1)).all())
             with name_file_in_errors(pair.softmax.path):
                 mask = region_mask(case, region)
                 sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
         progress("reading", number, len(pairs))
+    if hard:
+        problem = "contains only the values 0 and 1, like masks with a channel per class"
+        raise PathError(pairs.folder, problem, "give the probabilities of the softmax")
     return tuple(absent)
 
 

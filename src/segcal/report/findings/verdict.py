@@ -49,6 +49,8 @@ class Verdict:
         exceptions: of several organs those that have another answer, if that of all is "trust":
             errors of opposite sign cancel in the voxels of all organs.
         organs: how many there are.
+        audited: patients with and without a voxel in the region.
+        hard: whether every confidence is 1, as in masks stored as probabilities.
     """
 
     gap: Estimate
@@ -58,6 +60,8 @@ class Verdict:
     dsc: Estimate = _UNKNOWN
     exceptions: tuple[tuple[str, Answer], ...] = ()
     organs: int = 0
+    audited: int = 0
+    hard: bool = False
 
     @property
     def poor_masks(self) -> bool:
@@ -110,10 +114,11 @@ def judge(sums: Floats) -> Verdict:
         >>> found.answer, round(found.gap.mean, 2), round(found.remaining.mean, 2)
         ('repair', 0.25, 0.0)
     """
+    audited = sums.shape[1]
     sums = sums[:, sums[0].sum(axis=1) > 0]
     n = sums.shape[1]
     if not n:
-        return Verdict(_UNKNOWN, _UNKNOWN, _UNKNOWN, 0)
+        return Verdict(_UNKNOWN, _UNKNOWN, _UNKNOWN, 0, audited=audited)
     # The first row is of all patients, the others are without one of them each.
     rows = np.vstack([np.ones((1, n)), 1 - np.eye(n) if n > 1 else np.empty((0, n))])
     counted, confidence, right = rows @ sums
@@ -124,6 +129,8 @@ def judge(sums: Floats) -> Verdict:
         error=jackknife_interval(float(error[0]), error[1:]).within((0, 1)),
         remaining=mean_interval(np.abs(_repaired_gaps(sums))).within((0, 1)),
         patients=n,
+        audited=audited,
+        hard=bool((sums[1] == sums[0]).all()),
     )
 
 
@@ -190,14 +197,19 @@ def describe(verdict: Verdict) -> str:
         reason = f"A verdict needs {MIN_PATIENTS} patients"
     masks = (
         f"The mean DSC is {v.dsc.mean:.3f}, below {POOR_DSC:g}; calibration cannot repair that. "
+        "Check that predictions and labels agree in the order of classes and in orientation. "
     )
-    start = f"{v.title}. {masks * v.poor_masks}"
+    hard = "Every confidence is exactly 1, so these look like masks and not like probabilities. "
+    start = f"{v.title}. {masks * v.poor_masks}{hard * v.hard}"
     if not v.patients:
         return f"{start}It calls no voxel an organ: there is no confidence to judge."
+    patients = count(v.patients, "patient")
+    if v.audited > v.patients:
+        patients = f"{v.patients} of {v.audited} patients (in the others it predicts no organ)"
     return (
         f"{start}Where it calls a voxel an organ, confidence and accuracy differ by "
         f"{_points(v.error)} percentage points (pooled ECE; {gap}). {reason}. "
-        f"{count(v.patients, 'patient')}{', 95 % intervals' if v.patients > 1 else ''}."
+        f"{patients}{', 95 % intervals' if v.patients > 1 else ''}."
     )
 
 
@@ -288,6 +300,8 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     unusable = [organ for organ, answer in verdict.exceptions if answer == "do not use"]
     unclear = verdict.answer == "cannot tell" and verdict.patients >= MIN_PATIENTS
     more = f"audit more patients than these {verdict.patients}"
+    if verdict.hard:
+        return "audit the softmax of the network; these predictions have no confidence.", []
     if verdict.poor_masks:
         return _POOR_MASKS, []
     if unusable and not verdict.needs_repair:
