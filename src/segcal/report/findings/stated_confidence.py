@@ -69,17 +69,18 @@ def _gap(curve: Curve) -> float:
 
 def level_table(context: Context, dataset: Dataset) -> Table | None:
     """Networks and organs × levels: how often the label is right, in percent."""
-    columns = tuple(
-        Column(f"level_{i}", f"says {_level(i)}", digits=1, dataset=dataset.name)
-        for i in range(1, len(LEVELS) - 1)
-    )
     methods = context.methods_of(dataset.name)
+    curves = {method: context.levels(dataset, method) for method in methods}
+    # With two classes no prediction has a confidence below 50 %.
+    lowest = any(c.count[0] >= FEW_VOXELS for found in curves.values() for c in found.values())
+    shown = range(0 if lowest else 1, len(LEVELS) - 1)
+    columns = tuple(
+        Column(f"level_{i}", f"says {_level(i)}", digits=1, dataset=dataset.name) for i in shown
+    )
     rows = tuple(
-        context.row(
-            method, dataset.class_name(label), (_cell(curve, i) for i in range(1, len(LEVELS) - 1))
-        )
-        for method in methods
-        for label, curve in context.levels(dataset, method).items()
+        context.row(method, dataset.class_name(label), (_cell(curve, i) for i in shown))
+        for method, found in curves.items()
+        for label, curve in found.items()
     )
     if not rows:
         return None
