@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from helpers.runs import phantom, same, settings, weights
+from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
 from segcal.evaluation import evaluate_run
@@ -100,6 +102,9 @@ def test_evaluation_has_the_rows_of_the_metrics(data: Path, runs: Path) -> None:
         for organ in ("liver", "spleen", "kidneys", "lesion")
         for reader in case.readers
     }
+    printed = CliRunner().invoke(app, ["evaluate", str(runs / "mean"), "--jobs", "1"]).output
+    mean = rows.query("metric == 'reader_dsc' and region == 'all'")["value"].mean()
+    assert f"{mean:.4g}" in next(li for li in printed.splitlines() if "reader_dsc" in li)
     pooled = table[(table["case"] == "pooled") & (table["metric"] == "reader_ece")]
     assert set(pooled["region"]) == set(REGIONS)
     # The true probabilities, evaluated like a prediction, are closer to the readers.

@@ -8,6 +8,9 @@ import typer
 from segcal.cli import _options as opt
 from segcal.core.progress import show_progress
 
+# Of several readers; all of them are in cases.csv.
+_READER_METRICS = ("reader_ece", "reader_nll", "reader_dsc", "human_dsc", "reader_crps_ml")
+
 
 def evaluate(
     run: opt.Runs,
@@ -94,7 +97,8 @@ def _show(evaluation: Any) -> None:
     cases = f"{len(info.case_names)} {'external ' if info.external else ''}cases"
     state = f"calibrated by {info.calibrator['method']}" if info.calibrator else "not calibrated"
     title = f"{info.dataset} {info.split}, {cases}, {info.method}, {state}, {info.grid} grid"
-    grid = Table(title=title, title_justify="left")
+    typer.echo(title)
+    grid = Table()
     for column in ("structure", "DSC", distance.replace("_", " ")):
         grid.add_column(column, justify="left" if column == "structure" else "right")
     for name in info.structures:
@@ -106,5 +110,11 @@ def _show(evaluation: Any) -> None:
         means = evaluation.means(region)
         grid.add_row(region, *(opt.number(means.get(metric)) for metric in metrics))
     opt.print_table(grid)
+    whole = table[table["region"] == "all"].groupby("metric", observed=True)["value"].mean()
+    if any(metric in whole for metric in _READER_METRICS):
+        grid = Table("several readers", "mean")
+        for metric in _READER_METRICS:
+            grid.add_row(metric, opt.number(whole.get(metric)))
+        opt.print_table(grid)
     undefined = f"{sum(info.undefined.values())} undefined values are left out"
     typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")
