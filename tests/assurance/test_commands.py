@@ -23,6 +23,7 @@ from helpers.softmax_files import (
 )
 from segcal.assurance import INTERVAL_TITLES, Assurance, load_assurance
 from segcal.assurance.check import AURC
+from segcal.assurance.dice_line import DiceLine
 from segcal.cli import app
 from segcal.core.errors import PathError
 from segcal.data import open_dataset
@@ -369,6 +370,23 @@ def test_masks_and_page_of_a_scan_without_a_structure(
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "no mask" in page
     assert "is below" in page
+
+
+@pytest.mark.parametrize("cases", [18, 20])
+def test_a_bias_of_expected_dice_is_corrected_or_stated(tmp_path: Path, cases: int) -> None:
+    """Probabilities that are too sure promise a Dice that is too high."""
+    folder = tmp_path / "sure"
+    for part in ("probs", "labels"):
+        (folder / part).mkdir(parents=True)
+    for seed in range(cases):
+        probs, target = scan_of(seed)
+        sure = probs**4 / (probs**4).sum(0)
+        write_prediction(folder / "probs", f"p{seed:03d}", "nifti", sure)
+        write_nifti(folder / "labels" / f"p{seed:03d}.nii.gz", target)
+    found = fit(folder, tmp_path / "a.json", "--calibrator", "none")
+    stated = any("expected Dice: in the fit it is too high" in line for line in found.refused)
+    corrected = any(one.dice_line != DiceLine() for one in found.structures)
+    assert (stated, corrected) == (cases < 20, cases >= 20)
 
 
 def test_few_cases_support_few_promises(data: Path, tmp_path: Path) -> None:
