@@ -168,9 +168,11 @@ def _of_organs(context: Context, dataset: Dataset, method: str) -> Iterator[tupl
 
 
 def sentences(context: Context) -> list[str]:
-    """The verdict on each network, with its numbers and its reason."""
+    """The verdict on each network, with its numbers and its reason, as the terminal shows it."""
+    check = " Check that predictions and labels agree in the order of classes and in orientation."
+    audit = context.study.info.kind == "audit"
     return [
-        f"{context.title(method)}: {describe(verdict)}"
+        f"{context.title(method)}: {describe(verdict)}{check * (audit and verdict.poor_masks)}"
         for dataset in context.datasets
         for method, verdict in verdicts(context, dataset).items()
     ]
@@ -197,7 +199,6 @@ def describe(verdict: Verdict) -> str:
         reason = f"A verdict needs {MIN_PATIENTS} patients"
     masks = (
         f"The mean DSC is {v.dsc.mean:.3f}, below {POOR_DSC:g}; calibration cannot repair that. "
-        "Check that predictions and labels agree in the order of classes and in orientation. "
     )
     hard = "Every confidence is exactly 1, so these look like masks and not like probabilities. "
     start = f"{v.title}. {masks * v.poor_masks}{hard * v.hard}"
