@@ -236,7 +236,7 @@ def test_ignored_labels_and_skipped_cases(tmp_path: Path) -> None:
     write_nifti(labels / "case_000.nii.gz", target)
     found = audit_predictions({"net": probs}, labels, tmp_path / "out", ignore_label=3)
     assert found.unused == ("case_002",)
-    assert "1 label maps without a prediction" in (tmp_path / "out" / "study.json").read_text()
+    assert "1 label map without" in (tmp_path / "out" / "study.json").read_text()
     bins = np.load(tmp_path / "out" / "runs" / "audit" / "net" / "seed0" / "bins.npz")
     everywhere = list(bins["regions"]).index("all")
     assert bins["top_count"][0, everywhere].sum() == target.size // 2

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from segcal.core.text import first_few
+from segcal.core.text import count, first_few
 
 Logits = Annotated[Path | None, typer.Option(help="Folder of logits.")]
 Probs = Annotated[Path | None, typer.Option(help="Folder of probabilities, such as nnU-Net's.")]
@@ -107,7 +107,8 @@ def given_heads(text: str | None) -> dict[str, tuple[int, ...]] | None:
 def warn_unused(unused: Sequence[str]) -> None:
     """A warning about label maps without a prediction."""
     if unused:
-        warn(f"{len(unused)} label maps without a prediction are skipped ({first_few(unused)})")
+        number = count(len(unused), "label map")
+        warn(f"skipped {number} without a prediction ({first_few(unused)})")
 
 
 def warn_patients(cases: Iterable[str], patient: str | None) -> None:

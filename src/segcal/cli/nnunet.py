@@ -115,4 +115,6 @@ def apply(
 
 
 def _averaged(predictions: list[Path], average: str) -> str:
-    return f"; average of {len(predictions)} folders ({average})" if len(predictions) > 1 else ""
+    if len(predictions) < 2:
+        return ""
+    return f" compared with the uncalibrated average of {len(predictions)} folders ({average})"

@@ -327,7 +327,7 @@ def _study_file(
 ) -> StudyFile:  # fmt: skip
     note = "Predictions of trained networks, measured as they are; nothing was trained."
     if unused:
-        note += f" {unused} label maps without a prediction were skipped."
+        note += f" Skipped: {count(unused, 'label map')} without a prediction."
     return StudyFile(
         format=FORMAT,
         version=VERSION,

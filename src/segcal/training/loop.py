@@ -17,6 +17,7 @@ from segcal.config import TrainConfig
 from segcal.core.checks import require
 from segcal.core.memory import all_freed_memory_kept
 from segcal.core.signals import StopRequest, signal_name
+from segcal.core.text import count
 from segcal.data import Batch, PreparedDataset, open_dataset, verify_cases
 from segcal.models import read_checkpoint, write_checkpoint
 from segcal.study import BEST, LAST, RunFolder, broke_down, read_run_config
@@ -184,7 +185,7 @@ class TrainingLoop:
                 self.reporter.end_epoch(row)
         best = f"{state.best_dsc:.4f} (epoch {state.best_epoch + 1})"
         what = "best validation DSC" if config.select == "dsc" else "validation DSC of best.pt"
-        say(f"{folder.path}: {state.epoch} epochs, {what} {best}")
+        say(f"{folder.path}: {count(state.epoch, 'epoch')}, {what} {best}")
         if state.highest_dsc <= 0:
             say(f"{folder.path}: no structure was found in any validation; train for more epochs")
         return TrainResult(folder.path, state.epoch, state.best_dsc, state.best_epoch)
