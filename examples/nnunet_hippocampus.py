@@ -3,7 +3,8 @@
     python examples/nnunet_hippocampus.py DATA OUT [--cases 24] [--test 6] [--regions]
 
 DATA is the Hippocampus task of the Medical Segmentation Decathlon (`imagesTr`, `labelsTr`), OUT a
-new folder for all files. Needs the extra `nnunet` (docs/get-started/install.md). Every command is printed.
+new folder for all files. Needs the extra `nnunet` (docs/get-started/install.md). Every command is
+printed.
 
 With --regions nnU-Net trains overlapping regions, the whole hippocampus and its posterior part.
 

@@ -417,6 +417,20 @@ def test_percent_and_sigmoid_outputs_have_a_remedy_of_the_command_line(tmp_path:
         assert "evaluate_heads" not in done.stderr
 
 
+@pytest.mark.filterwarnings("ignore:All .* voxels have probabilities")
+def test_a_second_softmax_is_named_in_the_terminal_and_on_the_page(tmp_path: Path) -> None:
+    labels = write_labels(tmp_path / "labels", 2)
+    probs = write_predictions(tmp_path / "probs", "npy", 2)
+    for path, twice in ((tmp_path / "once", False), (tmp_path / "twice", True)):
+        for file in probs.iterdir() if twice else ():
+            np.save(file, softmax(np.load(file)).astype(np.float32))
+        given = ("audit", "--probs", probs, "--labels", labels, "--out", path)
+        done = CliRunner().invoke(app, [*map(str, given)], catch_exceptions=False)
+        page = (path / "report" / "index.html").read_text(encoding="utf-8")
+        assert ("was softmax applied twice?" in done.stdout) == twice
+        assert ("whether softmax was applied twice" in page) == twice
+
+
 def test_cases_left_out_of_a_limit_are_counted(tmp_path: Path) -> None:
     labels = write_labels(tmp_path / "labels", 2)
     write_nifti(labels / "case_000.nii.gz", np.zeros((10, 16, 14), np.uint8))

@@ -7,6 +7,7 @@ is replaced by the accuracy that the other patients have in its bin, and the mea
 patient is compared with the accuracy in this patient.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +52,7 @@ class Verdict:
         organs: how many there are.
         audited: patients with and without a voxel in the region.
         hard: whether every confidence is 1, as in masks stored as probabilities.
+        flat: whether no confidence is above that of a softmax of probabilities.
     """
 
     gap: Estimate
@@ -62,6 +64,7 @@ class Verdict:
     organs: int = 0
     audited: int = 0
     hard: bool = False
+    flat: bool = False
 
     @property
     def poor_masks(self) -> bool:
@@ -150,7 +153,11 @@ def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
         sums = context.patient_sums(dataset, method, REGION)
         if sums is None:
             continue
-        found = replace(judge(sums), dsc=context.aggregates.interval(dataset.name, method, "dsc"))
+        found = replace(
+            judge(sums),
+            dsc=context.aggregates.interval(dataset.name, method, "dsc"),
+            flat=_is_flat(context, dataset, method),
+        )
         if found.answer == "trust":
             organs = {name: each.answer for name, each in _of_organs(context, dataset, method)}
             apart = tuple((name, answer) for name, answer in organs.items() if answer != "trust")
@@ -158,6 +165,17 @@ def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
             found = replace(found, exceptions=apart, organs=len(organs))
         out[method] = found
     return out
+
+
+def _is_flat(context: Context, dataset: Dataset, method: str) -> bool:
+    """Whether the softmax of probabilities explains that no confidence is higher, anywhere."""
+    sums = context.patient_sums(dataset, method, "all")
+    if sums is None:
+        return False
+    counted, confidence, _ = sums.sum(axis=1)
+    known = counted > 0
+    highest = math.e / (math.e + len(dataset.labels) - 1)
+    return bool(known.any() and (confidence[known] <= counted[known] * (highest + 1e-4)).all())
 
 
 def _of_organs(context: Context, dataset: Dataset, method: str) -> Iterator[tuple[str, Verdict]]:
@@ -201,7 +219,8 @@ def describe(verdict: Verdict) -> str:
         f"The mean DSC is {v.dsc.mean:.3f}, below {POOR_DSC:g}; calibration cannot repair that. "
     )
     hard = "Every confidence is exactly 1, so these look like masks and not like probabilities. "
-    start = f"{v.title}. {masks * v.poor_masks}{hard * v.hard}"
+    flat = "No confidence is above that of a softmax of probabilities: was softmax applied twice? "
+    start = f"{v.title}. {masks * v.poor_masks}{hard * v.hard}{flat * v.flat}"
     if not v.patients:
         return f"{start}It calls no voxel an organ: there is no confidence to judge."
     patients = count(v.patients, "patient")
@@ -279,6 +298,10 @@ _POOR_MASKS = (
     "look at the worst cases. If predictions and labels differ in the order of their classes or in "
     "their orientation, correct that; otherwise train again. No calibrator improves the masks."
 )
+_SECOND_SOFTMAX = (
+    "find out whether softmax was applied twice when the probabilities were saved, for example by "
+    "the network and by the script. If it was, save them again and repeat the audit."
+)
 _NO_REPAIR = (
     "nothing needs to be repaired. Volumes with intervals, and which scans to review, are derived "
     "from labeled cases that the network was not trained on:"
@@ -303,6 +326,8 @@ def next_step(context: Context, method: str, verdict: Verdict) -> tuple[str, lis
     more = f"audit more patients than these {verdict.patients}"
     if verdict.hard:
         return "audit the softmax of the network; these predictions have no confidence.", []
+    if verdict.flat:
+        return _SECOND_SOFTMAX, []
     if verdict.poor_masks:
         return _POOR_MASKS, []
     if unusable and not verdict.needs_repair:
