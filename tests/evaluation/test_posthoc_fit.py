@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,24 @@ def test_a_calibrated_network_gets_no(tmp_path: Path, labels: Path) -> None:
     folder = write_predictions(tmp_path / "probs", "npy", too_sure=1.0)
     done = run("calibrate", "--probs", folder, "--labels", labels, "--out", tmp_path / "t.json")
     assert "no evidence that calibration helped" in done.output, done.output
+
+
+def test_exchanged_classes_are_named(tmp_path: Path, labels: Path) -> None:
+    probs = write_predictions(tmp_path / "probs", "npy")
+    names = [file.stem for file in probs.iterdir()]
+    truth = {name: blobs(int(name[-3:]))[1] for name in names}
+
+    def output(change: Callable[[np.ndarray], np.ndarray]) -> str:
+        for name, y in truth.items():
+            good = 0.05 + 0.85 * np.eye(3)[y].transpose(3, 0, 1, 2)
+            np.save(probs / f"{name}.npy", change(good).astype(np.float32))
+        files = ("--probs", probs, "--labels", labels, "--out", tmp_path / "t.json")
+        return str(run("calibrate", *files, "--folds", 0, "--overwrite").output)
+
+    assert "hardly agree" not in output(lambda p: p)
+    assert "in the order 0, 2, 1 it would be 1.00" in output(lambda p: p[[0, 2, 1]])
+    assert "in the order 2, 0, 1 it would be 1.00" in output(lambda p: p[[1, 2, 0]])
+    assert "the same orientation" in output(lambda p: np.roll(p, 8, -1))
 
 
 def test_options_of_the_fit_change_it(tmp_path: Path, labels: Path) -> None:

@@ -13,13 +13,13 @@ import pytest
 
 from helpers.chromium import Browser
 from helpers.studies import ACDC, CE, LS, Recipe, distort, make_case, make_study, softmax
+from segcal.metrics import POOR_DSC
 from segcal.report import Context, volume_findings, write_report
 from segcal.report.blocks import Figure, Group
 from segcal.report.curves import FEW_VOXELS
 from segcal.report.findings.stated_confidence import level_table
 from segcal.report.findings.verdict import (
     MIN_PATIENTS,
-    POOR_DSC,
     describe,
     judge,
     next_step,

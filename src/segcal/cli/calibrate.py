@@ -144,6 +144,8 @@ def print_fit(fitted: Fitted, out: Path) -> None:
     )
     print_temperature(calibrator)
     opt.warn_absent(fitted.absent)
+    if fitted.disagreement:
+        opt.warn(fitted.disagreement)
     for line in (*report.warnings(), *(verdict.warnings if verdict is not None else ())):
         typer.echo(f"warning: {line}", err=True)
     for line in fitted.choice.lines() if fitted.choice is not None else ():

@@ -17,9 +17,10 @@ from segcal.core.errors import PathError
 from segcal.core.heads import inside_labels
 from segcal.core.jobs import run_all
 from segcal.core.progress import ProgressCallback, no_progress
+from segcal.evaluation.agreement import disagreement
 from segcal.evaluation.posthoc_choice import AUTO, CANDIDATES, JUDGED, NONE, Choice, choose
 from segcal.evaluation.posthoc_verdict import METRICS, Verdict, paired_change
-from segcal.metrics import REGIONS, predicted_labels, voxel_statistics
+from segcal.metrics import REGIONS, confusion, predicted_labels, voxel_statistics
 from segcal.posthoc import (
     Balance,
     BaseCalibrator,
@@ -39,13 +40,15 @@ from segcal.stats import make_folds, patients_of
 class Fitted:
     """A calibrator fitted on all cases, and its verdict by cross-validation (None: not done).
 
-    `choice` says why `auto` chose it; `absent` are the structures that no label map contains.
+    `choice` says why `auto` chose it; `absent` are the structures that no label map contains;
+    `disagreement` says why masks and labels hardly agree, if they do not.
     """
 
     calibrator: BaseCalibrator
     verdict: Verdict | None
     choice: Choice | None = None
     absent: tuple[str, ...] = ()
+    disagreement: str = ""
 
     def conclusion(self) -> str:
         """One line: the verdict, or why there is none."""
@@ -111,7 +114,7 @@ def fit_pairs(
         max_voxels=max_voxels, seed=seed, from_probs=from_probs, space=kinds[0].space,
         features=next((found for kind in kinds if (found := kind.feature_map())), None),
     )  # fmt: skip
-    absent = _read_into(sample, pairs, from_probs, region, progress)
+    absent, disagree = _read_into(sample, pairs, from_probs, region, progress)
 
     def fit(new: Callable[[], Calibrator], cases: Sequence[int]) -> BaseCalibrator:
         if pairs.heads:
@@ -148,16 +151,20 @@ def fit_pairs(
         "cross_validation": verdict.as_dict() if verdict is not None else None,
         **({"auto": choice.as_dict()} if choice is not None else {}),
     }
-    return Fitted(final, verdict, choice, absent)
+    return Fitted(final, verdict, choice, absent, disagree)
 
 
 def _read_into(
     sample: Sample, pairs: Pairs, from_probs: bool, region: str, progress: ProgressCallback
-) -> tuple[str, ...]:
-    """Add voxels of every case to the sample; the structures that no label map contains."""
+) -> tuple[tuple[str, ...], str]:
+    """Add voxels of every case to the sample.
+
+    Returned are the structures that no label map contains, and why masks and labels disagree.
+    """
     names = [*pairs.heads] or [f"class {k}" for k in range(1, pairs.num_classes)]
     absent = dict.fromkeys(names)
     hard = from_probs
+    tables: dict[int, NDArray[np.int64]] = {}
     for number, pair in enumerate(pairs, start=1):
         for head, case in enumerate(_problems(pair, from_probs)):
             for k in np.unique(case.target[case.target > 0]):
@@ -166,11 +173,17 @@ def _read_into(
             with name_file_in_errors(pair.softmax.path):
                 mask = region_mask(case, region)
                 sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
+            found = confusion(
+                predicted_labels(case.values), case.target, len(case.values), ignore_index=IGNORED
+            )
+            tables[head] = tables.get(head, 0) + found
         progress("reading", number, len(pairs))
     if hard:
         problem = "contains only the values 0 and 1, like masks with a channel per class"
         raise PathError(pairs.folder, problem, "give the probabilities of the softmax")
-    return tuple(absent)
+    lines = ((head, disagreement(table)) for head, table in tables.items())
+    named = [f"{names[head]}: {line}" if pairs.heads else line for head, line in lines if line]
+    return tuple(absent), "; ".join(named)
 
 
 def region_mask(case: LoadedCase, region: str) -> NDArray[np.bool_]:

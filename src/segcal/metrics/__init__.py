@@ -23,7 +23,7 @@ from segcal.metrics.ensemble import (
 from segcal.metrics.heads import evaluate_heads
 from segcal.metrics.levels import LEVELS, ConfidenceLevels
 from segcal.metrics.options import CaseOptions
-from segcal.metrics.overlap import check_groups, confusion, dsc, dsc_from_confusion
+from segcal.metrics.overlap import POOR_DSC, check_groups, confusion, dsc, dsc_from_confusion
 from segcal.metrics.readers import Readers, crps, energy_distance, threshold_samples
 from segcal.metrics.regions import (
     DEFAULT_REGION,
@@ -49,9 +49,9 @@ from segcal.metrics.surface import all_surface_distances, surface_distances
 from segcal.metrics.voxel_sums import VoxelStatistics, voxel_statistics
 
 __all__ = [
-    "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "LEVELS", "METRICS", "POOLED", "REGIONS",
-    "CalibrationBins", "CaseData", "CaseOptions", "CaseResult", "ConfidenceLevels", "Metric",
-    "ProperScores", "Readers", "RegionData", "Reliability", "Row", "StructureData",
+    "BALANCED_GAP", "COLUMNS", "DEFAULT_REGION", "LEVELS", "METRICS", "POOLED", "POOR_DSC",
+    "REGIONS", "CalibrationBins", "CaseData", "CaseOptions", "CaseResult", "ConfidenceLevels",
+    "Metric", "ProperScores", "Readers", "RegionData", "Reliability", "Row", "StructureData",
     "VoxelStatistics", "adaptive_ece", "all_surface_distances", "all_voxels", "boundary",
     "brier_parts", "check_groups", "confidence_verdict", "confusion", "crps", "default_metrics",
     "dsc", "dsc_from_confusion", "energy_distance", "entropy", "evaluate_case", "evaluate_heads",

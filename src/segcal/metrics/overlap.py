@@ -13,6 +13,8 @@ from segcal.metrics._geometry import LabelMap, check_labels
 from segcal.metrics._validate import label_message
 
 EmptyPolicy = Literal["nan", "diagonal", "paper"]
+# Masks with a lower mean DSC are poor. A convention.
+POOR_DSC = 0.5
 
 
 def check_pair(

@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from segcal.metrics import POOR_DSC
 from segcal.report.aggregates import Number
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, Floats
@@ -32,8 +33,6 @@ TOLERANCE = 0.05
 PATIENT_TOLERANCE = 0.10
 # Fewer patients do not show how much patients differ.
 MIN_PATIENTS = 10
-# Masks with a lower mean DSC are poor, and calibration does not change masks. A convention, too.
-POOR_DSC = 0.5
 REGION = "predicted"
 _UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
