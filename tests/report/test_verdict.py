@@ -35,6 +35,7 @@ from segcal.report.sections.external import group_table, organ_group_table
 from segcal.report.sections.findings import network_verdicts
 from segcal.report.sections.volumes import agreements, compare_volumes, far_volumes
 from segcal.report.table_model import Table
+from segcal.report.text import signed
 from segcal.stats import Estimate
 from segcal.study import read_study
 
@@ -214,7 +215,7 @@ def test_no_direction_is_stated_where_none_is_shown() -> None:
     assert verdict.gap.low < 0 < verdict.gap.high
     text = describe(verdict)
     assert "over-confident" not in text
-    assert f"{100 * verdict.gap.mean:+.1f} [{100 * verdict.gap.low:+.1f}," in text
+    assert f"{signed(100 * verdict.gap.mean, 1)} [{signed(100 * verdict.gap.low, 1)}, +" in text
 
 
 def test_poor_masks_come_before_confidence(one: Context) -> None:

@@ -117,4 +117,6 @@ def _show(evaluation: Any) -> None:
             grid.add_row(metric, opt.number(whole.get(metric)))
         opt.print_table(grid)
     undefined = f"{sum(info.undefined.values())} undefined values are left out"
+    if any(info.undefined.values()):
+        undefined += " (such as distances of a structure without a mask or label)"
     typer.echo(f"{evaluation.path('cases.csv')}: means over cases; {undefined}")

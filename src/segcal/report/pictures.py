@@ -211,7 +211,7 @@ def _layers(case: CaseSlices, kept: npt.NDArray[Any]) -> dict[str, Any]:
         "dataset": case.dataset,
         "name": case.case,
         "role": case.role,
-        "dsc": round(case.dsc, 4),
+        "dsc": round(case.dsc, 6),
         "pixels": case.truth.shape[1:],
         "size": case.size,
         "classes": case.classes,
@@ -222,8 +222,8 @@ def _layers(case: CaseSlices, kept: npt.NDArray[Any]) -> dict[str, Any]:
         "truth": _deflated(case.truth[kept]),
         "methods": {
             each.method: {
-                "dsc": None if np.isnan(each.dsc) else round(each.dsc, 4),
-                "ece": None if np.isnan(each.ece) else round(each.ece, 4),
+                "dsc": None if np.isnan(each.dsc) else round(each.dsc, 6),
+                "ece": None if np.isnan(each.ece) else round(each.ece, 6),
                 "outside": round(each.outside, 3),
                 # Fewer levels of confidence, which compress better.
                 "layers": _deflated(each.labels[kept], np.rint(each.confidence[kept] * (63 / 255))),

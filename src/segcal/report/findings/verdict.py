@@ -21,7 +21,7 @@ from segcal.report.aggregates import Number
 from segcal.report.context import Context
 from segcal.report.curves import FEW_VOXELS, Floats
 from segcal.report.table_model import Cell, Column, Table, interval_text, mean_cell
-from segcal.report.text import count, join, join_few
+from segcal.report.text import count, join, join_few, signed
 from segcal.stats import Estimate, jackknife_interval, mean_interval
 from segcal.study import Dataset
 
@@ -203,7 +203,7 @@ def describe(verdict: Verdict) -> str:
         size = _points(Estimate(abs(v.gap.mean), *ends))
         gap = f"{'over' if v.gap.mean > 0 else 'under'}-confident by {size}"
     else:
-        low, mean, high = (f"{100 * end:+.1f}" for end in (v.gap.low, v.gap.mean, v.gap.high))
+        low, mean, high = (signed(100 * end, 1) for end in (v.gap.low, v.gap.mean, v.gap.high))
         gap = f"confidence − accuracy {mean} [{low}, {high}], so no direction is shown"
     left = f"the mean confidence of a patient is still off by {_points(v.remaining)} points"
     reason = {
