@@ -50,7 +50,7 @@ def _interrupted() -> typer.Exit:
 app = typer.Typer(
     name="segcal",
     cls=_Commands,
-    help="Segmentation networks whose confidence can be trusted.",
+    help="Audit, calibrate and train segmentation networks, to trust their probabilities.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -50,10 +50,10 @@ To = Annotated[
 Jobs = Annotated[int, typer.Option(help="Processes; the result does not depend on it.", min=1)]
 Launcher = Annotated[
     Literal["local", "ray"],
-    typer.Option(help="Where the --jobs run: processes of this machine, or a Ray cluster."),
+    typer.Option(help="Where the --jobs run: processes on this machine, or a Ray cluster."),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Of the Ray cluster; local starts Ray on this machine.")
+    str | None, typer.Option(help="Address of the Ray cluster; local starts Ray here.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")]

@@ -24,11 +24,11 @@ def audit(
     dataset: Annotated[str, typer.Option(help="Name of the data.")] = "audit",
     classes: opt.Classes = None,
     region: Annotated[
-        str, typer.Option(help="Where the report reads calibration; all regions are measured.")
+        str, typer.Option(help="Region that the tables show; all regions are measured.")
     ] = "predicted",
     fail_if: Annotated[
         list[str] | None,
-        typer.Option(help="Exit with 1 if it holds: 'ece>0.05', 'foreground:cece>=0.1'."),
+        typer.Option(help="Rule; exit with 1 if it holds: 'ece>0.05', 'predicted:cece>=0.1'."),
     ] = None,
     patient: opt.Patient = None,
     axes: opt.Axes = "auto",
@@ -39,7 +39,7 @@ def audit(
     address: opt.Address = None,
     overwrite: opt.Overwrite = False,
 ) -> None:
-    """Report the calibration of the predictions of any network; check limits with --fail-if."""
+    """Measure whether the probabilities of any network can be trusted, and write a report."""
     from segcal.evaluation import audit_predictions, check_rules, make_networks, parse_rule
 
     rules = [parse_rule(text) for text in fail_if or ()]

@@ -15,10 +15,10 @@ def benchmark(
         list[str] | None, typer.Option(help="NAME=DIR: folder of a dataset of the plan; repeat.")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; by default one per GPU.")
+        int | None, typer.Option(help="Runs at the same time; by default one per GPU.")
     ] = None,
     launcher: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster.")] = None,
     retries: Annotated[
         int, typer.Option(help="How often a run is retried after its process died.")
     ] = 1,

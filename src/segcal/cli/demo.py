@@ -19,7 +19,7 @@ def demo(
         bool, typer.Option("--quick", help="Tiny data, few epochs: a smoke test.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; by default one per GPU or core.")
+        int | None, typer.Option(help="Runs at the same time; by default one per GPU or core.")
     ] = None,
     report: opt.Report = True,
 ) -> None:

@@ -35,10 +35,14 @@ def evaluate(
     checkpoint: opt.Checkpoint = "best",
     region: Annotated[
         list[str] | None,
-        typer.Option(help="Such as predicted, all or foreground; repeat. Default: all six."),
+        typer.Option(
+            help="Region to measure in, such as predicted or all; repeat. Default: all six."
+        ),
     ] = None,
-    units: Annotated[str, typer.Option(help="Of surface distances: mm or voxel.")] = "mm",
-    empty: Annotated[str, typer.Option(help="Empty masks: nan, diagonal or paper.")] = "nan",
+    units: Annotated[str, typer.Option(help="Unit of surface distances: mm or voxel.")] = "mm",
+    empty: Annotated[
+        str, typer.Option(help="Values for empty masks: nan, diagonal or paper.")
+    ] = "nan",
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.")] = 15,
     flips: opt.Flips = "",
     average: opt.Average = "probs",

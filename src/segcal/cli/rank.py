@@ -32,7 +32,7 @@ def rank(
     region: Annotated[
         str | None,
         typer.Option(
-            help="Where calibration was measured. [default: the region of the study that holds "
+            help="Region of the calibration errors. [default: the region of the study that holds "
             "the table, else all]"
         ),
     ] = None,

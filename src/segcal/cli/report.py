@@ -7,13 +7,13 @@ import typer
 
 
 def report(
-    study: Annotated[Path, typer.Argument(help="Folder of a study.")],
+    study: Annotated[Path, typer.Argument(help="Folder written by benchmark, demo or audit.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder of the report; by default `report` in the study.")
     ] = None,
     region: Annotated[
         str | None,
-        typer.Option(help="Where calibration is measured; by default the study's region."),
+        typer.Option(help="Region of the calibration errors; by default the study's."),
     ] = None,
     reference: Annotated[
         str | None,

@@ -29,10 +29,13 @@ def train(
     ] = None,
     folds: Annotated[
         str | None,
-        typer.Option(help="all, or some such as 0,2: one run per fold, in --out/fold0, …"),
+        typer.Option(help="Folds to train: all, or 0,2; one run per fold, in --out/fold0, …"),
     ] = None,
     loss: Annotated[
-        str | None, typer.Option(help="nacl, ce, ce_dice, focal, …, or package.module:Class.")
+        str | None,
+        typer.Option(
+            help="ce, ce_proper_dice, nacl, … (segcal list losses), or package.module:Class."
+        ),
     ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="strong (default) or paper; fills in what you do not set.")
@@ -50,15 +53,17 @@ def train(
     precision: Annotated[str | None, typer.Option(help="auto, 32, tf32 or bf16-mixed.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Number of epochs, 100 by default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the weights and the order.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of weights, order and augmentation.")
+    ] = None,
     posthoc: Annotated[
         str | None,
-        typer.Option(help="Calibrator to fit in the end: auto, temperature, distance, …"),
+        typer.Option(help="Calibrator to fit after the training: auto, temperature, …"),
     ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings as YAML; do not train.")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Folds that are trained at the same time.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Folds to train at the same time.", min=1)] = 1,
     launcher: opt.Launcher = "local",
     address: opt.Address = None,
 ) -> None:

@@ -70,7 +70,7 @@ class FolderSource(Source):
         patient: Annotated[
             str | None, "Regular expression: the patient in a case name (its first group)."
         ] = None,
-        patient_per_case: Annotated[bool, "Every case is another patient."] = False,
+        patient_per_case: Annotated[bool, "Count every case as a patient of its own."] = False,
         arrays: Annotated[str, "Names of image and labels in .npz and .h5."] = "image,label",
     ) -> None:
         self.folder = Path(folder)
