@@ -50,7 +50,7 @@ def _interrupted() -> typer.Exit:
 app = typer.Typer(
     name="segcal",
     cls=_Commands,
-    help="Audit, calibrate and train segmentation networks, to trust their probabilities.",
+    help="Train, audit and calibrate segmentation networks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
