@@ -50,7 +50,7 @@ def _interrupted() -> typer.Exit:
 app = typer.Typer(
     name="segcal",
     cls=_Commands,
-    help="Train, audit and calibrate segmentation networks.",
+    help="Train, audit and calibrate networks, so that their confidence can be trusted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
