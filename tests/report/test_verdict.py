@@ -242,6 +242,15 @@ def test_masks_stored_as_probabilities_are_recognized(one: Context) -> None:
     assert ("softmax" in text, commands) == (True, [])
 
 
+@pytest.mark.parametrize("kind", ["audit", "benchmark"])
+def test_undertrained_runs_of_segcal_have_no_second_softmax(tmp_path: Path, kind: str) -> None:
+    flat = replace(CE, sharp=0.01)
+    recipe = Recipe((flat,), (ACDC,), (0,), 2, SHAPE, kind=kind, logits=False, slices=False)
+    context = Context(read_study(make_study(tmp_path / "study", recipe)))
+    (found,) = verdicts(context, context.datasets[0]).values()
+    assert found.flat == (kind == "audit")
+
+
 def test_the_lowest_level_is_shown_where_it_has_voxels(folder: Path) -> None:
     """With three classes or more an organ may be predicted with less than 50 %."""
     for voxels, first in ((FEW_VOXELS - 1, 1), (FEW_VOXELS, 0)):

@@ -167,9 +167,12 @@ def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
 
 
 def _is_flat(context: Context, dataset: Dataset, method: str) -> bool:
-    """Whether the softmax of probabilities explains that no confidence is higher, anywhere."""
+    """Whether the softmax of probabilities explains that no confidence is higher, anywhere.
+
+    Only in an audit: runs of segcal have one softmax, and undertrained networks look like two.
+    """
     sums = context.patient_sums(dataset, method, "all")
-    if sums is None:
+    if sums is None or context.study.info.kind != "audit":
         return False
     counted, confidence, _ = sums.sum(axis=1)
     known = counted > 0
