@@ -112,7 +112,7 @@ def fit_assurance(
         expected.append(dices)
         missed.append(data.missed())
     dice = scans.mean_dice(np.stack(expected, 1), np.stack(missed, 1))
-    _state_bias(dice, refused)
+    _state_bias(dice, [len(set(units[dices > 0])) for dices in expected], refused)
     dice_factor = _fit_dice_factor(dice, coverage, refused)
     referral = _fit_referral(dice, min_dice, max_failures, refused)
     return Assurance(
@@ -212,13 +212,17 @@ class _Scans:
         return _Dice(predicted[known], true[known], self.units[known])
 
 
-def _state_bias(dice: _Dice, refused: list[str]) -> None:
-    """A line if expected Dice is wrong on average and patients are too few to correct it."""
+def _state_bias(dice: _Dice, patients: Sequence[int], refused: list[str]) -> None:
+    """A line if expected Dice is wrong on average and too few patients have a mask to correct it.
+
+    `patients` are those with a mask of each structure.
+    """
     bias, low, high = mean_interval(dice.expected - dice.true, dice.units)
-    if len(set(dice.units)) < CHOICE_NEEDS and (low > 0 or high < 0):
+    if any(0 < few < CHOICE_NEEDS for few in patients) and (low > 0 or high < 0):
         side = "high" if bias > 0 else "low"
         wrong = f"in the fit it is too {side} by {abs(bias):.3f} on average"
-        refused.append(f"expected Dice: {wrong}; a correction needs {CHOICE_NEEDS} patients")
+        need = f"a correction needs {CHOICE_NEEDS} patients with a mask of the structure"
+        refused.append(f"expected Dice: {wrong}; {need}")
 
 
 def _fit_dice_factor(dice: _Dice, coverage: float, refused: list[str]) -> float | None:
