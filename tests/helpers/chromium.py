@@ -1,6 +1,5 @@
 """A headless Chromium, driven over its debugging pipe without further packages."""
 
-import base64
 import json
 import os
 import shutil
@@ -140,16 +139,6 @@ class Browser:
                 "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code,
                 text=text if kind == "keyDown" else "",
             )  # fmt: skip
-
-    def screenshot(self, path: Path, *, whole: bool = True) -> Path:
-        """Save a picture of the page."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **(
-            {"clip": {**self.run("({x: 0, y: 0, width: innerWidth, "
-                                 "height: document.documentElement.scrollHeight})"), "scale": 1}}
-            if whole else {}
-        ))  # fmt: skip
-        path.write_bytes(base64.b64decode(answer["data"]))
-        return path
 
     def close(self) -> None:
         """Stop the browser."""
