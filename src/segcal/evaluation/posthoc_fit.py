@@ -169,7 +169,7 @@ def _read_into(
         for head, case in enumerate(_problems(pair, from_probs)):
             for k in np.unique(case.target[case.target > 0]):
                 absent.pop(names[head if pairs.heads else k - 1], None)
-            hard = hard and bool(((case.values == 0) | (case.values == 1)).all())
+            hard = hard and all(bool(((v == 0) | (v == 1)).all()) for v in case.values)
             with name_file_in_errors(pair.softmax.path):
                 mask = region_mask(case, region)
                 sample.add(HeldOut(case.values, case.target, mask, case.spacing_mm))
@@ -180,7 +180,7 @@ def _read_into(
         progress("reading", number, len(pairs))
     if hard:
         problem = "contains only the values 0 and 1, like masks with a channel per class"
-        raise PathError(pairs.folder, problem, "give the probabilities of the softmax")
+        raise PathError(pairs.folder, problem, "give the probabilities of the network")
     lines = ((head, disagreement(table)) for head, table in tables.items())
     named = [f"{names[head]}: {line}" if pairs.heads else line for head, line in lines if line]
     return tuple(absent), "; ".join(named)
