@@ -18,6 +18,7 @@ from helpers.softmax_files import (
     write_predictions,
 )
 from segcal.cli import app
+from segcal.evaluation.agreement import disagreement
 from segcal.evaluation.posthoc_fit import fit_pairs
 from segcal.posthoc import load_calibrator
 from segcal.predictions import find_pairs
@@ -164,6 +165,16 @@ def test_exchanged_classes_are_named(tmp_path: Path, labels: Path) -> None:
     assert "in the order 0, 2, 1 it would be 1.00" in output(lambda p: p[[0, 2, 1]])
     assert "in the order 2, 0, 1 it would be 1.00" in output(lambda p: p[[1, 2, 0]])
     assert "the same orientation" in output(lambda p: np.roll(p, 8, -1))
+
+
+def test_two_of_many_classes_are_exchanged_but_not_if_both_are_predicted_as_one() -> None:
+    table = np.diag([10_000, *[500] * 13])
+    assert disagreement(table) == ""
+    exchanged = table.copy()
+    exchanged[[2, 3]] = table[[3, 2]]
+    assert "in class 2, 3 (pooled Dice 0.00)" in disagreement(exchanged)
+    table[3, 2], table[3, 3] = 5000, 0
+    assert disagreement(table) == ""
 
 
 def test_options_of_the_fit_change_it(tmp_path: Path, labels: Path) -> None:
