@@ -99,8 +99,7 @@ def run() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         # A worker of torchrun would wait half an hour for a launcher that was killed.
         die_with_parent(os.getppid())
-    if not os.environ.get("SEGCAL_DEBUG"):
-        show_warnings_in_one_line()
+    show_warnings_in_one_line()
     try:
         with sigterm_as_interrupt():
             app()

@@ -1,6 +1,7 @@
 """Errors about files: one line that names the path, the problem and the remedy."""
 
 import errno
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -34,8 +35,13 @@ def name_beside(path: Path, other: Path) -> str:
 
 
 def show_warnings_in_one_line() -> None:
-    """Print a warning of segcal as "segcal: MESSAGE", without the code that issued it."""
-    package = str(Path(__file__).parents[1])
+    """Print a warning of segcal as "segcal: MESSAGE", without the code that issued it.
+
+    With SEGCAL_DEBUG, warnings keep their location.
+    """
+    if os.environ.get("SEGCAL_DEBUG"):
+        return
+    package = f"{Path(__file__).parents[1]}{os.sep}"
 
     def one_line(
         message: Warning | str,
