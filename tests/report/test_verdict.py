@@ -242,6 +242,7 @@ def test_masks_stored_as_probabilities_are_recognized(one: Context) -> None:
     assert ("softmax" in text, commands) == (True, [])
 
 
+@pytest.mark.filterwarnings("ignore:All .* voxels have probabilities")
 @pytest.mark.parametrize("kind", ["audit", "benchmark"])
 def test_undertrained_runs_of_segcal_have_no_second_softmax(tmp_path: Path, kind: str) -> None:
     flat = replace(CE, sharp=0.01)
