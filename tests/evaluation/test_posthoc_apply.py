@@ -180,7 +180,9 @@ def test_a_method_that_uses_distances_needs_a_voxel_size(tmp_path: Path, labels:
     plain = ("apply", file, "--probs", probs, "--images", labels, "--overwrite", "--out", out)
     assert run(*plain).exit_code == 0
     np.testing.assert_allclose(np.load(out / "case_000.npy"), found, atol=1e-6)
-    assert run(*plain, "--axes", "xyz").exit_code != 0
+    refused = run(*plain, "--axes", "xyz")
+    assert refused.exit_code != 0
+    assert "both must have the same grid" in f"{refused.output} {refused.exception}"
 
 
 def test_calibrated_maps_keep_what_is_known_of_them(tmp_path: Path, labels: Path) -> None:

@@ -274,7 +274,7 @@ def check_same_place(file: SoftmaxFile, label: Path, header: Header) -> None:
         order = " (z, y, x)" if header.has_geometry else ""
         other = f"{name_beside(label, file.path)} has {header.shape}{order}"
         problem = f"has shape {own_shape}, but {other}"
-        remedy = "predictions and labels must have the same grid"
+        remedy = "both must have the same grid"
         if file.format == "nifti" and (file.num_classes, *file.grid_shape[:-1]) == header.shape:
             remedy = "its first axis holds the classes: move them to the last one"
         raise PathError(file.path, problem, remedy)
