@@ -33,5 +33,6 @@ def disagreement(table: NDArray[np.int64]) -> str:
     mean = dice[present, present].mean() if len(present) else np.nan
     if not mean < POOR_DSC:
         return ""
+    what = f"masks and labels hardly agree (pooled Dice {mean:.2f})"
     remedy = "check that they belong together and have the same orientation"
-    return f"masks and labels hardly agree (pooled Dice {mean:.2f}); {remedy}"
+    return f"{what}; unless the network is that poor, {remedy}"
