@@ -160,6 +160,23 @@ def test_cases_that_are_left_out_are_counted(tmp_path: Path) -> None:
     assert "HD95 against luck: 1." in seeds_table(context, comparisons, "d").notes[0]
 
 
+def test_many_comparisons_with_cases_left_out_are_summarized(tmp_path: Path) -> None:
+    names = [f"m{i}" for i in range(10)]
+    values: Values = {
+        (m, seed, f"c{case}"): {
+            "dsc": 0.8 + 0.01 * i + 0.001 * case,
+            "hd95_mm": float("nan") if case < i and seed else 2.0 + case,
+        }
+        for i, m in enumerate(names)
+        for seed in range(2)
+        for case in range(20)
+    }
+    study = write_plain(tmp_path, values, metrics=["dsc", "hd95_mm"], reference="m0")
+    context = Context(read_study(study))
+    (note,) = seeds_table(context, context.seed_comparisons[context.region], "d").notes
+    assert "HD95: 1 to 9 against 9 methods" in note
+
+
 def test_a_metric_without_a_complete_case(tmp_path: Path) -> None:
     values = {k: {**v, "hd95_mm": 2 + v["dsc"]} for k, v in scores(3).items()}
     for (method, seed, _), each in values.items():

@@ -19,11 +19,13 @@ from segcal.report.rankings import (
     significant_over_cases_only,
 )
 from segcal.report.table_model import Cell, Column, Row, Table, interval_text, metric_column
-from segcal.report.text import join, shorten
+from segcal.report.text import count, join, shorten
 from segcal.stats import Estimate
 
 # With this many seeds, simulated false positives at p < 0.2 % stay below 1 %.
 _ENOUGH_SEEDS = 5
+# The note below a table lists up to this many comparisons that lack cases.
+_LISTED = 8
 
 
 def build(context: Context) -> Section | None:
@@ -138,18 +140,31 @@ def _cells(row: Any) -> tuple[Cell, Cell]:
 
 
 def _notes(context: Context, rows: pd.DataFrame) -> tuple[str, ...]:
-    """Which comparisons lack cases."""
-    lost = [
-        f"{metric_column(str(row['metric'])).title} against {context.title(str(row['other']))}: "
-        f"{row['left_out']}"
-        for _, row in rows.iterrows()
-        if row["left_out"] and row["cases"]
-    ]
+    """Which comparisons lack cases; of many, the range for each metric."""
+    short = rows[(rows["left_out"] > 0) & (rows["cases"] > 0)]
+    if len(short) <= _LISTED:
+        lost = [
+            f"{metric_column(str(row['metric'])).title} against "
+            f"{context.title(str(row['other']))}: {row['left_out']}"
+            for _, row in short.iterrows()
+        ]
+    else:
+        lost = [
+            f"{metric_column(metric).title}: {_range(short[short['metric'] == metric])}"
+            for metric in dict.fromkeys(map(str, short["metric"]))
+        ]
     text = (
         "Cases left out, because a method has no value in some seed (it missed a structure, or was "
         "not evaluated on the case), which favors this method: "
     )
-    return (f"{text}{join(lost)}.",) if lost else ()
+    end = "." if len(short) <= _LISTED else " (each comparison: tables/seeds.csv)."
+    return (f"{text}{join(lost)}{end}",) if lost else ()
+
+
+def _range(rows: pd.DataFrame) -> str:
+    fewest, most = int(rows["left_out"].min()), int(rows["left_out"].max())
+    number = str(most) if fewest == most else f"{fewest} to {most}"
+    return f"{number} against {count(len(rows), 'method')}"
 
 
 def draw_seed_forest(context: Context, comparisons: SeedComparisons, dataset: str) -> Figure:
