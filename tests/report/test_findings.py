@@ -114,6 +114,16 @@ def test_equal_values_are_named_together(tmp_path: Path) -> None:
     ]
 
 
+def test_undefined_values_change_which_method_ranks_first(tmp_path: Path) -> None:
+    values = scores(a=(0.8, 0.12), b=(0.7, 0.1), c=(0.6, 0.3))
+    assert "ranks first" not in ranking.best_of_datasets(read(tmp_path / "all", values))[0]
+    for case in range(6):
+        values["b", 0, f"c{case}"]["ece"] = float("nan")
+    text = ranking.best_of_datasets(read(tmp_path / "some", values))[0]
+    assert "0.100 (b), worst 0.300 (c); " in text
+    assert "a (0.120) ranks first" in text
+
+
 def ranked(context: Context) -> Rankings:
     assert context.rankings is not None
     return context.rankings

@@ -55,13 +55,13 @@ def best_of_datasets(context: Context) -> list[str]:
             means = {m: context.aggregates.overall(dataset.name, m, metric).mean for m in methods}
             known = {m: round(v, 3) for m, v in means.items() if not math.isnan(v)}
             if known and (len(known) > 1 or len(methods) == 1):
-                parts.append(_extremes(context, known, metric))
+                parts.append(_extremes(context, known, metric, dataset.name))
         if parts:
             out.append(f"{dataset.title}: {'; '.join(parts)}.")
     return out
 
 
-def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
+def _extremes(context: Context, values: dict[str, float], metric: str, dataset: str) -> str:
     """The best and the worst of the printed values; equal ones are named together."""
     name = metric_column(metric).title
     if not find_metric(metric).per_structure:
@@ -73,7 +73,28 @@ def _extremes(context: Context, values: dict[str, float], metric: str) -> str:
     )
     if best == worst:
         return f"{name} {best:.3f} ({f'all {len(values)} methods' if len(values) > 1 else first})"
-    return f"best {name} {best:.3f} ({first}), worst {worst:.3f} ({last})"
+    text = f"best {name} {best:.3f} ({first}), worst {worst:.3f} ({last})"
+    leader = _ranked_first(context, values, metric, dataset)
+    if leader and values[leader] != best:
+        text += (
+            f"; with undefined values as the worst, {context.title(leader)} "
+            f"({values[leader]:.3f}) ranks first"
+        )
+    return text
+
+
+def _ranked_first(
+    context: Context, values: dict[str, float], metric: str, dataset: str
+) -> str | None:
+    """The method whose mean is the best once undefined values are replaced as in the ranking."""
+    if context.rankings is None:
+        return None
+    ranked = {m: context.rankings.ranked_value(dataset, m, metric) for m in values}
+    if all(math.isnan(value) for value in ranked.values()):
+        return None
+    replaced = {m: values[m] if math.isnan(value) else value for m, value in ranked.items()}
+    pick = max if find_metric(metric).better == "higher" else min
+    return pick(replaced, key=lambda m: replaced[m])
 
 
 def reference_note(context: Context) -> str:
