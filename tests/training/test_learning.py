@@ -46,6 +46,8 @@ def test_slices_are_learned(tmp_path: Path) -> None:
     assert sum(organs) / 3 > 0.75
     assert log[-1]["val"]["ece"] < 0.2
     assert result.best_dsc == max(row["val"]["dsc"] for row in log if "val" in row)
+    selected = [number for number, row in enumerate(log, start=1) if row.get("selected")]
+    assert result.best_epoch == selected[-1]
     assert [row["lr"] for row in log] == pytest.approx([5e-3] * 40 + [5e-4] * 10)
 
 

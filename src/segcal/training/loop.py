@@ -47,7 +47,7 @@ _QUICK_SAVE = 0.2
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The run folder, the number of epochs, and validation DSC and epoch of best.pt."""
+    """The run folder, the number of epochs, and validation DSC and epoch (from 1) of best.pt."""
 
     folder: Path
     epochs: int
@@ -188,7 +188,7 @@ class TrainingLoop:
         say(f"{folder.path}: {count(state.epoch, 'epoch')}, {what} {best}")
         if state.highest_dsc <= 0:
             say(f"{folder.path}: no structure was found in any validation; train for more epochs")
-        return TrainResult(folder.path, state.epoch, state.best_dsc, state.best_epoch)
+        return TrainResult(folder.path, state.epoch, state.best_dsc, state.best_epoch + 1)
 
     def train_epoch(self, do_step: Callable[[Tensor, Tensor], dict[str, Tensor]]) -> None:
         """The remaining steps of the epoch."""
