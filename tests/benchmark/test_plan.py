@@ -144,7 +144,7 @@ def test_tasks(tmp_path: Path) -> None:
             "hypothesis 1 .* `nalc`, which is no method",
         ),
         ({"hypotheses": [{**CLAIM, "datasets": ["x"]}]}, "`x`, which is no dataset"),
-        ({"hypotheses": [{**CLAIM, "region": "rim"}]}, "`rim`, which is no region"),
+        ({"hypotheses": [{**CLAIM, "region": "rim"}]}, "`rim`, .*foreground"),
         ({"hypotheses": [{**CLAIM, "metric": "mean_confidence"}]}, "descriptive metric"),
         ({"hypotheses": [{**CLAIM, "limit": 1}]}, "limit"),
         ({"reference": "nalc"}, r"`nalc` in `reference`.*ce, nacl, mbls. Did you mean 'nacl'"),

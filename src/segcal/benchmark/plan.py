@@ -26,6 +26,7 @@ from segcal.config import (
     read_yaml,
 )
 from segcal.core.checks import did_you_mean
+from segcal.core.text import first_few
 from segcal.metrics import DEFAULT_REGION, CaseOptions, get_metric
 from segcal.posthoc import CALIBRATORS, short_name
 from segcal.stats import ranked_methods
@@ -189,7 +190,10 @@ class Plan(Section):
             for kind, (names, allowed) in known.items():
                 for name in names:
                     if name not in allowed:
-                        raise ValueError(f"{where} `{name}`, which is no {kind} of the plan")
+                        raise ValueError(
+                            f"{where} `{name}`, which is no {kind} of the plan "
+                            f"({first_few(allowed, 8)}).{did_you_mean(name, allowed)}"
+                        )
         return self
 
     @property
