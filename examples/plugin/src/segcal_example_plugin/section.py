@@ -8,7 +8,7 @@ def build(context: Context) -> Section | None:
     tables = [table for dataset in context.datasets if (table := _table(context, dataset.name))]
     if not tables:
         return None
-    text = "Mean difference between the predicted and the true volume of a structure."
+    text = "Mean absolute difference between the predicted and the true volume of a structure."
     return Section("volume_errors", "Volume errors", [Text(text), *tables])
 
 
