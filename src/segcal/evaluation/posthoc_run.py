@@ -80,7 +80,8 @@ def run_calibrator(
     if new.choice is not None:
         text = f"auto chose “{new.choice.method}” on {fitted_on}"
     if patients < MIN_UNITS:
-        text += f": too few to know whether it helps ({MIN_UNITS} are needed)"
+        needed = f"{MIN_UNITS} patients" if patients < cases else str(MIN_UNITS)
+        text += f": too few to know whether it helps ({needed} are needed)"
     say(text)
     return new.calibrator
 
