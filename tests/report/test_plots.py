@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from segcal.report.context import Context
+from segcal.report.curves import Curve
 from segcal.report.pictures import CaseSlices, MethodSlices
 from segcal.report.plots.qualitative_panel import draw_panel
+from segcal.report.plots.reliability import _ece_label
 from segcal.report.plots.style import inline_svg
 from segcal.report.sections.logits import draw_logits
 from segcal.report.text import fold
@@ -84,3 +86,11 @@ def test_inlined_figures_follow_the_page() -> None:
     assert "&lt;b&gt;" in text
     assert "max-width:96px" in text
     assert inline_svg(svg, "other", "").count("other-a") == 3
+
+
+def test_an_organ_that_is_never_predicted_has_no_numbers() -> None:
+    nothing = np.full(3, np.nan)
+    curve = Curve(np.zeros(3), nothing, nothing, nothing, nothing)
+    assert _ece_label(curve) == "no voxels"
+    some = Curve(np.ones(3), np.full(3, 0.9), np.full(3, 0.8), np.zeros(3), np.ones(3))
+    assert _ece_label(some) == "pooled ECE 0.100\ngap +0.100"

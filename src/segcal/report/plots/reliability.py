@@ -96,7 +96,7 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
     figure, panels = method_panels(map(context.title, methods), 1.95)
     for axes, method in zip(panels, methods, strict=True):
         curve, cases = context.curves[name, method, of], context.bins[name, method].regions[of]
-        label = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
+        label = _ece_label(curve)
         draw_diagram(axes, curve, context.colors[method], label, cases=cases)
         _square(axes)
     region, outcome = ("all", "true probability") if truth else (of, "accuracy")
@@ -107,6 +107,12 @@ def draw_reliability(context: Context, dataset: Dataset, *, truth: bool = False)
         f"{outcome} against confidence, pooled over cases, with 95 % intervals and voxel counts"
     )
     return Figure(f"{'truth' if truth else 'reliability'}_{name}", figure, alt)
+
+
+def _ece_label(curve: Curve) -> str:
+    if np.isnan(curve.ece):
+        return "no voxels"
+    return f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
 
 
 def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | None:
@@ -123,8 +129,7 @@ def draw_organs(context: Context, dataset: Dataset, method: str) -> Figure | Non
     # Inches beside each panel, so that "1" and the "0" of the next panel are not read as one.
     figure.set_layout_engine("constrained", w_pad=0.12)
     for axes, (label, curve) in zip(panels, found.items(), strict=True):
-        text = f"pooled ECE {curve.ece:.3f}\ngap {signed(curve.gap)}"
-        draw_diagram(axes, curve, context.colors[method], text, edges=LEVELS)
+        draw_diagram(axes, curve, context.colors[method], _ece_label(curve), edges=LEVELS)
         axes.set_title(shorten(dataset.class_name(label), 26), loc="left")
         _square(axes)
     of = ""

@@ -138,7 +138,7 @@ def _blocks(context: Context, dataset: Dataset) -> list[Block]:
     rows = [row for method, each in found.items() for row in _rows(context, method, each)]
     caption = (
         "[ ]: 95 % interval over patients (Student's t; for the limits, Bland and Altman's "
-        "approximation). Colored: the interval of the bias excludes 0."
+        "approximation). Colored: the interval of the bias, before rounding, excludes 0."
     )
     name, title = f"volumes_{dataset.name}", f"Volume agreement: {dataset.title}"
     table = Table(name, title, tuple(columns), tuple(rows), caption, head="Organ")
