@@ -72,3 +72,12 @@ def test_without_volumes_or_absent_structures_there_is_no_section(tmp_path: Path
     }
     page = write_report(write_plain(tmp_path / "all", values))
     assert 'id="absent"' not in page.read_text(encoding="utf-8")
+
+
+def test_methods_that_mark_equally_often_are_named_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = {key: cases for key, cases in LESION.items() if key[0] == "eager"}
+    same = {("also", seed): cases for (_, seed), cases in eager.items()}
+    monkeypatch.setattr(f"{__name__}.LESION", {**eager, **same})
+    assert "is marked in 100 % (all 2 methods) of these" in findings(study(tmp_path))[0]

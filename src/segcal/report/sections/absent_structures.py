@@ -107,6 +107,9 @@ def findings(context: Context) -> list[str]:
             )
             absent, existing = (int(shown[most][key].mean) for key in ("absent", "existing"))
             ends = [f"{shown[m]['marked'].mean:.0f} % ({m})" for m in dict.fromkeys((least, most))]
+            rates_shown = {f"{numbers['marked'].mean:.0f} %" for numbers in shown.values()}
+            if len(shown) > 1 and len(rates_shown) == 1:
+                ends = [f"{rates_shown.pop()} (all {len(shown)} methods)"]
             text = (
                 f"{dataset.title}: {label} is absent in {absent} of {absent + existing} scans, and "
                 f"is marked in {' to '.join(ends)} of these. The mean DSC counts an empty mask "
