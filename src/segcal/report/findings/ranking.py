@@ -186,6 +186,10 @@ def _few_cases(context: Context, ranks: Rankings) -> str:
     return f" With {join(few)} {end}." if few else ""
 
 
+def _are(number: int) -> str:
+    return f"{number} {'is' if number == 1 else 'are'}"
+
+
 def seed_variance(context: Context) -> list[str]:
     """How many differences are significant once seed variance is included."""
     comparisons = context.seed_comparisons.get(context.region)
@@ -200,8 +204,8 @@ def seed_variance(context: Context) -> list[str]:
         f"{context.title(reference)} against the other methods over seeds and cases: {won} of "
         f"{count(len(rows), 'difference')} significantly better, {len(found) - won} significantly "
         f"worse ({seed_count(rows)}, calibration in region “{comparisons.region}”, Holm over all "
-        f"{comparisons.family}, α = {ALPHA:g}). Over cases alone {over_cases} are significant, of "
-        f"which {lost} are not once seed variance is included."
+        f"{comparisons.family}, α = {ALPHA:g}). Over cases alone {_are(over_cases)} "
+        f"significant, of which {_are(lost)} not once seed variance is included."
     ]
 
 
