@@ -95,6 +95,7 @@ def page_data(context: Context) -> dict[str, Any]:
         "region": context.region,
         "few": FEW_VOXELS,
         "networks": MOST_NETWORKS,
+        "seeds": context.aggregates.seeds,
         "thinned": thinned,
         "colors": {"doubt": DOUBT_COLOR, **ERROR_COLORS},
         "datasets": [_dataset(context, name, single, step) for name in study.datasets],

@@ -357,7 +357,7 @@
         paint(canvas, kind, shot, layers, layers.methods[method.name]);
       }
       const curve = curveOfCase(dataset, method, state.region, dataset.cases.indexOf(shot.name));
-      if (curve && methods.length <= data.networks) diagram(element("div", "", shots), curve, { ...method, title: `reliability of the case, region ${state.region}` }, 270);
+      if (curve && methods.length <= data.networks) diagram(element("div", "", shots), curve, { ...method, title: `reliability, ${state.region}${data.seeds > 1 ? ", all seeds" : ""}` }, 270);
     }
   }
   function show(shot, at = shot.start) {
