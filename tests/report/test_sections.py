@@ -10,7 +10,9 @@ import pytest
 
 from helpers.example_section import build
 from helpers.plain_studies import write_plain
-from segcal.report import SECTIONS, write_report
+from segcal.report import SECTIONS, Context, write_report
+from segcal.report.sections import stated_confidence
+from segcal.study import read_study
 
 VALUES = {(m, 0, c): {"dsc": 0.5, "ece": 0.25} for m in ("a", "b") for c in "xyz"}
 
@@ -67,3 +69,12 @@ def test_sections_come_in_the_order_of_the_page() -> None:
     some = ["findings", "stated_confidence", "main", "ranking", "run"]
     assert [name for name in SECTIONS.names() if name in some] == some
     assert len(set(SECTIONS.names())) == len(SECTIONS)
+
+
+def test_tables_name_their_dataset_if_there_are_several(context: Context, single: Path) -> None:
+    several = stated_confidence.build(context)
+    assert several is not None
+    assert [each.heading for each in several.blocks] == [d.title for d in context.datasets]  # type: ignore[union-attr]
+    one = stated_confidence.build(Context(read_study(single)))
+    assert one is not None
+    assert [each.heading for each in one.blocks] == [""]  # type: ignore[union-attr]

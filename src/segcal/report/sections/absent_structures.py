@@ -33,7 +33,9 @@ _COLUMNS = (
 
 def build(context: Context) -> Section | None:
     """A table per dataset that has such a structure; one row per network and structure."""
-    blocks = context.by_dataset(lambda dataset: [absent_table(context, dataset)])
+    blocks = context.by_dataset(
+        lambda dataset: [absent_table(context, dataset)], headings=len(context.datasets) > 1
+    )
     title = "Structures that are absent in some scans"
     return optional_section("absent", title, blocks, text=_TEXT, menu="Absent")
 

@@ -21,7 +21,9 @@ def build(context: Context) -> Section | None:
         "have both a poor segmentation and a poor calibration."
     )
     blocks: list[Block] = [Text(text), Group(figures, live="live-scatter")]
-    worst = context.by_dataset(lambda dataset: [worst_cases(context, dataset)])
+    worst = context.by_dataset(
+        lambda dataset: [worst_cases(context, dataset)], headings=len(context.datasets) > 1
+    )
     if worst:
         blocks += [Text("Worst cases", "heading"), *worst]
     return Section("cases", "Cases", blocks)

@@ -12,6 +12,7 @@ def build(context: Context) -> Section | None:
         lambda dataset: [
             *(draw_organs(context, dataset, method) for method in context.few_networks(dataset)),
             *context.collapse_organs(dataset, [level_table(context, dataset)]),
-        ]
+        ],
+        headings=len(context.datasets) > 1,
     )
     return optional_section("stated_confidence", "Stated confidence", blocks)

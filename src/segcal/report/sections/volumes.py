@@ -120,7 +120,9 @@ def findings(context: Context) -> list[str]:
 
 def build(context: Context) -> Section | None:
     """A figure per network and a table per dataset, if there are few networks."""
-    blocks = context.by_dataset(lambda dataset: _blocks(context, dataset))
+    blocks = context.by_dataset(
+        lambda dataset: _blocks(context, dataset), headings=len(context.datasets) > 1
+    )
     return optional_section("volumes", "Volume agreement", blocks, text=_TEXT, menu="Volumes")
 
 
