@@ -10,12 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from segcal.benchmark.tasks import Task, run_task
+from segcal.core.errors import show_warnings_in_one_line
 
 
 def main() -> None:
     """Do tasks until there are no more."""
     from segcal.training import Interrupted  # slow: torch
 
+    show_warnings_in_one_line()
     # Output of libraries must not mix with the lines of results.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
