@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -229,6 +230,20 @@ def test_poor_masks_come_before_confidence(one: Context) -> None:
             text, commands = next_step(one, "ce_dice", verdict)
             assert ("train again" in text) == poor == ("order of their classes" in text)
             assert not (poor and commands)
+
+
+def test_organs_with_poor_masks_are_named(folder: Path, tmp_path: Path) -> None:
+    context = Context(read_study(folder))
+    (dataset,) = context.datasets
+    assert {each.poor_organs for each in verdicts(context, dataset).values()} == {()}
+    changed = Path(shutil.copytree(folder, tmp_path / "study"))
+    table = pd.read_csv(changed / "cases.csv", dtype=str)
+    table.loc[(table["metric"] == "dsc") & (table["label"] == "MYO"), "value"] = "0.49"
+    table.to_csv(changed / "cases.csv", index=False)
+    context = Context(read_study(changed))
+    for verdict in verdicts(context, dataset).values():
+        assert verdict.poor_organs == ("MYO",)
+        assert "MYO is below 0.5" in describe(verdict)
 
 
 def test_masks_stored_as_probabilities_are_recognized(one: Context) -> None:

@@ -52,6 +52,7 @@ class Verdict:
         audited: patients with and without a voxel in the region.
         hard: whether every confidence is 1, as in masks stored as probabilities.
         flat: whether no confidence is above that of a softmax of probabilities.
+        poor_organs: of several organs those with poor masks, if the mean DSC is not poor.
     """
 
     gap: Estimate
@@ -64,6 +65,7 @@ class Verdict:
     audited: int = 0
     hard: bool = False
     flat: bool = False
+    poor_organs: tuple[str, ...] = ()
 
     @property
     def poor_masks(self) -> bool:
@@ -157,6 +159,11 @@ def verdicts(context: Context, dataset: Dataset) -> dict[str, Verdict]:
             dsc=context.aggregates.interval(dataset.name, method, "dsc"),
             flat=_is_flat(context, dataset, method),
         )
+        if len(dataset.structures) > 1 and not found.poor_masks:
+            names = dataset.structures
+            dsc = context.aggregates.interval
+            poor = (n for n in names if dsc(dataset.name, method, "dsc", None, n).mean < POOR_DSC)
+            found = replace(found, poor_organs=tuple(poor))
         if found.answer == "trust":
             organs = {name: each.answer for name, each in _of_organs(context, dataset, method)}
             apart = tuple((name, answer) for name, answer in organs.items() if answer != "trust")
@@ -220,9 +227,13 @@ def describe(verdict: Verdict) -> str:
     masks = (
         f"The mean DSC is {v.dsc.mean:.3f}, below {POOR_DSC:g}; calibration cannot repair that. "
     )
+    if v.poor_organs:
+        whose = f"The mean DSC of {join_few(v.poor_organs)} is below {POOR_DSC:g}"
+        masks = f"{whose}: if that is unexpected, check the order of the classes. "
     hard = "Every confidence is exactly 1, so these look like masks and not like probabilities. "
     flat = "No confidence is above that of a softmax of probabilities: was softmax applied twice? "
-    start = f"{v.title}. {masks * v.poor_masks}{hard * v.hard}{flat * v.flat}"
+    poor = v.poor_masks or bool(v.poor_organs)
+    start = f"{v.title}. {masks * poor}{hard * v.hard}{flat * v.flat}"
     if not v.patients:
         return f"{start}It calls no voxel an organ: there is no confidence to judge."
     patients = count(v.patients, "patient")
