@@ -8,8 +8,8 @@ import typer
 from segcal.cli import _options as opt
 
 _NEXT = """Next, with your own data:
-  segcal audit --probs PREDICTIONS --labels LABELS --out audit       # can this network be trusted?
-  segcal calibrate --probs PREDICTIONS --labels LABELS --out t.json  # would a temperature help?
+  segcal audit --probs PREDICTIONS --labels LABELS --out audit  # can this network be trusted?
+  segcal calibrate --probs PREDICTIONS --labels LABELS --method auto --out c.json  # repair it
   segcal prepare folder --source SCANS --out data && segcal train --data data --out run"""
 
 
