@@ -47,7 +47,7 @@ def draw(seed: int) -> tuple[SegmentationLoss | WeightedSum, Tensor, Tensor]:
     common: dict[str, Any] = {
         "ignore_index": ignore, "reduction": rng.choice(["mean", "mean", "sum"])
     }  # fmt: skip
-    bins = rng.choice([1, 7, 20, 20, 32 if classes < 33 else 7])
+    bins = rng.choice([1, 7, 20, 20, 32, 63])
     parts: list[Any] = [ACELoss(bins, **common)]
     if rng.random() < 0.7:
         if rng.random() < 0.7:

@@ -48,6 +48,9 @@ BYTE = tl.constexpr(8)
 # the programs follow, then the labels as nibbles.
 NORMS = tl.constexpr(8)
 
+THREADS = tl.constexpr(128)  # of a program of the value and the gradient
+STEPS = tl.constexpr(1 << 16)  # in a bin of the average calibration error
+
 # The nibbles that are not classes: of an ignored pixel, and of an invalid label.
 LEFT_OUT, INVALID = tl.constexpr(14), tl.constexpr(15)
 
@@ -514,8 +517,37 @@ def _load_logits(at, here, ks, K: tl.constexpr):
 
 @triton.jit
 def _bin(probs, BINS: tl.constexpr):
-    """The bin of each probability; 0 if it is NaN."""
-    return tl.minimum(tl.maximum((probs * BINS).to(tl.int32), 0), BINS - 1)
+    """The bin of each probability, rounded to steps of its width; any bin if it is NaN."""
+    if PTX:  # a float32 of 2^23 + n has the bits of 2^23 plus n
+        steps = tl.inline_asm_elementwise(
+            "{.reg .f32 x; fma.rn.f32 x, $1, 0f47800000, 0f4b000000; mov.b32 $0, x;}", "=r,f",
+            [probs * BINS], dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+        bin = (steps >> 16) - 0x4B00
+    else:
+        bin = tl.maximum((probs * BINS * STEPS + 0.5).to(tl.int32), 0) // STEPS
+    return tl.minimum(bin, BINS - 1)
+
+
+@triton.jit
+def _shared_table(values, STORE: tl.constexpr, OPERANDS: tl.constexpr):
+    """The address of a copy of `values` in shared memory, which takes a few cycles to read.
+
+    STORE is PTX for all values of a thread at once.
+    """
+    SIZE: tl.constexpr = values.shape[0]
+    places = tl.inline_asm_elementwise(
+        STORE, OPERANDS, [tl.arange(0, SIZE), values],
+        dtype=tl.int32, is_pure=False, pack=SIZE // THREADS if SIZE > THREADS else 1,
+    )  # fmt: skip
+    return tl.max(places)
+
+
+@triton.jit
+def _read_shared(at):
+    return tl.inline_asm_elementwise(
+        "ld.shared.f32 $0, [$1];", "=f,r", [at], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
@@ -873,7 +905,8 @@ def gradient_kernel(
     BITS: tl.constexpr, PER_WORD: tl.constexpr, WIDE: tl.constexpr,
     VECTOR: tl.constexpr, SLOTS: tl.constexpr, PACKED: tl.constexpr,
     DICE: tl.constexpr, BATCH: tl.constexpr, SPANS: tl.constexpr,
-    BINS: tl.constexpr, BLOCK_BINS: tl.constexpr, ONE_IMAGE: tl.constexpr,
+    BINS: tl.constexpr, BLOCK_BINS: tl.constexpr, ONE_IMAGE: tl.constexpr, TABLE: tl.constexpr,
+    STORE: tl.constexpr, OPERANDS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of every logit; all intermediate values are computed again.
 
@@ -913,16 +946,27 @@ def gradient_kernel(
         if DICE != PROPER:
             on_z = tl.load(coefficient + rows * K, mask=present, other=0.0) * all_dice
     if BINS:
-        # The coefficients of the bins of each class are read for every pixel, from the cache.
+        # The coefficients of the bins of each class are read for every pixel, from shared memory.
+        first = column // (D * W)
         if ONE_IMAGE:
-            ace_row = (column // (D * W)) * K + ks[:, None]
+            ace_row = first * K + ks[:, None]
             present = real
         else:
             ace_row = image[None, :] * K + ks[:, None]
             present = real & exists[None, :]
         on_gap = tl.load(ace + B * K * (BLOCK_BINS + 1) + ace_row, mask=present, other=0.0)
         on_gap = on_gap * (tl.load(ace_grad) * tl.load(scratch + 3))
-        coefficients = ace + ace_row * BLOCK_BINS
+        if TABLE:
+            entry = tl.arange(0, TABLE)
+            k = entry // BLOCK_BINS % BLOCK_K
+            source = first + entry // (BLOCK_BINS * BLOCK_K)
+            values = ace + (source * K + k) * BLOCK_BINS + entry % BLOCK_BINS
+            values = tl.load(values, mask=(k < K) & (source < B), other=0.0)
+            table = _shared_table(values, STORE, OPERANDS) + ks[:, None] * (4 * BLOCK_BINS)
+            if not ONE_IMAGE:
+                table += tl.where(exists, image - first, 0)[None, :] * (4 * BLOCK_BINS * BLOCK_K)
+        else:
+            table = ace + ace_row * BLOCK_BINS
     if SLOTS > 0 or PACKED:
         group = column + VECTOR * tl.arange(0, BLOCK // VECTOR)
         gi, gz, gx, ghere = _place(group, B, D, W, FLAT, EVEN)
@@ -1051,8 +1095,11 @@ def gradient_kernel(
 
         if BINS:
             bin = _bin(probs, BINS)
-            valued = real & here[None, :]
-            to_probs = on_gap * tl.load(coefficients + bin, mask=valued, other=0.0)
+            if TABLE:
+                to_probs = on_gap * _read_shared(table + 4 * bin)
+            else:
+                valued = real & here[None, :]
+                to_probs = on_gap * tl.load(table + bin, mask=valued, other=0.0)
         if DICE:
             truth = tl.where(own, 1.0, 0.0)
             if DICE == LINEAR:

@@ -13,6 +13,7 @@ from torch import Tensor
 from segcal.core.checks import check_labels, per_axis
 from segcal.losses.base import WeightedSum
 from segcal.losses.kernels.launch import INTERPRETED, Work, launch
+from segcal.losses.kernels.ptx import counting_code, storing_code, true_class_code
 from segcal.losses.kernels.recipes import HAS_TRITON, ACETerm, Recipe, recipe_of
 from segcal.losses.pixels import check_shapes, fit_weights
 
@@ -40,10 +41,10 @@ DICE_CHUNK = 1024
 # The interpreter runs one program after the other.
 BUSY_WARPS = 1 if INTERPRETED else 3072
 LONGEST_RUN = 16
-# The bins of ACE: pixels of a thread, the most bins of all classes, and the least number of places
-# to which programs add their sums at the same time.
-BINNED_PIXELS, MAX_ALL_BINS, ACE_PLACES = 8, 2048, 64
-BINNED_WARPS = 1  # a single warp adds up without barriers
+# The bins of ACE: pixels of a thread, and the least number of places to which programs add their
+# sums at the same time.
+BINNED_PIXELS, ACE_PLACES = 16, 64
+MAX_TABLE = 2048  # float32 values that the gradient keeps in shared memory
 NORMS = 8  # as in _triton
 # The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
 # Two of the 16 codes are not classes. The nibbles take half a byte per pixel: at most a twentieth
@@ -158,8 +159,6 @@ def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index:
         return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
     if _layout(logits) is None:
         return "the logits are neither contiguous nor channels_last"
-    if recipe.ace and math.prod(_bin_blocks(logits.shape[1], recipe.ace)) > MAX_ALL_BINS:
-        return f"{logits.shape[1]} classes with {recipe.ace.num_bins} bins are too many"
     patch = _patch(recipe.prior, logits.ndim - 2)
     if math.prod(patch) > MAX_PATCH:
         return f"the patch {patch} has more than {MAX_PATCH} pixels"
@@ -269,7 +268,8 @@ def make_plan(
     over_batch = term is not None and term.over == "batch"
     rows = 1 if over_batch else batch
     # The most images that the columns of one program belong to.
-    spans = 1 if over_batch or (depth * width) % block == 0 else (block - 2) // (depth * width) + 2
+    in_block = 1 if (depth * width) % block == 0 else (block - 2) // (depth * width) + 2
+    spans = 1 if over_batch else in_block
     forms = {
         "DICE": 0 if term is None else FORMS[term.form], "BATCH": over_batch,
         "SPANS": 1 if term is None else min(spans, batch),
@@ -285,9 +285,11 @@ def make_plan(
         }  # fmt: skip
         images = batch
     summed = batch * chunks or programs  # those that leave sums
+    images_in_block = 1 if in_block == 1 else _power_of_two(in_block)
     with_bins = {
         "BINS": binned.get("BINS", 0), "BLOCK_BINS": binned.get("BLOCK_BINS", 0),
-        "ONE_IMAGE": not binned or (depth * width) % block == 0,
+        "ONE_IMAGE": not binned or in_block == 1,
+        **_shared_table(images_in_block * block_k * binned.get("BLOCK_BINS", 0)),
     }  # fmt: skip
     finish = {
         "AVERAGE": average, "PENALIZED": kind >= KINDS["ecp"], "WEIGHTED": weighted, "SPLIT": split,
@@ -351,32 +353,41 @@ def make_plan(
         dice_size=2 * classes * (2 * rows + summed * (1 if ace else forms["SPANS"])),
         ace=ace,
         ace_size=images * classes * (with_bins["BLOCK_BINS"] + 2),
-        sums_size=images * binned.get("SLOTS", 0) * (classes * 3 * with_bins["BLOCK_BINS"] + 1),
+        sums_size=3 * images * binned.get("SLOTS", 0) * classes * with_bins["BLOCK_BINS"],
     )
-
-
-def _bin_blocks(classes: int, term: ACETerm) -> tuple[int, int]:
-    """The numbers of classes and of bins, one of them to spare, as powers of two."""
-    return _power_of_two(classes), _power_of_two(term.num_bins + 1)
 
 
 def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict[str, Any], int]:
     """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
-    chunk = BINNED_PIXELS * 32 * BINNED_WARPS
+    chunk = 32 * BINNED_PIXELS
     chunks = -(-pixels // chunk)
     slots = 1
     while slots * batch < ACE_PLACES and 2 * slots <= chunks:
         slots *= 2
-    bins = term.num_bins
-    parts = [1 << bit for bit in reversed(range(bins.bit_length())) if bins >> bit & 1]
-    block_k, block_bins = _bin_blocks(classes, term)
+    bins, row, height = term.num_bins, _power_of_two(term.num_bins), BINNED_PIXELS
+    # PTX for the bins, and its operands: a result, the pixels and an address.
+    count = counting_code(bins, row, height)
+    count_true = true_class_code(classes * row, row, 3 * slots * row, height)
+    operands, operands_true = (
+        ",".join([*["=r"] * height, *[kind] * height, *["l"] * height]) for kind in ("f", "r")
+    )
     constants = {
-        "K": classes, "BLOCK_K": block_k, "BINS": bins, "BLOCK_BINS": block_bins,
-        "PARTS": tuple(parts), "STARTS": tuple(sum(parts[:n]) for n in range(len(parts))),
-        "SLOTS": slots, "HEIGHT": BINNED_PIXELS, "WIDTH": 32 * BINNED_WARPS,
-        "EVEN": pixels % chunk == 0, "num_warps": BINNED_WARPS,
+        "K": classes, "BINS": bins, "BLOCK_BINS": row, "SLOTS": slots,
+        "PIXELS": chunk, "EVEN": pixels % chunk == 0,
+        "COUNT": count, "COUNT_TRUE": count_true,
+        "OPERANDS": operands, "OPERANDS_TRUE": operands_true, "num_warps": 1,
     }  # fmt: skip
     return constants, chunks
+
+
+def _shared_table(size: int) -> dict[str, Any]:
+    """Constants for a table of so many values in shared memory, or for none."""
+    if not 0 < size <= MAX_TABLE or INTERPRETED or not NVIDIA:
+        return {"TABLE": 0, "STORE": "", "OPERANDS": ""}
+    values = max(1, size // (32 * WARPS))
+    kinds = [kind for kind in ("=r", "r", "f") for _ in range(values)]
+    code = storing_code(size, values)
+    return {"TABLE": size, "STORE": code, "OPERANDS": ",".join(kinds)}
 
 
 def _patch(prior: Prior | None, axes: int) -> tuple[int, ...]:
