@@ -359,12 +359,13 @@ def make_plan(
 
 def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict[str, Any], int]:
     """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
-    chunk = 32 * BINNED_PIXELS
+    height = BINNED_PIXELS if classes <= 8 else BINNED_PIXELS // 2
+    chunk = 32 * height
     chunks = -(-pixels // chunk)
     slots = 1
     while slots * batch < ACE_PLACES and 2 * slots <= chunks:
         slots *= 2
-    bins, row, height = term.num_bins, _power_of_two(term.num_bins), BINNED_PIXELS
+    bins, row = term.num_bins, _power_of_two(term.num_bins)
     # PTX for the bins, and its operands: a result, the pixels and an address.
     count = counting_code(bins, row, height)
     count_true = true_class_code(classes * row, row, 3 * slots * row, height)

@@ -84,7 +84,7 @@ def counting_code(bins: int, row: int, pixels: int) -> str:
                 f"cvt.u64.u32 sum, {name};",
                 f"@has red.relaxed.gpu.global.add.u64 [goal+{distance}], sum;",
             ]
-    return "{\n" + "\n".join(lines) + "\n}"
+    return "{" + " ".join(lines) + "}"
 
 
 def true_class_code(entries: int, row: int, stride: int, pixels: int) -> str:
@@ -124,7 +124,7 @@ def true_class_code(entries: int, row: int, stride: int, pixels: int) -> str:
             "cvt.u64.u32 sum, number;",
             f"@has red.relaxed.gpu.global.add.u64 [goal+{distance}], sum;",
         ]
-    return "{\n" + "\n".join(lines) + "\n}"
+    return "{" + " ".join(lines) + "}"
 
 
 def storing_code(size: int, values: int) -> str:
@@ -144,7 +144,7 @@ def storing_code(size: int, values: int) -> str:
             f"st.shared.f32 [at], ${2 * values + n};",
         ]
     lines += ["bar.sync 0;", *(f"mov.u32 ${n}, start;" for n in range(values))]
-    return "{\n" + "\n".join(lines) + "\n}"
+    return "{" + " ".join(lines) + "}"
 
 
 def _zeros(rows: int) -> list[str]:
