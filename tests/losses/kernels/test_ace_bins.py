@@ -18,6 +18,7 @@ from segcal.losses import (
     WeightedSum,
     make_loss,
 )
+from segcal.losses.kernels.ptx import counting_code, storing_code, true_class_code
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
@@ -102,6 +103,14 @@ def test_terms_and_their_gradients_are_those_of_torch() -> None:
             found.append([*terms.values(), *torch.autograd.grad(weighted, leaf)])
         for fused_part, plain_part in zip(*found, strict=True):
             torch.testing.assert_close(fused_part, plain_part, rtol=1e-4, atol=1e-6)
+
+
+def test_code_has_one_line() -> None:
+    # torch.compile writes it into a string literal.
+    for code in (counting_code(20, 32, 16), true_class_code(128, 32, 96, 16), storing_code(64, 1)):
+        assert code.startswith("{")
+        assert code.endswith("}")
+        assert "\n" not in code
 
 
 def test_class_weights_fall_back() -> None:
