@@ -263,12 +263,15 @@ def test_the_dry_run(
     assert run_cli(monkeypatch, "benchmark", plan, *where) == 2
     assert "segcal: data/a: is not a prepared set" in capsys.readouterr().err
     cut = ("--set", "datasets.a.path=''", "--set", "seeds=[0]")
+    others = ("--set", "datasets.a.external={far: elsewhere}")
     assert run_cli(monkeypatch, "benchmark", plan, *where, *cut) == 0
     said = capsys.readouterr().out
     assert "a/nacl/seed0" in said
     assert "seed1" not in said
     assert "dataset a: no folder yet; pass --data a=DIR" in said
     assert "6 runs, after 8 candidates; nothing was trained" in said
+    assert run_cli(monkeypatch, "benchmark", plan, *where, *cut, *others) == 0
+    assert "dataset a, also evaluated on far: " in capsys.readouterr().out
     assert run_cli(monkeypatch, "benchmark", plan, "--out", out, *cut) == 2
     assert "pass --data a=DIR" in capsys.readouterr().err
     assert run_cli(monkeypatch, "benchmark", plan, *where, "--data", "c=x") == 2

@@ -128,6 +128,8 @@ def list_runs(plan: Plan) -> Iterator[str]:
             yield one.run
     for name, dataset in plan.datasets.items():
         yield f"dataset {name}: {dataset.path or f'no folder yet; pass --data {name}=DIR'}"
+        for other, path in dataset.external.items():
+            yield f"dataset {name}, also evaluated on {other}: {path}"
     if all(dataset.path for dataset in plan.datasets.values()):
         open_external(plan, open_datasets(plan))
     total = counts(plan)

@@ -37,7 +37,7 @@ def trainers(
 
     if names:
         for trainer, loss in nnunet.TRAINERS.items():
-            typer.echo(f"{trainer}  {loss} + Dice")
+            typer.echo(f"{trainer}  {loss}")
         return
     typer.echo(str(nnunet.trainer_folder()))
 

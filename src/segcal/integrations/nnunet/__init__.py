@@ -15,16 +15,16 @@ from segcal.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from segcal.integrations.nnunet.calibrate import apply_to_predictions, calibrate_results
 
-# Trainer class -> the loss in `segcal.losses.LOSSES` that replaces cross-entropy.
+# Trainer class -> its loss in `segcal.losses.LOSSES`, and which Dice is added.
 TRAINERS = {
-    "nnUNetTrainerNACL": "nacl",
-    "nnUNetTrainerSVLS": "svls",
-    "nnUNetTrainerMbLS": "mbls",
-    "nnUNetTrainerLS": "ls",
-    "nnUNetTrainerECP": "ecp",
-    "nnUNetTrainerFocal": "focal",
-    "nnUNetTrainerProperDice": "ce",
-    "nnUNetTrainerNACLProperDice": "nacl",
+    "nnUNetTrainerNACL": "nacl + nnU-Net's Dice",
+    "nnUNetTrainerSVLS": "svls + nnU-Net's Dice",
+    "nnUNetTrainerMbLS": "mbls + nnU-Net's Dice",
+    "nnUNetTrainerLS": "ls + nnU-Net's Dice",
+    "nnUNetTrainerECP": "ecp + nnU-Net's Dice",
+    "nnUNetTrainerFocal": "focal + nnU-Net's Dice",
+    "nnUNetTrainerProperDice": "ce + proper Dice",
+    "nnUNetTrainerNACLProperDice": "nacl + proper Dice",
     "nnUNetTrainerACE": "ce_dice_ace",
 }
 

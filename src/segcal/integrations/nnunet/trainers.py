@@ -73,57 +73,57 @@ class SegcalTrainer(nnUNetTrainer):
 class nnUNetTrainerNACL(SegcalTrainer):
     """Neighbor-aware calibration loss + Dice."""
 
-    loss_name = TRAINERS["nnUNetTrainerNACL"]
+    loss_name = "nacl"
 
 
 class nnUNetTrainerSVLS(SegcalTrainer):
     """Spatially varying label smoothing + Dice."""
 
-    loss_name = TRAINERS["nnUNetTrainerSVLS"]
+    loss_name = "svls"
 
 
 class nnUNetTrainerMbLS(SegcalTrainer):
     """Margin-based label smoothing + Dice."""
 
-    loss_name = TRAINERS["nnUNetTrainerMbLS"]
+    loss_name = "mbls"
 
 
 class nnUNetTrainerLS(SegcalTrainer):
     """Label smoothing + Dice."""
 
-    loss_name = TRAINERS["nnUNetTrainerLS"]
+    loss_name = "ls"
 
 
 class nnUNetTrainerECP(SegcalTrainer):
     """Explicit confidence penalty + Dice."""
 
-    loss_name = TRAINERS["nnUNetTrainerECP"]
+    loss_name = "ecp"
 
 
 class nnUNetTrainerFocal(SegcalTrainer):
     """Focal loss + Dice."""
 
-    loss_name = TRAINERS["nnUNetTrainerFocal"]
+    loss_name = "focal"
 
 
 class nnUNetTrainerProperDice(SegcalTrainer):
     """Cross-entropy + Dice of the form "proper", which does not make a network over-confident."""
 
-    loss_name = TRAINERS["nnUNetTrainerProperDice"]
+    loss_name = "ce"
     dice_form = "proper"
 
 
 class nnUNetTrainerNACLProperDice(SegcalTrainer):
     """Neighbor-aware calibration loss + Dice of the form "proper"."""
 
-    loss_name = TRAINERS["nnUNetTrainerNACLProperDice"]
+    loss_name = "nacl"
     dice_form = "proper"
 
 
 class nnUNetTrainerACE(SegcalTrainer):
     """(Cross-entropy + squared Dice + average calibration error) / 3."""
 
-    loss_name = TRAINERS["nnUNetTrainerACE"]
+    loss_name = "ce_dice_ace"
     dice_weight = 0.0
 
 
