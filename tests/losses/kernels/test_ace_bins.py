@@ -18,6 +18,7 @@ from segcal.losses import (
     WeightedSum,
     make_loss,
 )
+from segcal.losses.kernels import pixel_loss
 from segcal.losses.kernels.ptx import counting_code, storing_code, true_class_code
 
 pytest.importorskip("triton", reason="the kernels need Triton")
@@ -122,6 +123,15 @@ def test_class_weights_fall_back() -> None:
 
     found, expected = loss(True)(logits, target), loss(False)(logits, target)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_more_pixels_than_one_program_can_add_up_fall_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, target = torch.randn(2, 3, 4, 4).to(DEVICE), torch.zeros(2, 4, 4).long().to(DEVICE)
+    monkeypatch.setattr(pixel_loss, "MAX_PROGRAMS", 1)
+    with pytest.raises(ValueError, match="32 pixels are too many for the bins"):
+        ACELoss(fused=True)(logits, target)
+    found, expected = (ACELoss(fused=fused)(logits, target) for fused in ("auto", False))
+    assert found == expected
 
 
 def test_perfect_and_invalid_input() -> None:

@@ -44,6 +44,7 @@ LONGEST_RUN = 16
 # The bins of ACE: pixels of a thread, and the least number of places to which programs add their
 # sums at the same time.
 BINNED_PIXELS, ACE_PLACES = 16, 64
+MAX_PROGRAMS = 1 << 20  # whose sums one program can add up
 MAX_TABLE = 2048  # float32 values that the gradient keeps in shared memory
 NORMS = 8  # as in _triton
 # The value kernel stores int64 labels as nibbles for the gradient, which reads fewer bytes then.
@@ -159,6 +160,9 @@ def why_not(logits: Tensor, labels: Tensor, recipe: Recipe | None, ignore_index:
         return f"{logits.shape[1]} classes are more than {MAX_CLASSES}"
     if _layout(logits) is None:
         return "the logits are neither contiguous nor channels_last"
+    batch, classes, *space = logits.shape
+    if recipe.ace and batch * _chunks(classes, math.prod(space)) > MAX_PROGRAMS:
+        return f"{labels.numel()} pixels are too many for the bins"
     patch = _patch(recipe.prior, logits.ndim - 2)
     if math.prod(patch) > MAX_PATCH:
         return f"the patch {patch} has more than {MAX_PATCH} pixels"
@@ -359,9 +363,8 @@ def make_plan(
 
 def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict[str, Any], int]:
     """How an image is divided for the bins: compile-time constants, and the chunks of an image."""
-    height = BINNED_PIXELS if classes <= 8 else BINNED_PIXELS // 2
-    chunk = 32 * height
-    chunks = -(-pixels // chunk)
+    height = _binned_pixels(classes)
+    chunk, chunks = 32 * height, _chunks(classes, pixels)
     slots = 1
     while slots * batch < ACE_PLACES and 2 * slots <= chunks:
         slots *= 2
@@ -381,9 +384,21 @@ def _binning(term: ACETerm, batch: int, classes: int, pixels: int) -> tuple[dict
     return constants, chunks
 
 
+def _binned_pixels(classes: int) -> int:
+    """Pixels of a thread in the value pass with bins."""
+    return BINNED_PIXELS if classes <= 8 else BINNED_PIXELS // 2
+
+
+def _chunks(classes: int, pixels: int) -> int:
+    """The programs of one warp for an image."""
+    return -(-pixels // (32 * _binned_pixels(classes)))
+
+
 def _shared_table(size: int) -> dict[str, Any]:
     """Constants for a table of so many values in shared memory, or for none."""
-    if not 0 < size <= MAX_TABLE or INTERPRETED or not NVIDIA:
+    # torch.compile copies all inputs of a kernel with code that writes to shared memory.
+    usable = NVIDIA and not INTERPRETED and not torch.compiler.is_compiling()
+    if not usable or not 0 < size <= MAX_TABLE:
         return {"TABLE": 0, "STORE": "", "OPERANDS": ""}
     values = max(1, size // (32 * WARPS))
     kinds = [kind for kind in ("=r", "r", "f") for _ in range(values)]
