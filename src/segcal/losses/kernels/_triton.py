@@ -531,9 +531,9 @@ def _bin(probs, BINS: tl.constexpr):
 
 @triton.jit
 def _shared_table(values, STORE: tl.constexpr, OPERANDS: tl.constexpr):
-    """The address of a copy of `values` in shared memory, which takes a few cycles to read.
+    """The address of a copy of `values` in shared memory.
 
-    STORE is PTX for all values of a thread at once.
+    STORE is PTX for all values of a thread at once: a second copy of it would have a second table.
     """
     SIZE: tl.constexpr = values.shape[0]
     places = tl.inline_asm_elementwise(
@@ -946,7 +946,7 @@ def gradient_kernel(
         if DICE != PROPER:
             on_z = tl.load(coefficient + rows * K, mask=present, other=0.0) * all_dice
     if BINS:
-        # The coefficients of the bins of each class are read for every pixel, from shared memory.
+        # A coefficient is read for every probability: from shared memory if there is a TABLE.
         first = column // (D * W)
         if ONE_IMAGE:
             ace_row = first * K + ks[:, None]
